@@ -1,0 +1,251 @@
+//! What a broker needs to know to start: limits, listeners, users. Plain data with the defaults; reading
+//! it from a file, the environment or flags is the program's business.
+//!
+//! Every bound the broker enforces stands here. Sizes are in bytes, times in the unit of the name's suffix.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// The whole configuration of a broker.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct BrokerConfig {
+    /// Shards, that is threads that route messages; 0 means one per core the process may use. At most 64.
+    pub shards: usize,
+    pub limits: Limits,
+    pub listeners: Vec<ListenerConfig>,
+    /// Users that may log in with a password or by SCRAM-SHA-256.
+    pub users: Vec<UserConfig>,
+    /// Seconds a graceful stop may take before what is left is cut; 0 means [`DEFAULT_STOP_TIMEOUT_S`].
+    pub stop_timeout_s: u32,
+    /// Sent as Server Reference with DISCONNECT 0x8B at a graceful stop, if set (`host:port`).
+    pub server_reference: Option<String>,
+    /// Seconds between two publications of `$SYS` topics; 0 turns them off.
+    pub sys_interval_s: u32,
+}
+
+pub const DEFAULT_STOP_TIMEOUT_S: u32 = 10;
+
+/// What to do with one more message for a session whose queue is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum QueuePolicy {
+    /// The oldest queued message makes room.
+    #[default]
+    DropOldest,
+    /// The new message is dropped.
+    DropNewest,
+    /// The client is disconnected with 0x97 (quota exceeded) and the new message is dropped.
+    Disconnect,
+}
+
+/// How a shared subscription picks the member that gets a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum SharedStrategy {
+    #[default]
+    RoundRobin,
+    Random,
+    /// The same member until it leaves.
+    Sticky,
+    HashClientId,
+    HashTopic,
+    /// A member on the publisher's shard if there is one, else round robin.
+    Local,
+}
+
+/// Bounds that hold for every client of the node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// Connections of the whole node.
+    pub max_connections: u32,
+    /// Sessions of the whole node, online and offline.
+    pub max_sessions: u32,
+    /// Largest packet accepted, fixed header included; a listener may set a smaller one.
+    pub max_packet_size: u32,
+    pub max_topic_bytes: u16,
+    pub max_topic_levels: u16,
+    pub max_client_id_bytes: u16,
+    /// Highest QoS granted and accepted: 0, 1 or 2.
+    pub max_qos: u8,
+    pub retain_available: bool,
+    pub wildcard_available: bool,
+    pub shared_available: bool,
+    pub exclusive_available: bool,
+    pub max_subscriptions_per_session: u32,
+    /// Seconds a session may outlive its connection. A larger wish of a client is cut to this.
+    pub max_session_expiry_s: u32,
+    /// QoS 1 and 2 messages a client may have in flight towards the broker.
+    pub receive_maximum: u16,
+    /// QoS 1 and 2 messages the broker has in flight towards a client at most, whatever the client allows.
+    pub max_inflight: u16,
+    /// Topic aliases a client may use towards the broker.
+    pub topic_alias_maximum: u16,
+    /// Topic aliases the broker uses towards a client at most, whatever the client allows; 0 turns them off.
+    pub max_outgoing_topic_aliases: u16,
+    /// QoS 1 and 2 messages waiting for one session.
+    pub max_queued_messages: u32,
+    pub max_queued_bytes: u32,
+    pub queue_policy: QueuePolicy,
+    /// Whether QoS 0 messages wait in the queue of a session that is away.
+    pub queue_qos0: bool,
+    /// Bytes waiting for one socket; beyond, QoS 0 messages are dropped and QoS 1 and 2 wait in the session.
+    pub max_outbox_bytes: u32,
+    /// Bytes waiting for all sockets and in all session queues of one shard; beyond, publishers are not read.
+    pub max_buffered_bytes_per_shard: u64,
+    /// Bytes waiting between two shards; beyond, publishers of the sending shard are not read.
+    pub max_cross_shard_bytes: u32,
+    pub max_retained_messages: u32,
+    pub max_retained_bytes: u64,
+    pub max_retained_payload: u32,
+    /// Seconds after which a retained message without an expiry of its own goes; 0 means never.
+    pub retained_expiry_s: u32,
+    pub max_delayed_messages: u32,
+    pub max_delay_s: u32,
+    /// Keep-alive in seconds: a client that asks for 0 or more than this gets this; 0 means no limit.
+    pub max_keep_alive_s: u16,
+    /// Whether a payload marked as UTF-8 is checked (0x99 if it is not).
+    pub validate_payload_format: bool,
+    /// Reason strings in answers to clients that allow them.
+    pub reason_strings: bool,
+    pub shared_strategy: SharedStrategy,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_connections: 1_000_000,
+            max_sessions: 2_000_000,
+            max_packet_size: 1 << 20,
+            max_topic_bytes: 4096,
+            max_topic_levels: 128,
+            max_client_id_bytes: 1024,
+            max_qos: 2,
+            retain_available: true,
+            wildcard_available: true,
+            shared_available: true,
+            exclusive_available: true,
+            max_subscriptions_per_session: 10_000,
+            max_session_expiry_s: 7 * 24 * 3600,
+            receive_maximum: 1024,
+            max_inflight: 1024,
+            topic_alias_maximum: 64,
+            max_outgoing_topic_aliases: 16,
+            max_queued_messages: 10_000,
+            max_queued_bytes: 16 << 20,
+            queue_policy: QueuePolicy::DropOldest,
+            queue_qos0: false,
+            max_outbox_bytes: 1 << 20,
+            max_buffered_bytes_per_shard: 1 << 30,
+            max_cross_shard_bytes: 16 << 20,
+            max_retained_messages: 1_000_000,
+            max_retained_bytes: 1 << 30,
+            max_retained_payload: 1 << 20,
+            retained_expiry_s: 0,
+            max_delayed_messages: 100_000,
+            max_delay_s: 7 * 24 * 3600,
+            max_keep_alive_s: 0,
+            validate_payload_format: true,
+            reason_strings: true,
+            shared_strategy: SharedStrategy::RoundRobin,
+        }
+    }
+}
+
+/// Where a listener is bound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BindAddress {
+    /// Port 0 lets the system choose; the address in use is told by `Broker::listeners`.
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// How clients authenticate the listener and the other way round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// PEM files. They are read again when they change and on SIGHUP; open connections stay.
+    pub certificate: PathBuf,
+    pub private_key: PathBuf,
+    /// PEM file of the authorities that sign client certificates; none: client certificates are not asked for.
+    pub client_ca: Option<PathBuf>,
+    /// With `client_ca`: refuse clients that show no certificate.
+    pub require_client_certificate: bool,
+    /// Take the certificate's common name as the user name.
+    pub common_name_as_username: bool,
+}
+
+/// One place to listen. `tls` and `websocket` combine freely with TCP; a Unix socket takes neither.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListenerConfig {
+    /// Unique; shown in metrics and the API.
+    pub name: String,
+    pub bind: BindAddress,
+    pub tls: Option<TlsConfig>,
+    /// `Some(path)` such as `/mqtt`: MQTT in WebSocket binary frames at that path.
+    pub websocket_path: Option<String>,
+    /// Expect a PROXY protocol header (version 1 or 2) first on each connection.
+    pub proxy_protocol: bool,
+    /// `None`: anonymous clients are let in on loopback and Unix sockets only.
+    pub allow_anonymous: Option<bool>,
+    pub max_connections: u32,
+    /// New connections per second (a burst of one second is allowed); 0 means no limit.
+    pub max_accept_rate: u32,
+    /// PUBLISH packets per second and client; 0 means no limit.
+    pub max_message_rate: u32,
+    /// Bytes per second and client; 0 means no limit.
+    pub max_byte_rate: u32,
+    /// 0 means the node's `max_packet_size`; never larger than that.
+    pub max_packet_size: u32,
+    /// Keep-alive bounds in seconds for clients of this listener; 0 means no bound.
+    pub min_keep_alive_s: u16,
+    pub max_keep_alive_s: u16,
+    /// Seconds from accept to a complete CONNECT (TLS and WebSocket handshake included).
+    pub connect_timeout_s: u16,
+    /// Pending connections in the kernel.
+    pub backlog: u32,
+}
+
+impl ListenerConfig {
+    /// A plain MQTT listener with the defaults.
+    pub fn new(name: impl Into<String>, bind: BindAddress) -> Self {
+        Self {
+            name: name.into(),
+            bind,
+            tls: None,
+            websocket_path: None,
+            proxy_protocol: false,
+            allow_anonymous: None,
+            max_connections: 1_000_000,
+            max_accept_rate: 0,
+            max_message_rate: 0,
+            max_byte_rate: 0,
+            max_packet_size: 0,
+            min_keep_alive_s: 0,
+            max_keep_alive_s: 0,
+            connect_timeout_s: 10,
+            backlog: 4096,
+        }
+    }
+
+    /// Whether clients without credentials are let in here.
+    pub fn lets_anonymous_in(&self) -> bool {
+        self.allow_anonymous.unwrap_or(match &self.bind {
+            BindAddress::Tcp(address) => address.ip().is_loopback(),
+            BindAddress::Unix(_) => true,
+        })
+    }
+}
+
+/// A user and what proves it: `scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY`, the last three in base64,
+/// as `tidegate password` prints it. Serves both plain passwords and SCRAM-SHA-256; holds no password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct UserConfig {
+    pub username: String,
+    pub credential: String,
+}
+
+impl std::fmt::Debug for UserConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UserConfig")
+            .field("username", &self.username)
+            .field("credential", &"***")
+            .finish()
+    }
+}

@@ -1,0 +1,124 @@
+//! What the broker tells about itself: clients, sessions, subscriptions, topics, listeners. Read-only
+//! snapshots for the control plane; field names are those of the HTTP API.
+
+use serde::Serialize;
+
+/// One connected client or one session that outlived its connection.
+#[derive(Debug, Clone, Serialize)]
+pub struct ClientInfo {
+    pub client_id: String,
+    pub username: Option<String>,
+    pub connected: bool,
+    /// `3.1`, `3.1.1` or `5.0`.
+    pub protocol_version: &'static str,
+    pub listener: Option<String>,
+    /// `ip:port`, or `unix`.
+    pub peer_address: Option<String>,
+    pub shard: u16,
+    pub clean_start: bool,
+    pub keep_alive_s: u16,
+    /// Milliseconds since the Unix epoch.
+    pub connected_at_ms: Option<u64>,
+    pub disconnected_at_ms: Option<u64>,
+    pub session_created_at_ms: u64,
+    pub session_expiry_s: u32,
+    pub subscriptions: usize,
+    /// Sent to the client and not yet acknowledged.
+    pub inflight: usize,
+    pub queued_messages: usize,
+    pub queued_bytes: usize,
+    /// Milliseconds the oldest queued message has waited; 0 if none.
+    pub queue_age_ms: u64,
+    /// Bytes waiting for the socket.
+    pub outbox_bytes: usize,
+    pub messages_received: u64,
+    pub messages_sent: u64,
+    pub messages_dropped: u64,
+}
+
+/// One subscription of one session.
+#[derive(Debug, Clone, Serialize)]
+pub struct SubscriptionInfo {
+    pub client_id: String,
+    /// As the client wrote it, `$share/...` included.
+    pub topic_filter: String,
+    pub qos: u8,
+    pub no_local: bool,
+    pub retain_as_published: bool,
+    pub retain_handling: u8,
+    pub subscription_identifier: Option<u32>,
+    pub shard: u16,
+}
+
+/// One topic filter and how many subscribe to it on the whole node.
+#[derive(Debug, Clone, Serialize)]
+pub struct TopicInfo {
+    pub topic_filter: String,
+    pub subscribers: usize,
+    pub shards: Vec<u16>,
+}
+
+/// A listener that is open.
+#[derive(Debug, Clone, Serialize)]
+pub struct ListenerInfo {
+    pub name: String,
+    /// `mqtt`, `mqtts`, `ws`, `wss` or `unix`.
+    pub protocol: &'static str,
+    /// The address in use (the chosen port if 0 was asked for), or the path of the Unix socket.
+    pub address: String,
+    pub connections: u64,
+    pub max_connections: u32,
+}
+
+/// Which rows to answer: all that match every given condition, sorted by client id (then topic filter).
+#[derive(Debug, Clone, Default)]
+pub struct Query {
+    /// Exact client id.
+    pub client_id: Option<String>,
+    /// Substring of the client id.
+    pub client_id_contains: Option<String>,
+    pub username: Option<String>,
+    pub connected: Option<bool>,
+    /// Exact topic filter.
+    pub topic_filter: Option<String>,
+    /// Only filters that match this topic name.
+    pub matches_topic: Option<String>,
+    /// Rows after this client id (exclusive), for paging.
+    pub after: Option<String>,
+    /// At most this many rows.
+    pub limit: usize,
+}
+
+/// A family of metrics as Prometheus has them.
+#[derive(Debug, Clone)]
+pub struct MetricFamily {
+    /// Without the program's prefix: `messages_received_total`.
+    pub name: &'static str,
+    pub help: &'static str,
+    pub kind: MetricKind,
+    pub samples: Vec<MetricSample>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+#[derive(Debug, Clone)]
+pub struct MetricSample {
+    pub labels: Vec<(&'static str, String)>,
+    pub value: MetricValue,
+}
+
+#[derive(Debug, Clone)]
+pub enum MetricValue {
+    Number(f64),
+    /// Cumulative buckets `(upper bound, count)` without `+Inf`, the sum, the count.
+    Histogram {
+        buckets: Vec<(f64, u64)>,
+        sum: f64,
+        count: u64,
+    },
+}

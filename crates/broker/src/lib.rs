@@ -1,0 +1,4 @@
+//! The MQTT broker: shards, connections, sessions, subscription tree, delivery, retained messages, listeners.
+
+pub mod config;
+pub mod info;
