@@ -11,7 +11,8 @@ pub trait Node: Send + Sync + 'static {
     fn listeners(&self) -> Vec<ListenerInfo>;
     fn clients(&self, query: Query) -> impl Future<Output = Vec<ClientInfo>> + Send;
     fn client(&self, client_id: &str) -> impl Future<Output = Option<ClientInfo>> + Send;
-    /// Sorted by client id, then topic filter; `after` is a client id.
+    /// Sorted by client id, then topic filter; `after` is a client id. All of one client's are asked for with
+    /// `client_id` and a `limit` of `usize::MAX`.
     fn subscriptions(&self, query: Query) -> impl Future<Output = Vec<SubscriptionInfo>> + Send;
     /// Sorted by topic filter; `after` is a topic filter.
     fn topics(&self, query: Query) -> impl Future<Output = Vec<TopicInfo>> + Send;
