@@ -338,7 +338,7 @@ impl ShardIo {
     }
 
     fn flush_all(self: &Rc<Self>) {
-        let mut dirty = std::mem::take(&mut self.core.borrow_mut().delivery.dirty);
+        let mut dirty = std::mem::take(&mut self.borrow_now().delivery.dirty);
         for &at in &dirty {
             if let Some(connection) = self
                 .core
@@ -460,7 +460,7 @@ impl ShardIo {
     }
 
     fn flush_layers(&self, at: u32, io: &Io) -> io::Result<()> {
-        let mut core = self.borrow_now();
+        let mut core = self.core.borrow_mut();
         let mut layers = io.layers.borrow_mut();
         let Some(layers) = &mut *layers else {
             return Ok(());
