@@ -239,7 +239,9 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
             let mut core = shard.borrow_now();
             core.metrics()
                 .set(Metric::BusyNanoseconds, busy.as_nanos() as u64);
-            let inbox = shard.inboxes[usize::from(core.id)].bytes();
+            let own = &shard.inboxes[usize::from(core.id)];
+            own.tick(core.now_ms());
+            let inbox = own.bytes();
             core.metrics().set(Metric::InboxBytes, inbox as u64);
             let buffered = core.delivery.buffered_bytes as u64;
             let queued = core.metrics().get(Metric::QueuedBytes);
