@@ -1,0 +1,857 @@
+//! SCRAM-SHA-256 (RFC 5802, RFC 7677), both sides, as plain state machines: messages in, messages out, no
+//! socket and no clock. Also the credential a server keeps instead of a password.
+//!
+//! Channel binding is not offered (`n` and `y` headers only). User names and passwords are taken as the UTF-8
+//! bytes they are; SASLprep is not applied, so a client has to send them in the form they were set.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use ring::{digest, hmac, pbkdf2};
+
+/// The name of the method in MQTT's Authentication Method property.
+pub const METHOD: &str = "SCRAM-SHA-256";
+/// What [`Credential::generate`] is given when nothing else is asked for: about 4 ms of one core a login.
+pub const DEFAULT_ITERATIONS: u32 = 15_000;
+/// RFC 7677, section 4: the fewest iterations a server should use.
+pub const MIN_ITERATIONS: u32 = 4096;
+/// A bound on what one peer can make the other compute (under half a second of one core).
+pub const MAX_ITERATIONS: u32 = 1_000_000;
+
+const KEY_BYTES: usize = 32;
+const SALT_BYTES: usize = 16;
+const MAX_SALT_BYTES: usize = 256;
+const NONCE_BYTES: usize = 18;
+const MAX_NONCE_CHARS: usize = 256;
+const MAX_MESSAGE_BYTES: usize = 8192;
+const SCHEME: &str = "scram-sha-256";
+
+type Key = [u8; KEY_BYTES];
+
+/// Why an exchange or a credential is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ScramError {
+    /// A message that is not what the grammar of RFC 5802, section 7 allows here.
+    #[error("malformed SCRAM message: {0}")]
+    Malformed(&'static str),
+    #[error("SCRAM channel binding is not supported; use SCRAM-SHA-256 without it")]
+    ChannelBinding,
+    /// The proof does not fit: an unknown user or a wrong password, on purpose not told apart.
+    #[error("unknown user or wrong password")]
+    BadCredentials,
+    /// A message came that the exchange is not waiting for.
+    #[error("SCRAM message out of order: {0}")]
+    OutOfOrder(&'static str),
+    /// The client's view: the server ended the exchange with `e=`.
+    #[error("the server refused: {0}")]
+    RefusedByServer(String),
+    /// The client's view: the server could not prove that it knows the password.
+    #[error("the server's signature is wrong: it does not know this user's credential")]
+    BadServerSignature,
+    /// A credential that is not `scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY`.
+    #[error("not a credential: {0}")]
+    BadCredentialText(&'static str),
+    #[error("the system gives no random bytes")]
+    NoRandomness,
+}
+
+/// What a server stores for a user: enough to check a password or a SCRAM proof, not enough to log in.
+///
+/// Its text form is `scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY`, the last three in base64.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credential {
+    iterations: NonZeroU32,
+    salt: Vec<u8>,
+    stored_key: Key,
+    server_key: Key,
+}
+
+impl Credential {
+    /// Derives a credential from a password with a fresh random salt. `iterations` is raised or cut to
+    /// [`MIN_ITERATIONS`]..=[`MAX_ITERATIONS`].
+    pub fn generate(password: &[u8], iterations: u32) -> Result<Self, ScramError> {
+        let mut salt = vec![0; SALT_BYTES];
+        fill_random(&mut salt)?;
+        let iterations = NonZeroU32::new(iterations.clamp(MIN_ITERATIONS, MAX_ITERATIONS))
+            .expect("the lower bound is above zero");
+        Ok(Self::derive(password, salt, iterations))
+    }
+
+    fn derive(password: &[u8], salt: Vec<u8>, iterations: NonZeroU32) -> Self {
+        let salted = salted_password(password, &salt, iterations);
+        Self {
+            iterations,
+            salt,
+            stored_key: sha256(&client_key(&salted)),
+            server_key: hmac_sha256(&salted, b"Server Key"),
+        }
+    }
+
+    /// Whether this is the password the credential was derived from. Costs the credential's iterations
+    /// (milliseconds), so not for a thread that routes messages.
+    pub fn verify_password(&self, password: &[u8]) -> bool {
+        let salted = salted_password(password, &self.salt, self.iterations);
+        equal(&sha256(&client_key(&salted)), &self.stored_key)
+    }
+
+    pub fn iterations(&self) -> u32 {
+        self.iterations.get()
+    }
+}
+
+impl FromStr for Credential {
+    type Err = ScramError;
+
+    fn from_str(text: &str) -> Result<Self, ScramError> {
+        const SHAPE: ScramError = ScramError::BadCredentialText(
+            "expected scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY",
+        );
+        let mut fields = text.trim().split('$');
+        let mut field = || fields.next().ok_or(SHAPE);
+        if !field()?.eq_ignore_ascii_case(SCHEME) {
+            return Err(SHAPE);
+        }
+        let iterations = field()?
+            .parse()
+            .ok()
+            .filter(|n| (MIN_ITERATIONS..=MAX_ITERATIONS).contains(n))
+            .and_then(NonZeroU32::new)
+            .ok_or(ScramError::BadCredentialText(
+                "the iterations must be a number from 4096 to 1000000",
+            ))?;
+        let salt = BASE64
+            .decode(field()?)
+            .ok()
+            .filter(|salt| (1..=MAX_SALT_BYTES).contains(&salt.len()))
+            .ok_or(ScramError::BadCredentialText(
+                "the salt must be 1 to 256 bytes in base64",
+            ))?;
+        let stored_key = decode_key(field()?).ok_or(ScramError::BadCredentialText(
+            "the stored key must be 32 bytes in base64",
+        ))?;
+        let server_key = decode_key(field()?).ok_or(ScramError::BadCredentialText(
+            "the server key must be 32 bytes in base64",
+        ))?;
+        if fields.next().is_some() {
+            return Err(SHAPE);
+        }
+        Ok(Self {
+            iterations,
+            salt,
+            stored_key,
+            server_key,
+        })
+    }
+}
+
+impl fmt::Display for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{SCHEME}${}${}${}${}",
+            self.iterations,
+            BASE64.encode(&self.salt),
+            BASE64.encode(self.stored_key),
+            BASE64.encode(self.server_key)
+        )
+    }
+}
+
+/// Shows nothing that helps to guess the password.
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credential({SCHEME}, {} iterations)", self.iterations)
+    }
+}
+
+/// Answers for users that do not exist: the same salt for the same name each time, so that asking does not
+/// tell who exists. The secret has to outlive a restart to keep that up across it.
+#[derive(Clone)]
+pub struct Decoy {
+    secret: hmac::Key,
+    iterations: NonZeroU32,
+}
+
+impl Decoy {
+    /// `iterations` should be what the node's real credentials have.
+    pub fn new(secret: &[u8], iterations: u32) -> Self {
+        Self {
+            secret: hmac::Key::new(hmac::HMAC_SHA256, secret),
+            iterations: NonZeroU32::new(iterations.clamp(MIN_ITERATIONS, MAX_ITERATIONS))
+                .expect("the lower bound is above zero"),
+        }
+    }
+
+    /// A decoy with a secret of its own that is forgotten with the process.
+    pub fn random(iterations: u32) -> Result<Self, ScramError> {
+        let mut secret = [0; KEY_BYTES];
+        fill_random(&mut secret)?;
+        Ok(Self::new(&secret, iterations))
+    }
+
+    /// A credential that no password fits and that nobody can tell from a real one. Verifying a plain
+    /// password against it takes as long as against a real one.
+    pub fn credential(&self, username: &str) -> Credential {
+        let part = |label: &[u8]| -> Key {
+            let mut context = hmac::Context::with_key(&self.secret);
+            context.update(label);
+            context.update(username.as_bytes());
+            tag_bytes(&context.sign())
+        };
+        Credential {
+            iterations: self.iterations,
+            salt: part(b"salt:")[..SALT_BYTES].to_vec(),
+            stored_key: part(b"stored:"),
+            server_key: part(b"server:"),
+        }
+    }
+}
+
+/// The server's side of one exchange: `new`, [`first`](Self::first), [`last`](Self::last).
+pub struct ServerScram {
+    nonce: String,
+    username: String,
+    state: ServerState,
+}
+
+enum ServerState {
+    Start,
+    /// Boxed: most of a connection's life there is no exchange.
+    WaitsForProof(Box<Challenge>),
+    Over,
+}
+
+struct Challenge {
+    credential: Credential,
+    known: bool,
+    /// `client-first-message-bare "," server-first-message`, the front of the AuthMessage.
+    auth_message: String,
+    gs2_header: String,
+    /// The client's nonce followed by ours.
+    nonce: String,
+}
+
+impl ServerScram {
+    /// Starts an exchange with a fresh nonce.
+    pub fn new() -> Result<Self, ScramError> {
+        Ok(Self::with_nonce(random_nonce()?))
+    }
+
+    fn with_nonce(nonce: String) -> Self {
+        Self {
+            nonce,
+            username: String::new(),
+            state: ServerState::Start,
+        }
+    }
+
+    /// Takes the client's first message and answers the challenge (salt, iterations, nonce). `lookup` is
+    /// called once with the user name; for a user it does not know the `decoy` answers.
+    pub fn first(
+        &mut self,
+        client_first: &[u8],
+        decoy: &Decoy,
+        lookup: impl FnOnce(&str) -> Option<Credential>,
+    ) -> Result<Vec<u8>, ScramError> {
+        let ServerState::Start = std::mem::replace(&mut self.state, ServerState::Over) else {
+            return Err(ScramError::OutOfOrder("the exchange has already begun"));
+        };
+        let message = ClientFirst::parse(text(client_first)?)?;
+        let found = lookup(&message.username);
+        let known = found.is_some();
+        let credential = found.unwrap_or_else(|| decoy.credential(&message.username));
+        let nonce = format!("{}{}", message.nonce, self.nonce);
+        let server_first = format!(
+            "r={nonce},s={},i={}",
+            BASE64.encode(&credential.salt),
+            credential.iterations
+        );
+        self.username = message.username;
+        self.state = ServerState::WaitsForProof(Box::new(Challenge {
+            credential,
+            known,
+            auth_message: format!("{},{server_first}", message.bare),
+            gs2_header: message.gs2_header.to_owned(),
+            nonce,
+        }));
+        Ok(server_first.into_bytes())
+    }
+
+    /// Takes the client's proof and answers the server's signature. On an error the exchange is over and
+    /// the client is not who it says.
+    pub fn last(&mut self, client_final: &[u8]) -> Result<Vec<u8>, ScramError> {
+        let ServerState::WaitsForProof(challenge) =
+            std::mem::replace(&mut self.state, ServerState::Over)
+        else {
+            return Err(ScramError::OutOfOrder("no challenge is open"));
+        };
+        let message = text(client_final)?;
+        let (without_proof, proof) = message
+            .rsplit_once(",p=")
+            .ok_or(ScramError::Malformed("client-final has no proof p="))?;
+        let proof = decode_key(proof).ok_or(ScramError::Malformed(
+            "the proof p= must be 32 bytes in base64",
+        ))?;
+        let mut attributes = without_proof.split(',');
+        let binding = attribute(attributes.next(), "c=", "client-final must begin with c=")?;
+        if BASE64.decode(binding).ok().as_deref() != Some(challenge.gs2_header.as_bytes()) {
+            return Err(ScramError::Malformed(
+                "c= does not repeat the header of client-first",
+            ));
+        }
+        let nonce = attribute(attributes.next(), "r=", "r= must follow c=")?;
+        if nonce != challenge.nonce {
+            return Err(ScramError::Malformed(
+                "r= is not the nonce of the challenge",
+            ));
+        }
+
+        let auth_message = format!("{},{without_proof}", challenge.auth_message);
+        let credential = &challenge.credential;
+        let signature = hmac_sha256(&credential.stored_key, auth_message.as_bytes());
+        let fits = equal(&sha256(&xor(&proof, &signature)), &credential.stored_key);
+        let server_signature = hmac_sha256(&credential.server_key, auth_message.as_bytes());
+        if !(fits & challenge.known) {
+            return Err(ScramError::BadCredentials);
+        }
+        Ok(format!("v={}", BASE64.encode(server_signature)).into_bytes())
+    }
+
+    /// Who the client says it is; proven only after [`last`](Self::last) succeeded. Empty before
+    /// [`first`](Self::first).
+    pub fn username(&self) -> &str {
+        &self.username
+    }
+}
+
+/// The client's side of one exchange: `new`, [`first`](Self::first), [`last`](Self::last),
+/// [`finish`](Self::finish).
+pub struct ClientScram {
+    password: Vec<u8>,
+    nonce: String,
+    first_bare: String,
+    state: ClientState,
+}
+
+enum ClientState {
+    WaitsForChallenge,
+    WaitsForSignature {
+        server_key: Key,
+        auth_message: String,
+    },
+    Over,
+}
+
+const GS2_HEADER: &str = "n,,";
+
+impl ClientScram {
+    pub fn new(username: &str, password: &[u8]) -> Result<Self, ScramError> {
+        Ok(Self::with_nonce(username, password, random_nonce()?))
+    }
+
+    fn with_nonce(username: &str, password: &[u8], nonce: String) -> Self {
+        let name = username.replace('=', "=3D").replace(',', "=2C");
+        Self {
+            password: password.to_vec(),
+            first_bare: format!("n={name},r={nonce}"),
+            nonce,
+            state: ClientState::WaitsForChallenge,
+        }
+    }
+
+    /// The message that opens the exchange.
+    pub fn first(&self) -> Vec<u8> {
+        format!("{GS2_HEADER}{}", self.first_bare).into_bytes()
+    }
+
+    /// Takes the server's challenge and answers the proof. Costs the iterations the server asks for.
+    pub fn last(&mut self, server_first: &[u8]) -> Result<Vec<u8>, ScramError> {
+        let ClientState::WaitsForChallenge = std::mem::replace(&mut self.state, ClientState::Over)
+        else {
+            return Err(ScramError::OutOfOrder("the challenge was answered already"));
+        };
+        let server_first = text(server_first)?;
+        let mut attributes = server_first.split(',');
+        let nonce = attribute(attributes.next(), "r=", "server-first must begin with r=")?;
+        if !nonce.starts_with(&self.nonce) || nonce.len() == self.nonce.len() {
+            return Err(ScramError::Malformed(
+                "r= does not extend the client's nonce",
+            ));
+        }
+        let salt = attribute(attributes.next(), "s=", "s= must follow r=")?;
+        let salt = BASE64
+            .decode(salt)
+            .ok()
+            .filter(|salt| (1..=MAX_SALT_BYTES).contains(&salt.len()))
+            .ok_or(ScramError::Malformed(
+                "the salt s= must be 1 to 256 bytes in base64",
+            ))?;
+        let iterations = attribute(attributes.next(), "i=", "i= must follow s=")?
+            .parse()
+            .ok()
+            .filter(|n| (MIN_ITERATIONS..=MAX_ITERATIONS).contains(n))
+            .and_then(NonZeroU32::new)
+            .ok_or(ScramError::Malformed(
+                "the iterations i= must be from 4096 to 1000000",
+            ))?;
+
+        let salted = salted_password(&self.password, &salt, iterations);
+        let client_key = client_key(&salted);
+        let without_proof = format!("c={},r={nonce}", BASE64.encode(GS2_HEADER));
+        let auth_message = format!("{},{server_first},{without_proof}", self.first_bare);
+        let signature = hmac_sha256(&sha256(&client_key), auth_message.as_bytes());
+        let proof = xor(&client_key, &signature);
+        self.state = ClientState::WaitsForSignature {
+            server_key: hmac_sha256(&salted, b"Server Key"),
+            auth_message,
+        };
+        Ok(format!("{without_proof},p={}", BASE64.encode(proof)).into_bytes())
+    }
+
+    /// Takes the server's last message; `Ok` means that the server knows the credential too.
+    pub fn finish(&mut self, server_final: &[u8]) -> Result<(), ScramError> {
+        let ClientState::WaitsForSignature {
+            server_key,
+            auth_message,
+        } = std::mem::replace(&mut self.state, ClientState::Over)
+        else {
+            return Err(ScramError::OutOfOrder("no proof was sent"));
+        };
+        let message = text(server_final)?;
+        let verdict = message.split(',').next().unwrap_or(message);
+        if let Some(reason) = verdict.strip_prefix("e=") {
+            return Err(ScramError::RefusedByServer(reason.to_owned()));
+        }
+        let signature = attribute(Some(verdict), "v=", "server-final must begin with v= or e=")?;
+        let signature = BASE64
+            .decode(signature)
+            .map_err(|_| ScramError::Malformed("the signature v= must be base64"))?;
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &server_key);
+        hmac::verify(&key, auth_message.as_bytes(), &signature)
+            .map_err(|_| ScramError::BadServerSignature)
+    }
+}
+
+struct ClientFirst<'a> {
+    /// `n,,` or what stands in its place, with both commas.
+    gs2_header: &'a str,
+    /// Everything behind the header.
+    bare: &'a str,
+    username: String,
+    nonce: &'a str,
+}
+
+impl<'a> ClientFirst<'a> {
+    fn parse(message: &'a str) -> Result<Self, ScramError> {
+        let mut parts = message.splitn(3, ',');
+        match parts.next() {
+            Some("n" | "y") => {}
+            Some(flag) if flag.starts_with("p=") => return Err(ScramError::ChannelBinding),
+            _ => {
+                return Err(ScramError::Malformed(
+                    "client-first must begin with n, or y,",
+                ));
+            }
+        }
+        let authzid = parts.next().unwrap_or_default();
+        let bare = parts
+            .next()
+            .ok_or(ScramError::Malformed("client-first ends within its header"))?;
+        let gs2_header = &message[..message.len() - bare.len()];
+
+        let mut attributes = bare.split(',');
+        let name = match attributes.next() {
+            Some(extension) if extension.starts_with("m=") => {
+                return Err(ScramError::Malformed("m= asks for an unknown extension"));
+            }
+            name => attribute(name, "n=", "n= must follow the header")?,
+        };
+        let username = decode_name(name)?;
+        if !authzid.is_empty() {
+            let wanted = attribute(Some(authzid), "a=", "the header's second field must be a=")?;
+            if decode_name(wanted)? != username {
+                return Err(ScramError::Malformed("a= must be the same user as n="));
+            }
+        }
+        let nonce = attribute(attributes.next(), "r=", "r= must follow n=")?;
+        let printable = |b: u8| b.is_ascii_graphic() && b != b',';
+        if nonce.is_empty() || nonce.len() > MAX_NONCE_CHARS || !nonce.bytes().all(printable) {
+            return Err(ScramError::Malformed(
+                "the nonce r= must be 1 to 256 printable ASCII characters",
+            ));
+        }
+        Ok(Self {
+            gs2_header,
+            bare,
+            username,
+            nonce,
+        })
+    }
+}
+
+/// Undoes `=2C` and `=3D`; any other `=` is an error (RFC 5802, section 5.1).
+fn decode_name(name: &str) -> Result<String, ScramError> {
+    let mut parts = name.split('=');
+    let mut decoded = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (escape, rest) = part
+            .split_at_checked(2)
+            .ok_or(ScramError::Malformed("a lone = in the user name"))?;
+        decoded.push(match escape {
+            "2C" => ',',
+            "3D" => '=',
+            _ => return Err(ScramError::Malformed("a lone = in the user name")),
+        });
+        decoded.push_str(rest);
+    }
+    if decoded.is_empty() {
+        return Err(ScramError::Malformed("the user name is empty"));
+    }
+    Ok(decoded)
+}
+
+fn attribute<'a>(
+    field: Option<&'a str>,
+    name: &str,
+    missing: &'static str,
+) -> Result<&'a str, ScramError> {
+    field
+        .and_then(|field| field.strip_prefix(name))
+        .ok_or(ScramError::Malformed(missing))
+}
+
+fn text(message: &[u8]) -> Result<&str, ScramError> {
+    if message.len() > MAX_MESSAGE_BYTES {
+        return Err(ScramError::Malformed("longer than 8192 bytes"));
+    }
+    std::str::from_utf8(message).map_err(|_| ScramError::Malformed("not UTF-8"))
+}
+
+fn decode_key(text: &str) -> Option<Key> {
+    BASE64.decode(text).ok()?.try_into().ok()
+}
+
+fn random_nonce() -> Result<String, ScramError> {
+    let mut bytes = [0; NONCE_BYTES];
+    fill_random(&mut bytes)?;
+    Ok(BASE64.encode(bytes))
+}
+
+fn fill_random(bytes: &mut [u8]) -> Result<(), ScramError> {
+    SystemRandom::new()
+        .fill(bytes)
+        .map_err(|_| ScramError::NoRandomness)
+}
+
+fn salted_password(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Key {
+    let mut salted = [0; KEY_BYTES];
+    pbkdf2::derive(
+        pbkdf2::PBKDF2_HMAC_SHA256,
+        iterations,
+        salt,
+        password,
+        &mut salted,
+    );
+    salted
+}
+
+fn client_key(salted_password: &Key) -> Key {
+    hmac_sha256(salted_password, b"Client Key")
+}
+
+fn hmac_sha256(key: &Key, message: &[u8]) -> Key {
+    tag_bytes(&hmac::sign(
+        &hmac::Key::new(hmac::HMAC_SHA256, key),
+        message,
+    ))
+}
+
+fn tag_bytes(tag: &hmac::Tag) -> Key {
+    tag.as_ref()
+        .try_into()
+        .expect("an HMAC-SHA-256 tag is 32 bytes")
+}
+
+fn sha256(bytes: &[u8]) -> Key {
+    digest::digest(&digest::SHA256, bytes)
+        .as_ref()
+        .try_into()
+        .expect("a SHA-256 digest is 32 bytes")
+}
+
+fn xor(a: &Key, b: &Key) -> Key {
+    std::array::from_fn(|i| a[i] ^ b[i])
+}
+
+/// Equality in a time that does not depend on where the first difference is.
+fn equal(a: &Key, b: &Key) -> bool {
+    std::hint::black_box(a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y))) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // RFC 7677, section 3.
+    const CLIENT_NONCE: &str = "rOprNGfwEbeRWgbNEkqO";
+    const SERVER_NONCE: &str = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0";
+    const CLIENT_FIRST: &str = "n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
+    const SERVER_FIRST: &str =
+        "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
+    const CLIENT_FINAL: &str = "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
+         p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
+    const SERVER_FINAL: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
+
+    fn rfc_credential() -> Credential {
+        let salt = BASE64.decode("W22ZaJ0SNY7soEsUEjb6gQ==").unwrap();
+        Credential::derive(b"pencil", salt, NonZeroU32::new(4096).unwrap())
+    }
+
+    fn decoy() -> Decoy {
+        Decoy::new(b"secret", 4096)
+    }
+
+    fn rfc_server() -> ServerScram {
+        ServerScram::with_nonce(SERVER_NONCE.into())
+    }
+
+    fn malformed<T: fmt::Debug>(result: Result<T, ScramError>) -> &'static str {
+        match result {
+            Err(ScramError::Malformed(what)) => what,
+            other => panic!("expected a malformed message, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_client_says_what_rfc_7677_says() {
+        let mut client = ClientScram::with_nonce("user", b"pencil", CLIENT_NONCE.into());
+        assert_eq!(client.first(), CLIENT_FIRST.as_bytes());
+        let answer = client.last(SERVER_FIRST.as_bytes()).unwrap();
+        assert_eq!(String::from_utf8(answer).unwrap(), CLIENT_FINAL);
+        client.finish(SERVER_FINAL.as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn the_server_says_what_rfc_7677_says() {
+        let mut server = rfc_server();
+        let challenge = server
+            .first(CLIENT_FIRST.as_bytes(), &decoy(), |name| {
+                (name == "user").then(rfc_credential)
+            })
+            .unwrap();
+        assert_eq!(String::from_utf8(challenge).unwrap(), SERVER_FIRST);
+        assert_eq!(server.username(), "user");
+        let verdict = server.last(CLIENT_FINAL.as_bytes()).unwrap();
+        assert_eq!(String::from_utf8(verdict).unwrap(), SERVER_FINAL);
+    }
+
+    #[test]
+    fn both_sides_agree_on_names_with_commas_and_a_generated_credential() {
+        let credential = Credential::generate("pä,ss".as_bytes(), 0).unwrap();
+        assert_eq!(credential.iterations(), MIN_ITERATIONS);
+        let mut client = ClientScram::new("a=b,ü", "pä,ss".as_bytes()).unwrap();
+        let mut server = ServerScram::new().unwrap();
+        let challenge = server
+            .first(&client.first(), &decoy(), |name| {
+                assert_eq!(name, "a=b,ü");
+                Some(credential)
+            })
+            .unwrap();
+        let proof = client.last(&challenge).unwrap();
+        client.finish(&server.last(&proof).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_wrong_password_and_an_unknown_user_look_the_same() {
+        for known in [true, false] {
+            let mut client = ClientScram::new("user", b"pen").unwrap();
+            let mut server = ServerScram::new().unwrap();
+            let challenge = server
+                .first(&client.first(), &decoy(), |_| known.then(rfc_credential))
+                .unwrap();
+            let proof = client.last(&challenge).unwrap();
+            assert_eq!(server.last(&proof), Err(ScramError::BadCredentials));
+        }
+    }
+
+    #[test]
+    fn an_unknown_user_always_gets_the_same_salt_of_the_usual_length() {
+        let challenge = |name: &str| {
+            let first = format!("n,,n={name},r=abc");
+            let answer = rfc_server()
+                .first(first.as_bytes(), &decoy(), |_| None)
+                .unwrap();
+            String::from_utf8(answer).unwrap()
+        };
+        assert_eq!(challenge("ann"), challenge("ann"));
+        assert_ne!(challenge("ann"), challenge("bob"));
+        assert_eq!(
+            challenge("ann").len(),
+            SERVER_FIRST.len() - CLIENT_NONCE.len() + 3
+        );
+    }
+
+    #[test]
+    fn a_message_out_of_order_ends_the_exchange() {
+        let mut server = rfc_server();
+        let early = server.last(CLIENT_FINAL.as_bytes());
+        assert!(matches!(early, Err(ScramError::OutOfOrder(_))));
+        let late = server.first(CLIENT_FIRST.as_bytes(), &decoy(), |_| None);
+        assert!(matches!(late, Err(ScramError::OutOfOrder(_))));
+
+        let mut client = ClientScram::with_nonce("user", b"pencil", CLIENT_NONCE.into());
+        assert!(matches!(
+            client.finish(SERVER_FINAL.as_bytes()),
+            Err(ScramError::OutOfOrder(_))
+        ));
+    }
+
+    #[test]
+    fn malformed_first_messages_name_the_field() {
+        let first = |message: &[u8]| rfc_server().first(message, &decoy(), |_| None);
+        let cases: [(&[u8], &str); 11] = [
+            (b"", "client-first must begin with n, or y,"),
+            (b"x,,n=u,r=1", "client-first must begin with n, or y,"),
+            (b"n,", "client-first ends within its header"),
+            (b"n,,m=x,n=u,r=1", "m= asks for an unknown extension"),
+            (b"n,,u=u,r=1", "n= must follow the header"),
+            (b"n,,n=,r=1", "the user name is empty"),
+            (b"n,,n=a=3d,r=1", "a lone = in the user name"),
+            (b"n,,n=u", "r= must follow n="),
+            (
+                b"n,,n=u,r=",
+                "the nonce r= must be 1 to 256 printable ASCII characters",
+            ),
+            (b"n,a=w,n=u,r=1", "a= must be the same user as n="),
+            (b"n,,n=\xff,r=1", "not UTF-8"),
+        ];
+        for (message, what) in cases {
+            assert_eq!(malformed(first(message)), what);
+        }
+        assert_eq!(
+            first(b"p=tls-exporter,,n=u,r=1"),
+            Err(ScramError::ChannelBinding)
+        );
+        assert!(first(b"n,a=u,n=u,r=1").is_ok());
+        assert!(first(&vec![b'n'; MAX_MESSAGE_BYTES + 1]).is_err());
+    }
+
+    #[test]
+    fn malformed_final_messages_name_the_field() {
+        let last = |message: &str| {
+            let mut server = rfc_server();
+            server
+                .first(
+                    CLIENT_FIRST.as_bytes(),
+                    &decoy(),
+                    |_| Some(rfc_credential()),
+                )
+                .unwrap();
+            server.last(message.as_bytes())
+        };
+        let proof = "p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
+        let nonce = format!("{CLIENT_NONCE}{SERVER_NONCE}");
+        assert_eq!(
+            malformed(last(&format!("c=biws,r={nonce}"))),
+            "client-final has no proof p="
+        );
+        assert_eq!(
+            malformed(last(&format!("c=biws,r={nonce},p=AAAA"))),
+            "the proof p= must be 32 bytes in base64"
+        );
+        assert_eq!(
+            malformed(last(&format!("c=eSws,r={nonce},{proof}"))),
+            "c= does not repeat the header of client-first"
+        );
+        assert_eq!(
+            malformed(last(&format!("c=biws,r={CLIENT_NONCE},{proof}"))),
+            "r= is not the nonce of the challenge"
+        );
+    }
+
+    #[test]
+    fn the_client_trusts_no_server_that_does_not_know_the_password() {
+        let answer = |server_first: &str| {
+            ClientScram::with_nonce("user", b"pencil", CLIENT_NONCE.into())
+                .last(server_first.as_bytes())
+        };
+        assert_eq!(
+            malformed(answer("r=other,s=QUJD,i=4096")),
+            "r= does not extend the client's nonce"
+        );
+        assert_eq!(
+            malformed(answer(&format!("r={CLIENT_NONCE},s=QUJD,i=4096"))),
+            "r= does not extend the client's nonce"
+        );
+        assert_eq!(
+            malformed(answer(&format!("r={CLIENT_NONCE}x,s=QUJD,i=1"))),
+            "the iterations i= must be from 4096 to 1000000"
+        );
+        assert_eq!(
+            malformed(answer(&format!("r={CLIENT_NONCE}x,s=QUJD,i=4294967295"))),
+            "the iterations i= must be from 4096 to 1000000"
+        );
+        let finish = |server_final: &str| {
+            let mut client = ClientScram::with_nonce("user", b"pencil", CLIENT_NONCE.into());
+            client.last(SERVER_FIRST.as_bytes()).unwrap();
+            client.finish(server_final.as_bytes())
+        };
+        assert_eq!(
+            finish("v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G5="),
+            Err(ScramError::Malformed("the signature v= must be base64"))
+        );
+        assert_eq!(
+            finish("v=AAAATRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="),
+            Err(ScramError::BadServerSignature)
+        );
+        assert_eq!(
+            finish("e=other-error"),
+            Err(ScramError::RefusedByServer("other-error".into()))
+        );
+    }
+
+    #[test]
+    fn a_credential_survives_its_text_form_and_checks_passwords() {
+        let credential = Credential::generate(b"pencil", MIN_ITERATIONS).unwrap();
+        let text = credential.to_string();
+        assert_eq!(text.parse::<Credential>().unwrap(), credential);
+        assert!(credential.verify_password(b"pencil"));
+        assert!(!credential.verify_password(b"Pencil"));
+        assert!(!credential.verify_password(b""));
+        assert!(!decoy().credential("user").verify_password(b"pencil"));
+        assert_eq!(
+            format!("{credential:?}"),
+            "Credential(scram-sha-256, 4096 iterations)"
+        );
+    }
+
+    #[test]
+    fn a_bad_credential_says_which_part_is_bad() {
+        let message = |text: &str| text.parse::<Credential>().unwrap_err().to_string();
+        let key = BASE64.encode([0; 32]);
+        let shape =
+            "not a credential: expected scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY";
+        assert_eq!(message("hunter2"), shape);
+        assert_eq!(message("scram-sha-256$4096"), shape);
+        assert_eq!(
+            message(&format!("scram-sha-256$4096$AAAA${key}${key}$")),
+            shape
+        );
+        assert_eq!(
+            message(&format!("scram-sha-256$10$AAAA${key}${key}")),
+            "not a credential: the iterations must be a number from 4096 to 1000000"
+        );
+        assert_eq!(
+            message(&format!("scram-sha-256$4096$?${key}${key}")),
+            "not a credential: the salt must be 1 to 256 bytes in base64"
+        );
+        assert_eq!(
+            message(&format!("scram-sha-256$4096$AAAA$AAAA${key}")),
+            "not a credential: the stored key must be 32 bytes in base64"
+        );
+    }
+}
