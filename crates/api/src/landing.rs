@@ -1,0 +1,88 @@
+//! The page at `/`: what this node is, where it listens and what the API offers. No script, nothing from elsewhere.
+
+use std::fmt::Write as _;
+
+use broker::info::ListenerInfo;
+
+use crate::node::NotReady;
+
+/// What the page links to.
+const LINKS: [(&str, &str); 9] = [
+    ("/metrics", "metrics for Prometheus"),
+    ("/healthz", "whether the process lives"),
+    ("/readyz", "whether the node takes traffic"),
+    ("/api/v1/node", "this node"),
+    ("/api/v1/listeners", "where it listens"),
+    ("/api/v1/clients", "connected clients"),
+    (
+        "/api/v1/sessions",
+        "sessions, also of clients that are away",
+    ),
+    ("/api/v1/subscriptions", "who subscribes to what"),
+    ("/api/v1/topics", "topic filters in use"),
+];
+
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:44em;margin:2em auto;padding:0 1em;\
+    color-scheme:light dark}table{border-collapse:collapse}td,th{text-align:left;padding:.2em 1.5em .2em 0}\
+    code{font-family:ui-monospace,monospace}";
+
+pub(crate) fn render(
+    version: &str,
+    not_ready: Option<NotReady>,
+    listeners: &[ListenerInfo],
+) -> String {
+    let state = not_ready.map_or("ready", NotReady::reason);
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Tidegate</title>\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head><body>\n\
+         <h1>Tidegate</h1>\n<p>An MQTT broker, version {version}. This node is {state}.</p>\n\
+         <h2>Listeners</h2>\n<table><tr><th>Name</th><th>Protocol</th><th>Address</th><th>Connections</th></tr>\n"
+    );
+    // Writing to a string cannot fail.
+    for listener in listeners {
+        let _ = writeln!(
+            page,
+            "<tr><td>{}</td><td>{}</td><td><code>{}</code></td><td>{}</td></tr>",
+            escape(&listener.name),
+            listener.protocol,
+            escape(&listener.address),
+            listener.connections
+        );
+    }
+    page.push_str("</table>\n<h2>What is here</h2>\n<table>\n");
+    for (path, what) in LINKS {
+        let _ = writeln!(
+            page,
+            "<tr><td><a href=\"{path}\"><code>{path}</code></a></td><td>{what}</td></tr>"
+        );
+    }
+    page.push_str("</table>\n</body></html>\n");
+    page
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_become_markup() {
+        let listener = ListenerInfo {
+            name: "<script>&\"".into(),
+            protocol: "mqtt",
+            address: "127.0.0.1:1883".into(),
+            connections: 3,
+            max_connections: 10,
+        };
+        let page = render("1.2.3", Some(NotReady::Starting), &[listener]);
+        assert!(page.contains("&lt;script&gt;&amp;&quot;"));
+        assert!(!page.contains("<script"));
+        assert!(page.contains("version 1.2.3. This node is starting"));
+    }
+}

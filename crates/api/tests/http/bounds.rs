@@ -1,0 +1,149 @@
+//! What the server does not put up with: open addresses, slow clients, too many of them, a node that hangs.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use api::{Error, HttpConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::client::{Answer, get};
+use crate::fake::{FakeState, Server, config};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    timeout(DEADLINE, stream.read_to_end(&mut bytes))
+        .await
+        .expect("the server closes")
+        .unwrap();
+    bytes
+}
+
+#[tokio::test]
+async fn an_address_beyond_loopback_needs_a_word() {
+    let exposed = HttpConfig {
+        bind: "0.0.0.0:0".parse().unwrap(),
+        ..config()
+    };
+    let error = api::bind(&exposed).await.unwrap_err();
+    assert!(matches!(error, Error::Exposed(_)));
+    assert!(
+        error
+            .to_string()
+            .contains("allow_remote_without_authentication"),
+        "{error}"
+    );
+
+    let allowed = HttpConfig {
+        allow_remote_without_authentication: true,
+        ..exposed
+    };
+    let server = Server::start_with(&FakeState::with_clients(0), allowed).await;
+    let mut stream = TcpStream::connect(("127.0.0.1", server.address.port()))
+        .await
+        .unwrap();
+    // Reached from elsewhere it has names that it cannot know.
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nHost: node.example\r\nConnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    assert_eq!(Answer::parse(&read_to_end(&mut stream).await).status, 200);
+}
+
+#[tokio::test]
+async fn a_taken_address_is_told() {
+    let server = Server::start(&FakeState::with_clients(0)).await;
+    let error = api::bind(&HttpConfig::new(server.address))
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains(&server.address.to_string()),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_node_that_hangs_gets_a_503() {
+    let state = FakeState::with_clients(0);
+    state.hold_topics.store(true, Ordering::SeqCst);
+    let hasty = HttpConfig {
+        request_timeout_s: 1,
+        ..config()
+    };
+    let server = Server::start_with(&state, hasty).await;
+    let answer = get(server.address, "/api/v1/topics").await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.problem().contains("within 1 s"));
+}
+
+#[tokio::test]
+async fn slow_and_idle_clients_are_closed_and_the_number_of_clients_is_bounded() {
+    let narrow = HttpConfig {
+        max_connections: 2,
+        request_timeout_s: 1,
+        ..config()
+    };
+    let server = Server::start_with(&FakeState::with_clients(0), narrow).await;
+    let mut half = TcpStream::connect(server.address).await.unwrap();
+    half.write_all(b"GET /healthz HTT").await.unwrap();
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    // Both places are taken; this one is served once the server has closed one of them.
+    let mut third = TcpStream::connect(server.address).await.unwrap();
+    third.write_all(HEALTH).await.unwrap();
+    assert_eq!(Answer::parse(&read_to_end(&mut third).await).status, 200);
+    let said = read_to_end(&mut half).await;
+    assert!(
+        said.is_empty() || Answer::parse(&said).status == 408,
+        "{said:?}"
+    );
+    read_to_end(&mut idle).await;
+}
+
+#[tokio::test]
+async fn an_endless_head_is_refused() {
+    let server = Server::start(&FakeState::with_clients(0)).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nX: ").await.unwrap();
+    let (mut reader, mut writer) = stream.split();
+    let endless = async {
+        while writer.write_all(&[b'x'; 4096]).await.is_ok() {}
+        std::future::pending::<()>().await;
+    };
+    let mut first = [0; 12];
+    tokio::select! {
+        () = endless => {}
+        read = timeout(DEADLINE, reader.read_exact(&mut first)) => {
+            // The reset that follows the answer may overtake it.
+            if read.expect("the server answers").is_ok() {
+                assert_eq!(&first, b"HTTP/1.1 431");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stop_finishes_what_has_begun_and_takes_nothing_new() {
+    let state = FakeState::with_clients(0);
+    state.hold_topics.store(true, Ordering::SeqCst);
+    let server = Server::start(&state).await;
+    let address = server.address;
+    let mut idle = TcpStream::connect(address).await.unwrap();
+    let begun = tokio::spawn(async move { get(address, "/api/v1/topics").await });
+    timeout(DEADLINE, state.topics_asked.notified())
+        .await
+        .unwrap();
+    let running = server.stop();
+    read_to_end(&mut idle).await;
+    assert!(!running.is_finished());
+    assert!(
+        TcpStream::connect(address).await.is_err(),
+        "the listener is closed"
+    );
+    state.let_topics_go.notify_one();
+    assert_eq!(begun.await.unwrap().status, 200);
+    timeout(DEADLINE, running).await.unwrap().unwrap().unwrap();
+}

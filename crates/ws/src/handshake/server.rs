@@ -1,0 +1,325 @@
+//! The server's side of the opening handshake: a request comes in, an answer goes out.
+
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::{DEFAULT_MAX_HEADER_BYTES, Fields, HeadSearch, MAX_HEADERS, accept_key};
+
+/// What a server accepts.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// The one path of the endpoint, such as `/mqtt`; a query string of the client is left aside.
+    pub path: String,
+    /// Sub-protocols spoken here. If the client offers any, the first of its list that is among them is chosen
+    /// and a client that offers only others is refused. Empty: offers are ignored and none is chosen.
+    pub subprotocols: Vec<String>,
+    /// Refuse a client that offers no sub-protocol.
+    pub require_subprotocol: bool,
+    pub max_header_bytes: usize,
+}
+
+impl ServerOptions {
+    /// An endpoint for MQTT: sub-protocols `mqtt` and the older `mqttv3.1`; a client that offers none is let in,
+    /// as some devices do not.
+    pub fn mqtt(path: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            subprotocols: vec!["mqtt".into(), "mqttv3.1".into()],
+            require_subprotocol: false,
+            max_header_bytes: DEFAULT_MAX_HEADER_BYTES,
+        }
+    }
+}
+
+/// The state of a handshake: how much of the request has been looked at.
+#[derive(Debug, Default)]
+pub struct ServerHandshake {
+    search: HeadSearch,
+}
+
+#[derive(Debug)]
+pub enum ServerStep {
+    /// The request is not whole yet.
+    Incomplete,
+    Accepted(Accepted),
+    Rejected(Rejected),
+}
+
+/// The request is good: send `response`, then read frames from behind `consumed`.
+#[derive(Debug)]
+pub struct Accepted {
+    pub response: Vec<u8>,
+    /// Length of the request; what follows it in the buffer are frames.
+    pub consumed: usize,
+    pub subprotocol: Option<String>,
+    /// The request's target as it came: the path and the query string, if any.
+    pub target: String,
+    /// The web page's origin, if a browser asks.
+    pub origin: Option<String>,
+    /// `X-Forwarded-For` as it came, the fields joined by commas. Only a trusted proxy's is worth anything.
+    pub forwarded_for: Option<String>,
+}
+
+/// The request is refused: send `response` and close the connection.
+#[derive(Debug)]
+pub struct Rejected {
+    pub response: Vec<u8>,
+    pub status: u16,
+    /// Why, in words, as the body of the response says it.
+    pub reason: String,
+}
+
+/// An answer that is no upgrade.
+struct Refusal {
+    status: &'static str,
+    /// Whole header lines beyond those that every refusal has.
+    extra_headers: &'static str,
+    reason: String,
+}
+
+const BAD_REQUEST: &str = "400 Bad Request";
+
+impl Refusal {
+    fn new(status: &'static str, reason: impl Into<String>) -> Self {
+        Self {
+            status,
+            extra_headers: "",
+            reason: reason.into(),
+        }
+    }
+
+    fn into_rejected(self) -> Rejected {
+        let Self {
+            status,
+            extra_headers,
+            reason,
+        } = self;
+        let connection = if extra_headers.contains("Upgrade:") {
+            "Upgrade, close"
+        } else {
+            "close"
+        };
+        let response = format!(
+            "HTTP/1.1 {status}\r\nConnection: {connection}\r\n{extra_headers}\
+             Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\r\n{reason}\n",
+            reason.len() + 1
+        );
+        Rejected {
+            response: response.into_bytes(),
+            status: status[..3]
+                .parse()
+                .expect("every status begins with three digits"),
+            reason,
+        }
+    }
+}
+
+impl ServerHandshake {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Looks at everything that has arrived since the connection opened. What cannot become a request is
+    /// refused with its first byte, what is too long as soon as it is.
+    pub fn feed(&mut self, options: &ServerOptions, buf: &[u8]) -> ServerStep {
+        match self.read(options, buf) {
+            Ok(None) => ServerStep::Incomplete,
+            Ok(Some(accepted)) => ServerStep::Accepted(accepted),
+            Err(refusal) => ServerStep::Rejected(refusal.into_rejected()),
+        }
+    }
+
+    fn read(&mut self, options: &ServerOptions, buf: &[u8]) -> Result<Option<Accepted>, Refusal> {
+        if buf.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
+            return Err(Refusal::new(
+                BAD_REQUEST,
+                "This listener expects a WebSocket handshake. Plain MQTT and TLS have listeners of their own.",
+            ));
+        }
+        let bounded = &buf[..buf.len().min(options.max_header_bytes)];
+        match self.search.find(bounded) {
+            Some(length) => answer(options, &bounded[..length]).map(Some),
+            None if buf.len() < options.max_header_bytes => Ok(None),
+            None => Err(Refusal::new(
+                "431 Request Header Fields Too Large",
+                format!(
+                    "The request is longer than {} bytes.",
+                    options.max_header_bytes
+                ),
+            )),
+        }
+    }
+}
+
+fn answer(options: &ServerOptions, head: &[u8]) -> Result<Accepted, Refusal> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(head) {
+        Ok(httparse::Status::Complete(length)) if length == head.len() => {}
+        Ok(_) => {
+            return Err(Refusal::new(
+                BAD_REQUEST,
+                "The request is malformed: a line ends without CR LF.",
+            ));
+        }
+        Err(httparse::Error::TooManyHeaders) => {
+            return Err(Refusal::new(
+                "431 Request Header Fields Too Large",
+                format!("The request has more than {MAX_HEADERS} header fields."),
+            ));
+        }
+        Err(error) => {
+            return Err(Refusal::new(
+                BAD_REQUEST,
+                format!("The request is malformed: {error}."),
+            ));
+        }
+    }
+    let fields = Fields(request.headers);
+    let target = request.path.unwrap_or_default();
+    check_request_line(
+        options,
+        request.method.unwrap_or_default(),
+        target,
+        request.version,
+    )?;
+    let key = check_fields(options, &fields)?;
+    let subprotocol = choose_subprotocol(options, &fields)?;
+
+    let mut response = String::with_capacity(192);
+    response.push_str(
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n",
+    );
+    // Writing to a string cannot fail.
+    let _ = write!(response, "Sec-WebSocket-Accept: {}\r\n", accept_key(key));
+    if let Some(subprotocol) = subprotocol {
+        let _ = write!(response, "Sec-WebSocket-Protocol: {subprotocol}\r\n");
+    }
+    response.push_str("\r\n");
+    let forwarded_for: Vec<&str> = fields.all("x-forwarded-for").collect();
+    Ok(Accepted {
+        response: response.into_bytes(),
+        consumed: head.len(),
+        subprotocol: subprotocol.map(str::to_owned),
+        target: target.to_owned(),
+        origin: fields.all("origin").next().map(str::to_owned),
+        forwarded_for: (!forwarded_for.is_empty()).then(|| forwarded_for.join(", ")),
+    })
+}
+
+fn check_request_line(
+    options: &ServerOptions,
+    method: &str,
+    target: &str,
+    version: Option<u8>,
+) -> Result<(), Refusal> {
+    if method != "GET" {
+        return Err(Refusal {
+            extra_headers: "Allow: GET\r\n",
+            ..Refusal::new(
+                "405 Method Not Allowed",
+                "A WebSocket handshake is a GET request.",
+            )
+        });
+    }
+    if version != Some(1) {
+        return Err(Refusal::new(
+            BAD_REQUEST,
+            "A WebSocket handshake needs HTTP/1.1.",
+        ));
+    }
+    if path_of(target) != options.path {
+        return Err(Refusal::new(
+            "404 Not Found",
+            format!(
+                "There is nothing here. The WebSocket endpoint is {}.",
+                options.path
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// The path of a request target, which may be a whole URI (RFC 6455 section 4.1, RFC 9112 section 3.2.2).
+fn path_of(target: &str) -> &str {
+    let path = match target.split_once("://") {
+        Some((scheme, rest)) if !scheme.starts_with('/') => {
+            rest.find('/').map_or("/", |slash| &rest[slash..])
+        }
+        _ => target,
+    };
+    path.split(['?', '#']).next().unwrap_or_default()
+}
+
+/// Checks what section 4.2.1 asks of the fields and returns the key.
+fn check_fields<'b>(options: &ServerOptions, fields: &Fields<'_, 'b>) -> Result<&'b str, Refusal> {
+    if fields.single("host").is_none() {
+        return Err(Refusal::new(
+            BAD_REQUEST,
+            "Exactly one Host field is needed.",
+        ));
+    }
+    if !(fields.lists("connection", "upgrade") && fields.lists("upgrade", "websocket")) {
+        return Err(Refusal {
+            extra_headers: "Upgrade: websocket\r\n",
+            ..Refusal::new(
+                "426 Upgrade Required",
+                format!(
+                    "{} is a WebSocket endpoint: ask with Connection: Upgrade and Upgrade: websocket.",
+                    options.path
+                ),
+            )
+        });
+    }
+    if fields.single("sec-websocket-version") != Some("13") {
+        return Err(Refusal {
+            extra_headers: "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+            ..Refusal::new("426 Upgrade Required", "Sec-WebSocket-Version must be 13.")
+        });
+    }
+    let has_body =
+        fields.has("transfer-encoding") || fields.all("content-length").any(|length| length != "0");
+    if has_body {
+        return Err(Refusal::new(
+            BAD_REQUEST,
+            "A WebSocket handshake has no body.",
+        ));
+    }
+    let is_nonce = |key: &&str| {
+        let mut nonce = [0; 18];
+        key.len() == 24 && STANDARD.decode_slice(key, &mut nonce) == Ok(16)
+    };
+    fields
+        .single("sec-websocket-key")
+        .filter(is_nonce)
+        .ok_or_else(|| {
+            Refusal::new(
+                BAD_REQUEST,
+                "Exactly one Sec-WebSocket-Key of 16 bytes in base64 is needed.",
+            )
+        })
+}
+
+fn choose_subprotocol<'b>(
+    options: &ServerOptions,
+    fields: &Fields<'_, 'b>,
+) -> Result<Option<&'b str>, Refusal> {
+    if options.subprotocols.is_empty() {
+        return Ok(None);
+    }
+    let is_spoken = |offer: &&str| options.subprotocols.iter().any(|spoken| spoken == offer);
+    let chosen = fields.list("sec-websocket-protocol").find(is_spoken);
+    let offers_any = fields.has("sec-websocket-protocol");
+    if chosen.is_none() && (offers_any || options.require_subprotocol) {
+        return Err(Refusal::new(
+            BAD_REQUEST,
+            format!(
+                "Sec-WebSocket-Protocol must offer {}.",
+                options.subprotocols.join(" or ")
+            ),
+        ));
+    }
+    Ok(chosen)
+}
