@@ -1,1 +1,44 @@
-//! placeholder
+//! MQTT 3.1, 3.1.1 and 5.0: packets, their codec, topic names and filters.
+//!
+//! Sans-io: bytes in, packets out; no sockets, no clock. Decoding borrows from the input and allocates nothing.
+//! [`split_frame`] finds one whole packet at the front of a buffer, [`Packet::decode`] reads it, [`Packet::encode`]
+//! writes one. What the specifications call malformed or a protocol error is an [`Error`] with the reason code of
+//! MQTT 5.0 section 2.4.
+
+mod ack;
+mod auth;
+mod connack;
+mod connect;
+mod disconnect;
+mod error;
+mod frame;
+mod packet;
+mod properties;
+mod publish;
+mod reader;
+mod subscribe;
+mod topic;
+mod types;
+mod unsubscribe;
+mod varint;
+
+pub use ack::Ack;
+pub use auth::Auth;
+pub use connack::{ConnAck, v3_return_code};
+pub use connect::{Connect, Will};
+pub use disconnect::Disconnect;
+pub use error::{Error, ReasonCode};
+pub use frame::{Frame, frame_len, split_frame};
+pub use packet::Packet;
+pub use properties::{Properties, PropertiesBuf, Property};
+pub use publish::Publish;
+pub use subscribe::{
+    SubAck, Subscribe, SubscribeBuf, SubscribeFilter, SubscribeFilters, SubscriptionOptions,
+};
+pub use topic::{
+    FilterKind, TopicError, TopicLimits, filter_matches, has_wildcards, levels, parse_filter,
+    validate_topic_filter, validate_topic_name,
+};
+pub use types::{Direction, PacketType, QoS, Version};
+pub use unsubscribe::{UnsubAck, Unsubscribe, UnsubscribeBuf, UnsubscribeFilters};
+pub use varint::{MAX_VARINT, decode_varint, encode_varint, varint_len};

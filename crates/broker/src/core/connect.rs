@@ -1,0 +1,743 @@
+//! From the first packet to CONNACK: what CONNECT may say, who the client is, which session it gets.
+//!
+//! A client is authenticated on the shard that accepted it. If its session lives on another shard, the connection moves
+//! there (the session stays where its state is), and `establish` runs there.
+
+use mqtt::{
+    Auth, ConnAck, Connect, Direction, Disconnect, Frame, Packet, Properties, PropertiesBuf,
+    Property, QoS, ReasonCode, Version,
+};
+use std::sync::Arc;
+
+use super::connection::{Closing, Exchange, Extra, Grant, NO_SESSION, Phase};
+use super::directory::{Claim, Directory};
+use super::message::{Message, MessageView, expires_ms, forwardable};
+use super::session::{Session, Will};
+use super::shard::{Flow, Shard};
+use crate::hooks::{Action, Authentication, Authorization, Client, Credentials, Interest, Peer};
+use crate::metrics::Metric;
+use crate::scram::ServerScram;
+
+pub(crate) const SCRAM_SHA_256: &str = "SCRAM-SHA-256";
+/// Bytes a client may send ahead while it is being authenticated.
+const MAX_AHEAD_BYTES: usize = 256 * 1024;
+
+/// A connection on its way to the shard that holds its session.
+pub(crate) struct Moving {
+    listener: u16,
+    peer: Peer,
+    opened_ms: u64,
+    partial: Vec<u8>,
+    extra: Box<Extra>,
+}
+
+fn refused(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> Closing {
+    Closing::new(code, "refused").with_detail(detail)
+}
+
+impl Shard {
+    /// The first packet of a connection; nothing but CONNECT may come [MQTT-3.1.0-1].
+    pub(crate) fn first_packet(&mut self, at: u32, frame: Frame<'_>, raw: &[u8]) -> Result<Flow, Closing> {
+        if frame.first_byte >> 4 != mqtt::PacketType::Connect as u8 {
+            return Err(Closing::silent("protocol_error")
+                .with_detail("the first packet was not CONNECT [MQTT-3.1.0-1]"));
+        }
+        let Packet::Connect(connect) = Packet::decode(frame, Version::V311, Direction::FromClient)?
+        else {
+            return Err(Closing::silent("protocol_error"));
+        };
+        self.delivery.connections[at as usize].version = connect.version;
+        self.check_connect(at, &connect)?;
+        // Looked at again when the answer of the authenticator is there, perhaps on another shard.
+        self.delivery.connections[at as usize].extra().connect = raw.to_vec();
+        if let Some(method) = connect.properties.authentication_method() {
+            return self.begin_exchange(at, method, connect.properties.authentication_data());
+        }
+        match self.authenticate(at, &connect) {
+            Authentication::Allow | Authentication::Ignore => {
+                self.delivery.connections[at as usize].extra().grant =
+                    Some(self.grant_for(at, &connect));
+                self.establish(at)
+            }
+            Authentication::Deny(code) => Err(refused(code, "the credentials were not accepted")),
+            later @ Authentication::Later(_) => {
+                let connection = &mut self.delivery.connections[at as usize];
+                connection.phase = Phase::Authenticating;
+                self.authentications.push((at, connection.serial, later));
+                Ok(Flow::Wait)
+            }
+        }
+    }
+
+    fn check_connect(&mut self, at: u32, connect: &Connect<'_>) -> Result<(), Closing> {
+        let limits = self.limits();
+        if connect.client_id.len() > usize::from(limits.max_client_id_bytes) {
+            return Err(refused(
+                ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
+                format!("the client id is longer than {} bytes", limits.max_client_id_bytes),
+            ));
+        }
+        if connect.client_id.is_empty() && !connect.clean_start && connect.version != Version::V5 {
+            // [MQTT-3.1.3-8]
+            return Err(refused(
+                ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
+                "an empty client id needs a clean session",
+            ));
+        }
+        if let Some(will) = &connect.will {
+            if will.qos as u8 > limits.max_qos {
+                return Err(refused(ReasonCode::QOS_NOT_SUPPORTED, "the will's QoS is too high"));
+            }
+            if will.retain && !limits.retain_available {
+                return Err(refused(ReasonCode::RETAIN_NOT_SUPPORTED, "the will is retained"));
+            }
+            mqtt::validate_topic_name(will.topic, &self.topic_limits())
+                .map_err(|e| refused(ReasonCode::TOPIC_NAME_INVALID, format!("will topic: {e}")))?;
+            if limits.validate_payload_format
+                && will.properties.payload_format_indicator() == Some(1)
+                && std::str::from_utf8(will.payload).is_err()
+            {
+                return Err(refused(
+                    ReasonCode::PAYLOAD_FORMAT_INVALID,
+                    "the will's payload is marked as UTF-8 and is not",
+                ));
+            }
+        }
+        if self.stopping {
+            return Err(refused(ReasonCode::SERVER_SHUTTING_DOWN, "the server is stopping"));
+        }
+        let connection = &mut self.delivery.connections[at as usize];
+        let properties = connect.properties;
+        connection.problem_information = properties.request_problem_information().unwrap_or(true);
+        connection.max_packet_out = properties.maximum_packet_size().unwrap_or(u32::MAX);
+        Ok(())
+    }
+
+    pub(crate) fn topic_limits(&self) -> mqtt::TopicLimits {
+        let limits = self.limits();
+        mqtt::TopicLimits { max_bytes: limits.max_topic_bytes, max_levels: limits.max_topic_levels }
+    }
+
+    /// Hooks first; what they leave open, the users of the configuration and the listener decide.
+    fn authenticate(&mut self, at: u32, connect: &Connect<'_>) -> Authentication {
+        let connection = &self.delivery.connections[at as usize];
+        let listener = &self.node.listeners[usize::from(connection.listener)].config;
+        let common_name = connection.extra.as_ref().and_then(|e| e.common_name.as_deref());
+        let by_certificate = common_name
+            .filter(|_| listener.tls.as_ref().is_some_and(|tls| tls.common_name_as_username));
+        if self.delivery.interest.contains(Interest::AUTHENTICATE) {
+            let credentials = Credentials {
+                client: Client {
+                    client_id: connect.client_id,
+                    username: by_certificate.or(connect.username),
+                    peer: Some(connection.peer),
+                    version: connect.version,
+                },
+                password: connect.password,
+                common_name,
+                listener: &listener.name,
+                keep_alive_s: connect.keep_alive,
+                clean_start: connect.clean_start,
+            };
+            match self.delivery.hooks.authenticate(&credentials) {
+                Authentication::Ignore => {}
+                decided => return decided,
+            }
+        }
+        if by_certificate.is_some() {
+            return Authentication::Allow;
+        }
+        match (connect.username, connect.password) {
+            (Some(username), Some(password)) if !self.node.users.is_empty() => {
+                // A user that does not exist costs the same time and gets the same answer.
+                let credential = match self.node.users.get(username) {
+                    Some(credential) => credential.clone(),
+                    None => self.node.decoy.credential(username),
+                };
+                (self.check_password)(credential, password.to_vec())
+            }
+            _ if listener.lets_anonymous_in() => Authentication::Allow,
+            (Some(_), _) => Authentication::Deny(ReasonCode::BAD_USER_NAME_OR_PASSWORD),
+            (None, _) => Authentication::Deny(ReasonCode::NOT_AUTHORIZED),
+        }
+    }
+
+    fn grant_for(&self, at: u32, connect: &Connect<'_>) -> Grant {
+        let connection = &self.delivery.connections[at as usize];
+        let listener = &self.node.listeners[usize::from(connection.listener)].config;
+        let common_name = connection
+            .extra
+            .as_ref()
+            .and_then(|extra| extra.common_name.as_deref())
+            .filter(|_| listener.tls.as_ref().is_some_and(|tls| tls.common_name_as_username));
+        Grant { username: common_name.or(connect.username).map(Into::into), ..Grant::default() }
+    }
+
+    /// The answer of an authenticator that needed time.
+    pub(crate) fn authenticated(&mut self, at: u32, serial: u32, answer: &Authentication) -> Flow {
+        let Some(connection) = self.delivery.connections.get_mut(at as usize) else {
+            return Flow::Continue;
+        };
+        if connection.serial != serial || connection.phase != Phase::Authenticating {
+            return Flow::Continue;
+        }
+        connection.phase = Phase::AwaitConnect;
+        let raw = std::mem::take(&mut connection.extra().connect);
+        let result = match (answer, decode_connect(&raw)) {
+            (Authentication::Allow, Some(connect)) => {
+                let grant = self.grant_for(at, &connect);
+                let extra = self.delivery.connections[at as usize].extra();
+                extra.grant = Some(grant);
+                extra.connect.clone_from(&raw);
+                self.establish(at)
+            }
+            (Authentication::Deny(code), _) => {
+                Err(refused(*code, "the credentials were not accepted"))
+            }
+            _ => Err(refused(ReasonCode::NOT_AUTHORIZED, "the credentials were not accepted")),
+        };
+        match result {
+            Ok(flow) => flow,
+            Err(closing) => {
+                self.refuse_connect(at, closing, &raw);
+                Flow::Close
+            }
+        }
+    }
+
+    /// What a client sends while its authentication is under way: AUTH goes to the exchange, everything else waits.
+    pub(crate) fn receive_while_authenticating(&mut self, at: u32, data: &[u8]) -> Flow {
+        let connection = &mut self.delivery.connections[at as usize];
+        connection.partial.extend_from_slice(data);
+        if connection.partial.len() > MAX_AHEAD_BYTES {
+            self.close(at, Closing::silent("protocol_error"));
+            return Flow::Close;
+        }
+        if connection.extra().exchange.is_none() {
+            return Flow::Wait;
+        }
+        let max = connection.max_packet_in;
+        let buffer = std::mem::take(&mut connection.partial);
+        let frame = match mqtt::split_frame(&buffer, max) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => {
+                self.delivery.connections[at as usize].partial = buffer;
+                return Flow::Continue;
+            }
+            Err(error) => {
+                self.refuse_connect(at, error.into(), &[]);
+                return Flow::Close;
+            }
+        };
+        let len = frame.len;
+        let result = match Packet::decode(frame, Version::V5, Direction::FromClient) {
+            Ok(Packet::Auth(auth)) => self.continue_exchange(at, &auth),
+            Ok(Packet::Disconnect(_)) => Err(Closing::silent("normal")),
+            Ok(_) => Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                .with_detail("only AUTH and DISCONNECT may come before CONNACK")),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(closing) = result {
+            self.refuse_connect(at, closing, &[]);
+            return Flow::Close;
+        }
+        self.delivery.connections[at as usize].partial.extend_from_slice(&buffer[len..]);
+        match result {
+            Ok(Flow::Continue) => self.resume(at),
+            Ok(flow) => flow,
+            Err(_) => Flow::Close,
+        }
+    }
+
+    /// An enhanced authentication [MQTT-4.12]: SCRAM-SHA-256 against the users of the configuration.
+    fn begin_exchange(&mut self, at: u32, method: &str, data: Option<&[u8]>) -> Result<Flow, Closing> {
+        let challenge = self.scram_challenge(at, method, data)?;
+        self.delivery.connections[at as usize].phase = Phase::Authenticating;
+        self.send_auth(at, ReasonCode::CONTINUE_AUTHENTICATION, &challenge);
+        Ok(Flow::Continue)
+    }
+
+    fn scram_challenge(&mut self, at: u32, method: &str, data: Option<&[u8]>) -> Result<Vec<u8>, Closing> {
+        if method != SCRAM_SHA_256 || self.node.users.is_empty() {
+            // [MQTT-4.12.0-1]
+            return Err(refused(
+                ReasonCode::BAD_AUTHENTICATION_METHOD,
+                "the authentication method is not offered here",
+            ));
+        }
+        let failed = |_| refused(ReasonCode::NOT_AUTHORIZED, "the authentication failed");
+        let node = self.node.clone();
+        let mut scram = ServerScram::new().map_err(failed)?;
+        let challenge = scram
+            .first(data.unwrap_or(&[]), &node.decoy, |user| node.users.get(user).cloned())
+            .map_err(failed)?;
+        self.delivery.connections[at as usize].extra().exchange = Some(Exchange { scram });
+        Ok(challenge)
+    }
+
+    fn continue_exchange(&mut self, at: u32, auth: &Auth<'_>) -> Result<Flow, Closing> {
+        let (username, data) = self.finish_exchange(at, auth)?;
+        let connection = &mut self.delivery.connections[at as usize];
+        connection.phase = Phase::AwaitConnect;
+        connection.extra().grant = Some(Grant {
+            username: Some(username.into()),
+            method: Some(SCRAM_SHA_256.into()),
+            data,
+        });
+        self.establish(at)
+    }
+
+    /// Checks the client's proof; returns who it is and the server's own proof.
+    fn finish_exchange(&mut self, at: u32, auth: &Auth<'_>) -> Result<(String, Vec<u8>), Closing> {
+        if auth.reason != ReasonCode::CONTINUE_AUTHENTICATION
+            || auth.properties.authentication_method() != Some(SCRAM_SHA_256)
+        {
+            // [MQTT-4.12.0-3, MQTT-4.12.0-5]
+            return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                .with_detail("AUTH: expected reason 0x18 and the method of the exchange"));
+        }
+        let exchange = self.delivery.connections[at as usize].extra().exchange.take();
+        let Some(mut exchange) = exchange else {
+            return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                .with_detail("AUTH: no exchange is under way"));
+        };
+        let data = exchange
+            .scram
+            .last(auth.properties.authentication_data().unwrap_or(&[]))
+            .map_err(|_| refused(ReasonCode::NOT_AUTHORIZED, "the authentication failed"))?;
+        Ok((exchange.scram.username().to_owned(), data))
+    }
+
+    fn send_auth(&mut self, at: u32, reason: ReasonCode, data: &[u8]) {
+        let mut properties = PropertiesBuf::new();
+        properties.push(Property::AuthenticationMethod(SCRAM_SHA_256));
+        properties.push(Property::AuthenticationData(data));
+        self.delivery.write(at, |out| {
+            let auth = Auth { reason, properties: properties.as_properties() };
+            Packet::Auth(auth).encode(Version::V5, out);
+        });
+    }
+
+    /// AUTH from a connected client: it proves again who it is [MQTT-4.12.1].
+    pub(crate) fn reauthenticate(&mut self, at: u32, auth: &Auth<'_>) -> Result<(), Closing> {
+        let method = self.delivery.connections[at as usize]
+            .extra
+            .as_ref()
+            .and_then(|extra| extra.grant.as_ref())
+            .and_then(|grant| grant.method.clone());
+        if method.is_none() || auth.properties.authentication_method() != method.as_deref() {
+            // [MQTT-4.12.0-7, MQTT-4.12.1-1]
+            return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                .with_detail("AUTH: not the method this connection was authenticated with"));
+        }
+        if auth.reason == ReasonCode::RE_AUTHENTICATE {
+            let data = auth.properties.authentication_data();
+            let challenge = self.scram_challenge(at, SCRAM_SHA_256, data)?;
+            self.send_auth(at, ReasonCode::CONTINUE_AUTHENTICATION, &challenge);
+            return Ok(());
+        }
+        let (username, data) = self.finish_exchange(at, auth)?;
+        let session = self.session_of(at);
+        if self.delivery.sessions[session as usize].username.as_deref() != Some(&*username) {
+            return Err(refused(ReasonCode::NOT_AUTHORIZED, "re-authentication as another user"));
+        }
+        self.send_auth(at, ReasonCode::SUCCESS, &data);
+        Ok(())
+    }
+
+    /// The client is who it says: find or make its session, answer CONNACK.
+    pub(crate) fn establish(&mut self, at: u32) -> Result<Flow, Closing> {
+        let raw = std::mem::take(&mut self.delivery.connections[at as usize].extra().connect);
+        let connect = decode_connect(&raw)
+            .ok_or_else(|| refused(ReasonCode::UNSPECIFIED_ERROR, "CONNECT was lost"))?;
+        let assigned = connect.client_id.is_empty().then(|| self.assign_client_id());
+        let client_id = assigned.as_deref().unwrap_or(connect.client_id);
+        let id = match self.node.directory.claim(client_id, self.id) {
+            Claim::Other(shard) => {
+                self.delivery.connections[at as usize].extra().connect = raw;
+                return Ok(Flow::HandOver(shard));
+            }
+            Claim::Mine(id) => id,
+        };
+        let existing = self.by_client_id.get(&*id).copied();
+        if let Some(session) = existing
+            && let Some(other) = self.delivery.sessions[session as usize].connection
+        {
+            self.metrics().inc(Metric::TakenOver);
+            self.close(other, Closing::new(ReasonCode::SESSION_TAKEN_OVER, "taken_over"));
+        }
+        // Closing the other connection may have ended the session, and with it the claim.
+        let existing = self.by_client_id.get(&*id).copied();
+        let session_present = existing.is_some() && !connect.clean_start;
+        let session = match existing {
+            Some(session) if session_present => session,
+            existing => {
+                if let Some(session) = existing {
+                    self.end_session(session);
+                }
+                self.new_session(&id)?
+            }
+        };
+        self.attach(at, session, &connect);
+        self.accept(at, session, &connect, session_present, assigned.as_deref());
+        Ok(Flow::Continue)
+    }
+
+    fn new_session(&mut self, id: &Arc<str>) -> Result<u32, Closing> {
+        // Ending an earlier session has released the name.
+        if let Claim::Other(_) = self.node.directory.claim(id, self.id) {
+            return Err(refused(ReasonCode::SERVER_BUSY, "the client id connected elsewhere just now"));
+        }
+        if !Directory::take_place(&self.node.directory.sessions, self.node.limits.max_sessions) {
+            self.node.directory.release(id, self.id);
+            return Err(refused(ReasonCode::QUOTA_EXCEEDED, "the node holds as many sessions as it may"));
+        }
+        let now_ms = self.now_ms();
+        let session = self.delivery.sessions.insert(Session {
+            client_id: id.clone(),
+            username: None,
+            connection: None,
+            subscriptions: Vec::new(),
+            outbound: None,
+            incoming_qos2: None,
+            will: None,
+            expiry_s: 0,
+            clean_start: true,
+            version: Version::V311,
+            expiry_timer: None,
+            will_timer: None,
+            created_ms: now_ms,
+            connected_ms: now_ms,
+            disconnected_ms: 0,
+            received: 0,
+            sent: 0,
+            dropped: 0,
+        }) as u32;
+        self.by_client_id.insert(id.clone(), session);
+        self.metrics().inc(Metric::Sessions);
+        Ok(session)
+    }
+
+    fn assign_client_id(&mut self) -> String {
+        format!("tg-{:016x}{:08x}", self.random(), self.random() as u32)
+    }
+
+    /// Joins a connection and a session.
+    fn attach(&mut self, at: u32, session_at: u32, connect: &Connect<'_>) {
+        let will = connect.will.as_ref().map(|will| self.will_of(session_at, will));
+        let limits = self.node.limits.clone();
+        let now_ms = self.now_ms();
+        let session = &mut self.delivery.sessions[session_at as usize];
+        for timer in [session.expiry_timer.take(), session.will_timer.take()].into_iter().flatten() {
+            self.timers.cancel(timer);
+        }
+        let connection = &mut self.delivery.connections[at as usize];
+        connection.session = session_at;
+        connection.phase = Phase::Connected;
+        connection.last_seen_ms = now_ms;
+        let (window, aliases) = match connect.version {
+            Version::V5 => {
+                let receive_maximum = connect.properties.receive_maximum().unwrap_or(u16::MAX);
+                let aliases = connect.properties.topic_alias_maximum().unwrap_or(0);
+                (receive_maximum, aliases.min(limits.max_outgoing_topic_aliases))
+            }
+            _ => (u16::MAX, 0),
+        };
+        connection.window = window.min(limits.max_inflight).max(1);
+        session.connection = Some(at);
+        session.version = connect.version;
+        session.clean_start = connect.clean_start;
+        session.connected_ms = now_ms;
+        session.disconnected_ms = 0;
+        session.expiry_s = session_expiry_s(connect, limits.max_session_expiry_s);
+        session.will = will.map(Box::new);
+        let grant = connection.extra.as_ref().and_then(|extra| extra.grant.as_ref());
+        session.username = grant.and_then(|grant| grant.username.clone());
+        if aliases > 0 {
+            connection.extra().aliases_out_max = aliases;
+        }
+        self.metrics().inc(Metric::ClientsConnected);
+        self.set_group_presence(session_at, true);
+    }
+
+    fn will_of(&mut self, session: u32, will: &mqtt::Will<'_>) -> Will {
+        let mut properties = Vec::new();
+        for (span, property) in will.properties.spans() {
+            if !matches!(property, Property::WillDelayInterval(_)) {
+                properties.extend_from_slice(&will.properties.as_bytes()[span]);
+            }
+        }
+        let session = &self.delivery.sessions[session as usize];
+        let view = MessageView {
+            topic: will.topic,
+            properties: Properties::from_validated(&properties),
+            payload: will.payload,
+            shared_payload: None,
+            qos: will.qos,
+            retain: will.retain,
+            received_ms: self.delivery.now_ms,
+            // Its expiry runs from the moment it is published.
+            expires_ms: expires_ms(Properties::EMPTY, 0),
+            from_client_id: &session.client_id,
+            from_username: session.username.as_deref().unwrap_or(""),
+        };
+        Will {
+            message: Message::new(&view),
+            delay_s: will.properties.will_delay_interval().unwrap_or(0),
+        }
+    }
+
+    fn accept(
+        &mut self,
+        at: u32,
+        session: u32,
+        connect: &Connect<'_>,
+        session_present: bool,
+        assigned: Option<&str>,
+    ) {
+        let keep_alive = self.keep_alive_for(at, connect.keep_alive);
+        self.delivery.connections[at as usize].keep_alive_s = keep_alive;
+        let mut properties = PropertiesBuf::new();
+        if connect.version == Version::V5 {
+            self.connack_properties(at, session, connect, assigned, &mut properties);
+        }
+        let connack = ConnAck {
+            session_present: session_present && connect.version != Version::V31,
+            code: ReasonCode::SUCCESS,
+            properties: properties.as_properties(),
+        };
+        self.delivery.write(at, |out| Packet::ConnAck(connack).encode(connect.version, out));
+        self.metrics().inc(Metric::ConnectAccepted);
+        if let Some(deadline) = self.delivery.connections[at as usize].keep_alive_deadline_ms() {
+            self.look_at(at, deadline);
+        }
+        self.forget_connect(at);
+        if self.delivery.interest.contains(Interest::CONNECT) {
+            self.with_client(session, |hooks, client| hooks.connected(client, session_present));
+        }
+        if session_present {
+            self.delivery.pump(session);
+        }
+    }
+
+    /// Gives back what only the way to CONNACK needed.
+    fn forget_connect(&mut self, at: u32) {
+        let connection = &mut self.delivery.connections[at as usize];
+        if let Some(extra) = &mut connection.extra {
+            extra.connect = Vec::new();
+            let method = extra.grant.as_ref().and_then(|grant| grant.method.as_ref());
+            if method.is_none() && extra.rate.is_none() && extra.aliases_out_max == 0 {
+                connection.extra = None;
+            }
+        }
+    }
+
+    fn keep_alive_for(&self, at: u32, asked: u16) -> u16 {
+        let connection = &self.delivery.connections[at as usize];
+        let listener = &self.node.listeners[usize::from(connection.listener)].config;
+        let most = [self.limits().max_keep_alive_s, listener.max_keep_alive_s];
+        let most = most.into_iter().filter(|&bound| bound > 0).min();
+        match most {
+            Some(most) if asked == 0 || asked > most => most,
+            _ if asked > 0 => asked.max(listener.min_keep_alive_s),
+            _ => 0,
+        }
+    }
+
+    fn connack_properties(
+        &self,
+        at: u32,
+        session: u32,
+        connect: &Connect<'_>,
+        assigned: Option<&str>,
+        out: &mut PropertiesBuf,
+    ) {
+        let limits = self.limits();
+        let connection = &self.delivery.connections[at as usize];
+        let expiry_s = self.delivery.sessions[session as usize].expiry_s;
+        let asked_s = connect.properties.session_expiry_interval().unwrap_or(0);
+        if expiry_s != asked_s {
+            out.push(Property::SessionExpiryInterval(expiry_s));
+        }
+        out.push(Property::ReceiveMaximum(limits.receive_maximum));
+        if limits.max_qos < QoS::ExactlyOnce as u8 {
+            out.push(Property::MaximumQos(limits.max_qos));
+        }
+        if !limits.retain_available {
+            out.push(Property::RetainAvailable(false));
+        }
+        out.push(Property::MaximumPacketSize(connection.max_packet_in));
+        if let Some(client_id) = assigned {
+            out.push(Property::AssignedClientIdentifier(client_id));
+        }
+        out.push(Property::TopicAliasMaximum(limits.topic_alias_maximum));
+        if !limits.wildcard_available {
+            out.push(Property::WildcardSubscriptionAvailable(false));
+        }
+        if !limits.shared_available {
+            out.push(Property::SharedSubscriptionAvailable(false));
+        }
+        if connection.keep_alive_s != connect.keep_alive {
+            out.push(Property::ServerKeepAlive(connection.keep_alive_s));
+        }
+        if connect.properties.request_response_information() == Some(true) {
+            // Where this client may let others answer it: below its own client id.
+            let client_id = &self.delivery.sessions[session as usize].client_id;
+            out.push(Property::ResponseInformation(&format!("$response/{client_id}/")));
+        }
+        if let Some(grant) = connection.extra.as_ref().and_then(|extra| extra.grant.as_ref())
+            && let Some(method) = &grant.method
+        {
+            out.push(Property::AuthenticationMethod(method));
+            out.push(Property::AuthenticationData(&grant.data));
+        }
+    }
+
+    /// Answers a CONNECT that is not accepted, as far as its version allows, and closes.
+    pub(crate) fn refuse_connect(&mut self, at: u32, closing: Closing, raw: &[u8]) {
+        let unauthorized = [ReasonCode::NOT_AUTHORIZED, ReasonCode::BAD_USER_NAME_OR_PASSWORD];
+        self.metrics().inc(match closing.code {
+            Some(code) if unauthorized.contains(&code) => Metric::ConnectUnauthorized,
+            _ => Metric::ConnectRefused,
+        });
+        let connection = &self.delivery.connections[at as usize];
+        let version = match connection.phase {
+            Phase::Authenticating => connection.version,
+            _ => claimed_version(raw).unwrap_or(connection.version),
+        };
+        if let Some(code) = closing.code {
+            self.send_refusal(at, version, code, &closing);
+        }
+        let why = Closing { code: None, ..closing };
+        self.close(at, why);
+    }
+
+    fn send_refusal(&mut self, at: u32, version: Version, code: ReasonCode, closing: &Closing) {
+        let answer_3 = mqtt::v3_return_code(code);
+        if version != Version::V5 && answer_3 == 0 {
+            // 3.1.1 has five return codes; what none of them says is said by closing.
+            return;
+        }
+        let mut properties = PropertiesBuf::new();
+        if let Some(detail) = &closing.detail
+            && self.limits().reason_strings
+            && self.delivery.connections[at as usize].problem_information
+        {
+            properties.push(Property::ReasonString(detail));
+        }
+        let connack = ConnAck { session_present: false, code, properties: properties.as_properties() };
+        self.delivery.write(at, |out| Packet::ConnAck(connack).encode(version, out));
+    }
+
+    /// DISCONNECT from the client.
+    pub(crate) fn disconnect(&mut self, at: u32, disconnect: &Disconnect<'_>) -> Result<Flow, Closing> {
+        let session_at = self.session_of(at);
+        let max_expiry_s = self.limits().max_session_expiry_s;
+        let session = &mut self.delivery.sessions[session_at as usize];
+        if let Some(expiry_s) = disconnect.properties.session_expiry_interval() {
+            if session.expiry_s == 0 && expiry_s > 0 {
+                // [MQTT-3.14.2-2]
+                return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                    .with_detail("DISCONNECT: a session expiry of 0 cannot be raised"));
+            }
+            session.expiry_s = expiry_s.min(max_expiry_s);
+        }
+        let will = disconnect.reason != ReasonCode::SUCCESS;
+        self.close(at, Closing { code: None, why: "normal", detail: None, will });
+        Ok(Flow::Close)
+    }
+
+    /// Takes a connection that is moving to the shard of its session off this one.
+    pub(crate) fn hand_over(&mut self, at: u32) -> Moving {
+        let connection = &mut self.delivery.connections[at as usize];
+        let moving = Moving {
+            listener: connection.listener,
+            peer: connection.peer,
+            opened_ms: connection.last_seen_ms,
+            partial: std::mem::take(&mut connection.partial),
+            extra: connection.extra.take().unwrap_or_default(),
+        };
+        connection.phase = Phase::Closing;
+        self.remove(at);
+        moving
+    }
+
+    /// Takes a connection that comes from another shard.
+    pub(crate) fn take_over(&mut self, moving: Moving) -> (u32, Flow) {
+        let at = self.open(moving.listener, moving.peer, None);
+        let connection = &mut self.delivery.connections[at as usize];
+        connection.last_seen_ms = moving.opened_ms;
+        connection.partial = moving.partial;
+        let raw = moving.extra.connect.clone();
+        connection.extra = Some(moving.extra);
+        let Some(connect) = decode_connect(&raw) else {
+            self.close(at, Closing::silent("protocol_error"));
+            return (at, Flow::Close);
+        };
+        connection.version = connect.version;
+        let result = self.check_connect(at, &connect).and_then(|()| self.establish(at));
+        let flow = match result {
+            Ok(Flow::Continue) => self.resume(at),
+            Ok(flow) => flow,
+            Err(closing) => {
+                self.refuse_connect(at, closing, &raw);
+                Flow::Close
+            }
+        };
+        self.close_doomed();
+        (at, flow)
+    }
+
+    /// Whether a client may do something.
+    pub(crate) fn is_allowed(&mut self, session: u32, action: &Action<'_>) -> Authorization {
+        if !self.delivery.interest.contains(Interest::AUTHORIZE) {
+            return Authorization::Allow;
+        }
+        self.with_client(session, |hooks, client| hooks.authorize(client, action))
+    }
+}
+
+/// How long the session outlives its connection. Before version 5 a session that is not clean lasts as long as the
+/// node allows.
+fn session_expiry_s(connect: &Connect<'_>, max_s: u32) -> u32 {
+    match connect.version {
+        Version::V5 => connect.properties.session_expiry_interval().unwrap_or(0).min(max_s),
+        _ if connect.clean_start => 0,
+        _ => max_s,
+    }
+}
+
+fn decode_connect(raw: &[u8]) -> Option<Connect<'_>> {
+    let frame = mqtt::split_frame(raw, u32::MAX).ok()??;
+    match Packet::decode(frame, Version::V311, Direction::FromClient) {
+        Ok(Packet::Connect(connect)) => Some(connect),
+        _ => None,
+    }
+}
+
+/// The version a CONNECT claims that could not be decoded: byte 7 or 9 behind the protocol's name. Levels above 5 are
+/// answered in the form of 5, the newest there is.
+fn claimed_version(raw: &[u8]) -> Option<Version> {
+    if raw.first()? >> 4 != mqtt::PacketType::Connect as u8 {
+        return None;
+    }
+    let body_at = 1 + raw[1..].iter().take(4).position(|byte| byte & 0x80 == 0)? + 1;
+    let body = raw.get(body_at..)?;
+    let name_len = usize::from(u16::from_be_bytes([*body.first()?, *body.get(1)?]));
+    match (body.get(2..2 + name_len)?, body.get(2 + name_len)? & 0x7f) {
+        (b"MQTT", 5..) => Some(Version::V5),
+        _ => Some(Version::V311),
+    }
+}
+
+/// Frees what is unused; kept here so that the invariant "no session, no index" has one home.
+pub(crate) const fn is_session(session: u32) -> bool {
+    session != NO_SESSION
+}
+
+/// Properties that are forwarded with a message, copied.
+pub(crate) fn forwardable_properties(properties: Properties<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    forwardable(properties, &mut out);
+    out
+}

@@ -1,0 +1,207 @@
+//! The state of one connection: how far it is, what its client asked for, what waits for its socket.
+//!
+//! Kept small, since most of a million connections are idle: what few of them need stands in [`Extra`], boxed.
+
+use hashbrown::HashMap;
+use mqtt::{ReasonCode, Version};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::message::Message;
+use super::outbox::Outbox;
+use super::sublist::Subscriber;
+use crate::hooks::Peer;
+use crate::scram::ServerScram;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nothing but CONNECT may come.
+    AwaitConnect,
+    /// CONNECT is here; an authenticator thinks or the client is asked back.
+    Authenticating,
+    Connected,
+    /// No more packets are taken; the outbox is written out, then the socket is closed.
+    Closing,
+}
+
+pub(crate) const NO_SESSION: u32 = u32::MAX;
+
+pub(crate) struct Connection {
+    /// Distinguishes this connection from others that had or will have the same slot.
+    pub(crate) serial: u32,
+    pub(crate) session: u32,
+    pub(crate) outbox: Outbox,
+    /// The beginning of a packet whose rest is still to come, or packets that may not be looked at yet.
+    pub(crate) partial: Vec<u8>,
+    /// Of the last bytes; of accept as long as there was no CONNECT.
+    pub(crate) last_seen_ms: u64,
+    /// When the timer wheel is to look at it.
+    pub(crate) look_at_ms: u64,
+    /// Microseconds clock of the oldest sampled message in the outbox; 0: none.
+    pub(crate) sampled_us: u64,
+    pub(crate) max_packet_in: u32,
+    /// The client's Maximum Packet Size.
+    pub(crate) max_packet_out: u32,
+    /// QoS 1 and 2 messages that may be in flight to the client.
+    pub(crate) window: u16,
+    pub(crate) keep_alive_s: u16,
+    pub(crate) listener: u16,
+    pub(crate) phase: Phase,
+    pub(crate) version: Version,
+    pub(crate) dirty: bool,
+    /// More may go out once the outbox has drained.
+    pub(crate) wants_pump: bool,
+    /// The client wants reason strings and user properties with failures.
+    pub(crate) problem_information: bool,
+    pub(crate) peer: Peer,
+    pub(crate) extra: Option<Box<Extra>>,
+}
+
+/// A retained message on its way to a new subscription.
+pub(crate) struct PendingRetained {
+    pub(crate) message: Arc<Message>,
+    pub(crate) subscriber: Subscriber,
+}
+
+#[derive(Default)]
+pub(crate) struct Extra {
+    pub(crate) aliases_in: Vec<Option<Box<str>>>,
+    pub(crate) aliases_out: HashMap<Box<str>, u16>,
+    pub(crate) aliases_out_max: u16,
+    pub(crate) retained: VecDeque<PendingRetained>,
+    pub(crate) rate: Option<Rate>,
+    /// The CONNECT packet while its client is being authenticated, or while it moves to another shard.
+    pub(crate) connect: Vec<u8>,
+    /// Set once the client is authenticated.
+    pub(crate) grant: Option<Grant>,
+    pub(crate) exchange: Option<Exchange>,
+    /// Common name of the client's verified certificate.
+    pub(crate) common_name: Option<Box<str>>,
+}
+
+/// The outcome of a successful authentication.
+#[derive(Clone, Default)]
+pub(crate) struct Grant {
+    pub(crate) username: Option<Box<str>>,
+    /// Method and final data for CONNACK, after an enhanced authentication.
+    pub(crate) method: Option<Box<str>>,
+    pub(crate) data: Vec<u8>,
+}
+
+/// An enhanced authentication under way.
+pub(crate) struct Exchange {
+    pub(crate) scram: ServerScram,
+}
+
+/// Token buckets of one client, in messages and bytes. Refilled when looked at.
+pub(crate) struct Rate {
+    messages_per_s: u32,
+    bytes_per_s: u32,
+    messages: f64,
+    bytes: f64,
+    refilled_ms: u64,
+}
+
+impl Rate {
+    pub(crate) fn new(messages_per_s: u32, bytes_per_s: u32, now_ms: u64) -> Option<Self> {
+        (messages_per_s > 0 || bytes_per_s > 0).then(|| Self {
+            messages_per_s,
+            bytes_per_s,
+            messages: f64::from(messages_per_s),
+            bytes: f64::from(bytes_per_s),
+            refilled_ms: now_ms,
+        })
+    }
+
+    /// One PUBLISH came in.
+    pub(crate) fn count_message(&mut self) {
+        self.messages -= 1.0;
+    }
+
+    /// Takes the bytes a client has sent and says for how long it is not to be read, in milliseconds.
+    pub(crate) fn take(&mut self, bytes: usize, now_ms: u64) -> u64 {
+        let elapsed_s = now_ms.saturating_sub(self.refilled_ms) as f64 / 1000.0;
+        self.refilled_ms = now_ms;
+        let mut wait_s: f64 = 0.0;
+        for (per_s, level, taken) in [
+            (self.messages_per_s, &mut self.messages, 0.0),
+            (self.bytes_per_s, &mut self.bytes, bytes as f64),
+        ] {
+            if per_s > 0 {
+                let per_s = f64::from(per_s);
+                *level = (*level + elapsed_s * per_s).min(per_s) - taken;
+                wait_s = wait_s.max(-*level / per_s);
+            }
+        }
+        (wait_s * 1000.0).ceil() as u64
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(serial: u32, listener: u16, peer: Peer, max_packet_in: u32, now_ms: u64) -> Self {
+        Self {
+            serial,
+            session: NO_SESSION,
+            outbox: Outbox::default(),
+            partial: Vec::new(),
+            last_seen_ms: now_ms,
+            look_at_ms: 0,
+            sampled_us: 0,
+            max_packet_in,
+            max_packet_out: u32::MAX,
+            window: 0,
+            keep_alive_s: 0,
+            listener,
+            phase: Phase::AwaitConnect,
+            version: Version::V311,
+            dirty: false,
+            wants_pump: false,
+            problem_information: true,
+            peer,
+            extra: None,
+        }
+    }
+
+    pub(crate) fn extra(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
+    }
+
+    /// When the client counts as gone unless it is heard before: 1.5 times its keep-alive [MQTT-3.1.2-22].
+    pub(crate) fn keep_alive_deadline_ms(&self) -> Option<u64> {
+        (self.keep_alive_s > 0).then(|| self.last_seen_ms + u64::from(self.keep_alive_s) * 1500)
+    }
+}
+
+/// Why a connection ends, for the client (`code`, v5 only), for hooks and for the log.
+#[derive(Debug, Clone)]
+pub(crate) struct Closing {
+    /// Sent in DISCONNECT; none: nothing is sent.
+    pub(crate) code: Option<ReasonCode>,
+    /// A short word for events and metrics.
+    pub(crate) why: &'static str,
+    pub(crate) detail: Option<Rc<str>>,
+    /// Whether the will is published.
+    pub(crate) will: bool,
+}
+
+impl Closing {
+    pub(crate) fn new(code: ReasonCode, why: &'static str) -> Self {
+        Self { code: Some(code), why, detail: None, will: true }
+    }
+
+    pub(crate) fn silent(why: &'static str) -> Self {
+        Self { code: None, why, detail: None, will: true }
+    }
+
+    pub(crate) fn with_detail(mut self, detail: impl Into<Rc<str>>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+}
+
+impl From<mqtt::Error> for Closing {
+    fn from(error: mqtt::Error) -> Self {
+        Self::new(error.reason, "protocol_error").with_detail(error.to_string())
+    }
+}

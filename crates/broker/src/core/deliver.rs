@@ -1,0 +1,597 @@
+//! The last step of a message: to one session, that is into its connection's outbox, its inflight window or its queue.
+//!
+//! [`Delivery`] owns all connections and sessions of the shard. It never looks at the subscription tree, so that the
+//! router can walk the tree while it delivers.
+
+use mqtt::{QoS, ReasonCode, Version};
+use slab::Slab;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::connection::{Closing, Connection, Phase};
+use super::encode::{Envelope, encode_ack};
+use super::message::{Message, MessageView};
+use super::outbox::{BufferPool, SHARE_FROM_BYTES};
+use super::session::{Outbound, Parcel, QueueLimits, Queued, Session, Transmit};
+use super::sublist::Subscriber;
+use super::tree::{GroupId, NO_GROUP};
+use crate::config::Limits;
+use crate::hooks::{AckKind, Client, DropReason, Hooks, Interest};
+use crate::metrics::{Metric, ShardMetrics};
+
+/// Above this, a connection's backlog (queue, retained messages, repetitions) waits for the socket to drain.
+const PUMP_HIGH_BYTES: usize = 64 * 1024;
+/// Below this, it goes on.
+pub(crate) const PUMP_LOW_BYTES: usize = 16 * 1024;
+/// One published message in this many is timed until it is written to a socket.
+const SAMPLE_EVERY: u32 = 1024;
+
+pub(crate) struct Delivery {
+    pub(crate) connections: Slab<Connection>,
+    pub(crate) sessions: Slab<Session>,
+    pub(crate) pool: BufferPool,
+    /// Connections with something to write since the last turn.
+    pub(crate) dirty: Vec<u32>,
+    /// Connections to end, found while something else was under way.
+    pub(crate) doomed: Vec<(u32, Closing)>,
+    pub(crate) metrics: Arc<ShardMetrics>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) hooks: Box<dyn Hooks>,
+    pub(crate) interest: Interest,
+    pub(crate) now_ms: u64,
+    pub(crate) now_us: u64,
+    /// Bytes in all outboxes and session queues.
+    pub(crate) buffered_bytes: usize,
+    sample_in: u32,
+}
+
+/// One message on its way to any number of sessions: what they share.
+pub(crate) struct Dispatch<'a> {
+    pub(crate) view: MessageView<'a>,
+    /// The session it comes from, if it is of this shard.
+    pub(crate) origin: Option<u32>,
+    /// Made for the first session that has to keep the message, shared by all.
+    message: Option<Rc<Message>>,
+    /// A large payload, shared by all.
+    payload: Option<bytes::Bytes>,
+}
+
+impl<'a> Dispatch<'a> {
+    pub(crate) fn new(view: MessageView<'a>, origin: Option<u32>) -> Self {
+        Self { view, origin, message: None, payload: view.shared_payload.cloned() }
+    }
+}
+
+/// A message's publisher is known by its session until somebody needs the names.
+pub(crate) fn with_publisher<'a>(
+    sessions: &'a Slab<Session>,
+    origin: Option<u32>,
+    view: &MessageView<'a>,
+) -> MessageView<'a> {
+    match origin {
+        Some(session) => {
+            let session = &sessions[session as usize];
+            MessageView {
+                from_client_id: &session.client_id,
+                from_username: session.username.as_deref().unwrap_or(""),
+                ..*view
+            }
+        }
+        None => *view,
+    }
+}
+
+/// The client of a session, for hooks.
+pub(crate) fn client_of<'a>(session: &'a Session, connections: &Slab<Connection>) -> Client<'a> {
+    Client {
+        client_id: &session.client_id,
+        username: session.username.as_deref(),
+        peer: session.connection.map(|c| connections[c as usize].peer),
+        version: session.version,
+    }
+}
+
+impl Delivery {
+    pub(crate) fn new(
+        metrics: Arc<ShardMetrics>,
+        limits: Arc<Limits>,
+        hooks: Box<dyn Hooks>,
+    ) -> Self {
+        Self {
+            connections: Slab::new(),
+            sessions: Slab::new(),
+            pool: BufferPool::default(),
+            dirty: Vec::new(),
+            doomed: Vec::new(),
+            metrics,
+            limits,
+            interest: hooks.interest(),
+            hooks,
+            now_ms: 0,
+            now_us: 0,
+            buffered_bytes: 0,
+            sample_in: SAMPLE_EVERY,
+        }
+    }
+
+    fn queue_limits(limits: &Limits) -> QueueLimits {
+        QueueLimits {
+            max_messages: limits.max_queued_messages as usize,
+            max_bytes: limits.max_queued_bytes as usize,
+            policy: limits.queue_policy,
+        }
+    }
+
+    #[inline]
+    fn mark_dirty(connection: &mut Connection, at: u32, dirty: &mut Vec<u32>) {
+        if !connection.dirty {
+            connection.dirty = true;
+            dirty.push(at);
+        }
+    }
+
+    /// Appends to a connection's outbox what `write` writes.
+    #[inline]
+    pub(crate) fn write(&mut self, at: u32, write: impl FnOnce(&mut Vec<u8>)) {
+        let connection = &mut self.connections[at as usize];
+        let before = connection.outbox.len();
+        connection.outbox.append_with(&mut self.pool, write);
+        self.buffered_bytes += connection.outbox.len() - before;
+        Self::mark_dirty(connection, at, &mut self.dirty);
+    }
+
+    /// To one subscriber. `identifiers` are those beyond the subscriber's own.
+    #[inline]
+    pub(crate) fn deliver(
+        &mut self,
+        dispatch: &mut Dispatch<'_>,
+        subscriber: &Subscriber,
+        more_identifiers: &[u32],
+        group: GroupId,
+    ) {
+        let options = subscriber.options;
+        if options.no_local && dispatch.origin == Some(subscriber.session) {
+            self.dropped(Some(subscriber.session), &dispatch.view, DropReason::NoLocal);
+            return;
+        }
+        let qos = dispatch.view.qos.min(options.qos);
+        let retain = dispatch.view.retain && options.retain_as_published;
+        let session = &mut self.sessions[subscriber.session as usize];
+        if qos == QoS::AtMostOnce {
+            match session.connection {
+                Some(at) => {
+                    self.send_qos0(dispatch, at, subscriber, more_identifiers, retain);
+                }
+                None if self.limits.queue_qos0 => {
+                    let identifiers = identifiers_of(subscriber, more_identifiers);
+                    self.keep(dispatch, subscriber.session, qos, retain, identifiers, group);
+                }
+                None => {
+                    self.dropped(Some(subscriber.session), &dispatch.view, DropReason::Offline);
+                }
+            }
+            return;
+        }
+        let identifiers = identifiers_of(subscriber, more_identifiers);
+        if let Some(at) = session.connection {
+            let connection = &self.connections[at as usize];
+            let outbound = session.outbound.get_or_insert_default();
+            let room = connection.outbox.len() < self.limits.max_outbox_bytes as usize;
+            let behind = connection.extra.as_ref().is_some_and(|extra| !extra.retained.is_empty());
+            if room && !behind && outbound.can_send(connection.window) {
+                let message = shared_message(dispatch, &self.sessions);
+                let parcel = Parcel { message, qos, retain, identifiers, group };
+                let session = &mut self.sessions[subscriber.session as usize];
+                let outbound = session.outbound.as_mut().expect("made just now");
+                let packet_id = outbound.send(parcel.clone());
+                self.send_parcel(subscriber.session, at, packet_id, &parcel, false);
+                return;
+            }
+        }
+        self.keep(dispatch, subscriber.session, qos, retain, identifiers, group);
+    }
+
+    #[inline]
+    fn send_qos0(
+        &mut self,
+        dispatch: &mut Dispatch<'_>,
+        at: u32,
+        subscriber: &Subscriber,
+        more_identifiers: &[u32],
+        retain: bool,
+    ) {
+        let connection = &mut self.connections[at as usize];
+        let mut envelope = Envelope {
+            version: connection.version,
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain,
+            packet_id: 0,
+            alias: None,
+            identifiers: &[],
+        };
+        let mut all = Vec::new();
+        let view = &dispatch.view;
+        if connection.version == Version::V5 {
+            if more_identifiers.is_empty() {
+                if subscriber.identifier != 0 {
+                    envelope.identifiers = std::slice::from_ref(&subscriber.identifier);
+                }
+            } else {
+                all.push(subscriber.identifier);
+                all.extend_from_slice(more_identifiers);
+                envelope.identifiers = &all;
+            }
+        }
+        let len = envelope.packet_len(view);
+        if connection.outbox.len() + len > self.limits.max_outbox_bytes as usize
+            && !connection.outbox.is_empty()
+        {
+            self.dropped(Some(subscriber.session), &dispatch.view, DropReason::QueueFull);
+            return;
+        }
+        if len > connection.max_packet_out as usize {
+            self.dropped(Some(subscriber.session), &dispatch.view, DropReason::TooLarge);
+            return;
+        }
+        if connection.version == Version::V5 {
+            envelope.alias = alias_for(connection, view.topic);
+        }
+        self.put(at, &envelope, view, &mut dispatch.payload);
+        self.sessions[subscriber.session as usize].sent += 1;
+        self.metrics.inc(Metric::SentQos0);
+        if self.interest.contains(Interest::DELIVER) {
+            let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
+            let client = client_of(&self.sessions[subscriber.session as usize], &self.connections);
+            self.hooks.delivered(&client, &view);
+        }
+    }
+
+    /// Encodes into the outbox; `shared` keeps a large payload for the next subscriber.
+    #[inline]
+    fn put(
+        &mut self,
+        at: u32,
+        envelope: &Envelope<'_>,
+        view: &MessageView<'_>,
+        shared: &mut Option<bytes::Bytes>,
+    ) {
+        let now_ms = self.now_ms;
+        let connection = &mut self.connections[at as usize];
+        let before = connection.outbox.len();
+        if view.payload.len() < SHARE_FROM_BYTES {
+            connection.outbox.append_with(&mut self.pool, |out| {
+                envelope.encode_head(view, now_ms, out);
+                out.extend_from_slice(view.payload);
+            });
+        } else {
+            let pool = &mut self.pool;
+            connection.outbox.append_with(pool, |out| envelope.encode_head(view, now_ms, out));
+            let payload =
+                shared.get_or_insert_with(|| bytes::Bytes::copy_from_slice(view.payload));
+            connection.outbox.append_shared(payload.clone());
+        }
+        self.buffered_bytes += connection.outbox.len() - before;
+        if connection.sampled_us == 0 {
+            self.sample_in -= 1;
+            if self.sample_in == 0 {
+                self.sample_in = SAMPLE_EVERY;
+                connection.sampled_us = self.now_us;
+            }
+        }
+        Self::mark_dirty(connection, at, &mut self.dirty);
+    }
+
+    /// A QoS 1 or 2 message that has its packet id. If it is too large for the client it counts as delivered
+    /// [MQTT-3.1.2-25].
+    fn send_parcel(&mut self, session: u32, at: u32, packet_id: u16, parcel: &Parcel, dup: bool) {
+        let connection = &mut self.connections[at as usize];
+        let view = parcel.message.view();
+        let mut envelope = Envelope {
+            version: connection.version,
+            dup,
+            qos: parcel.qos,
+            retain: parcel.retain,
+            packet_id,
+            alias: None,
+            identifiers: parcel.identifiers.as_deref().unwrap_or(&[]),
+        };
+        if connection.max_packet_out != u32::MAX
+            && envelope.packet_len(&view) > connection.max_packet_out as usize
+        {
+            self.sessions[session as usize].outbound.as_mut().map(|o| o.forget(packet_id));
+            self.dropped(Some(session), &view, DropReason::TooLarge);
+            return;
+        }
+        if connection.version == Version::V5 {
+            envelope.alias = alias_for(connection, view.topic);
+        }
+        self.put(at, &envelope, &view, &mut view.shared_payload.cloned());
+        self.sessions[session as usize].sent += 1;
+        self.metrics.inc(match parcel.qos {
+            QoS::AtMostOnce => Metric::SentQos0,
+            QoS::AtLeastOnce => Metric::SentQos1,
+            QoS::ExactlyOnce => Metric::SentQos2,
+        });
+        if dup {
+            self.metrics.inc(Metric::Redelivered);
+        }
+        if self.interest.contains(Interest::DELIVER) {
+            let client = client_of(&self.sessions[session as usize], &self.connections);
+            self.hooks.delivered(&client, &view);
+        }
+    }
+
+    /// Puts a message into a session's queue, by the queue's policy.
+    fn keep(
+        &mut self,
+        dispatch: &mut Dispatch<'_>,
+        session: u32,
+        qos: QoS,
+        retain: bool,
+        identifiers: Option<Rc<[u32]>>,
+        group: GroupId,
+    ) {
+        let message = shared_message(dispatch, &self.sessions);
+        self.keep_parcel(session, Parcel { message, qos, retain, identifiers, group });
+    }
+
+    pub(crate) fn keep_parcel(&mut self, at: u32, parcel: Parcel) {
+        let session = &mut self.sessions[at as usize];
+        let outbound = session.outbound.get_or_insert_default();
+        let (messages, bytes) = (outbound.queue_len(), outbound.queued_bytes());
+        let refused = parcel.clone();
+        let queued = outbound.enqueue(parcel, &Self::queue_limits(&self.limits));
+        let (messages_now, bytes_now) = (outbound.queue_len(), outbound.queued_bytes());
+        if let Some(connection) = session.connection {
+            self.connections[connection as usize].wants_pump = true;
+        }
+        self.count_queue((messages, bytes), (messages_now, bytes_now));
+        match queued {
+            Queued::Kept => {}
+            Queued::Displaced(parcels) => {
+                for parcel in parcels {
+                    self.dropped(Some(at), &parcel.message.view(), DropReason::QueueFull);
+                }
+            }
+            Queued::Refused => {
+                self.dropped(Some(at), &refused.message.view(), DropReason::QueueFull);
+            }
+            Queued::Disconnect => {
+                if let Some(connection) = self.sessions[at as usize].connection {
+                    let why = Closing::new(ReasonCode::QUOTA_EXCEEDED, "queue_full")
+                        .with_detail("more messages wait for this client than its queue may hold");
+                    self.doomed.push((connection, why));
+                }
+                self.dropped(Some(at), &refused.message.view(), DropReason::QueueFull);
+            }
+        }
+    }
+
+    pub(crate) fn count_queue(&mut self, before: (usize, usize), after: (usize, usize)) {
+        self.buffered_bytes = self.buffered_bytes + after.1 - before.1;
+        self.metrics.add(Metric::QueuedMessages, (after.0 as u64).wrapping_sub(before.0 as u64));
+        self.metrics.add(Metric::QueuedBytes, (after.1 as u64).wrapping_sub(before.1 as u64));
+    }
+
+    /// Sends what waits for a connected session as far as window and socket allow: messages in flight from an earlier
+    /// connection, the queue, retained messages of new subscriptions.
+    pub(crate) fn pump(&mut self, session_at: u32) {
+        let session = &mut self.sessions[session_at as usize];
+        let Some(at) = session.connection else { return };
+        self.connections[at as usize].wants_pump = false;
+        loop {
+            let connection = &mut self.connections[at as usize];
+            if connection.outbox.len() >= PUMP_HIGH_BYTES {
+                connection.wants_pump = true;
+                return;
+            }
+            let window = connection.window;
+            let session = &mut self.sessions[session_at as usize];
+            if let Some(outbound) = &mut session.outbound
+                && outbound.has_pending()
+            {
+                let before = (outbound.queue_len(), outbound.queued_bytes());
+                let Some(transmit) = outbound.next(window, self.now_ms) else { return };
+                let after = (outbound.queue_len(), outbound.queued_bytes());
+                if before != after {
+                    self.count_queue(before, after);
+                }
+                self.transmit(session_at, at, transmit);
+                continue;
+            }
+            if !self.pump_retained(session_at, at) {
+                return;
+            }
+        }
+    }
+
+    fn transmit(&mut self, session: u32, at: u32, transmit: Transmit) {
+        match transmit {
+            Transmit::Publish { packet_id, parcel, dup } => {
+                self.send_parcel(session, at, packet_id, &parcel, dup);
+            }
+            Transmit::PubRel { packet_id } => {
+                let version = self.connections[at as usize].version;
+                let (kind, reason) = (mqtt::PacketType::PubRel, ReasonCode::SUCCESS);
+                self.write(at, |out| encode_ack(kind, version, packet_id, reason, out));
+            }
+            Transmit::Plain { parcel } => self.send_parcel(session, at, 0, &parcel, false),
+            Transmit::Expired { parcel } => {
+                self.dropped(Some(session), &parcel.message.view(), DropReason::Expired);
+            }
+        }
+    }
+
+    /// One retained message of a new subscription; false if there is none or it has to wait.
+    fn pump_retained(&mut self, session_at: u32, at: u32) -> bool {
+        let connection = &mut self.connections[at as usize];
+        let window = connection.window;
+        let Some(extra) = &mut connection.extra else { return false };
+        let Some(pending) = extra.retained.front() else { return false };
+        let view = pending.message.view();
+        let qos = view.qos.min(pending.subscriber.options.qos);
+        let session = &mut self.sessions[session_at as usize];
+        if qos != QoS::AtMostOnce
+            && !session.outbound.get_or_insert_default().can_send(window)
+        {
+            return false;
+        }
+        let pending = extra.retained.pop_front().expect("looked at just now");
+        if pending.message.is_expired(self.now_ms) {
+            return true;
+        }
+        let parcel = retained_parcel(&pending.message, &pending.subscriber);
+        let packet_id = match (&mut session.outbound, qos) {
+            (Some(outbound), QoS::AtLeastOnce | QoS::ExactlyOnce) => outbound.send(parcel.clone()),
+            _ => 0,
+        };
+        self.send_parcel(session_at, at, packet_id, &parcel, false);
+        true
+    }
+
+    /// The connection of a session is gone: retained messages still to be sent wait like others.
+    pub(crate) fn keep_pending_retained(&mut self, session_at: u32, at: u32) {
+        let Some(extra) = &mut self.connections[at as usize].extra else { return };
+        for pending in std::mem::take(&mut extra.retained) {
+            let parcel = retained_parcel(&pending.message, &pending.subscriber);
+            if parcel.qos != QoS::AtMostOnce {
+                self.keep_parcel(session_at, parcel);
+            }
+        }
+    }
+
+    /// Counts and tells that a message did not reach a session, or any.
+    pub(crate) fn dropped(
+        &mut self,
+        session: Option<u32>,
+        view: &MessageView<'_>,
+        why: DropReason,
+    ) {
+        self.metrics.inc(match why {
+            DropReason::NoSubscribers => Metric::DroppedNoSubscribers,
+            DropReason::QueueFull => Metric::DroppedQueueFull,
+            DropReason::Expired => Metric::DroppedExpired,
+            DropReason::TooLarge => Metric::DroppedTooLarge,
+            DropReason::NoLocal => Metric::DroppedNoLocal,
+            DropReason::NotAuthorized => Metric::DroppedNotAuthorized,
+            DropReason::SessionEnded => Metric::DroppedSessionEnded,
+            DropReason::Offline => Metric::DroppedOffline,
+        });
+        if let Some(session) = session {
+            self.sessions[session as usize].dropped += 1;
+        }
+        if self.interest.contains(Interest::DROP) {
+            let client =
+                session.map(|s| client_of(&self.sessions[s as usize], &self.connections));
+            self.hooks.dropped(client.as_ref(), view, why);
+        }
+    }
+
+    /// A message was acknowledged by its subscriber.
+    pub(crate) fn acked(&mut self, session: u32, parcel: Option<&Parcel>, kind: AckKind) {
+        if kind != AckKind::PubRec {
+            self.metrics.inc(Metric::Acknowledged);
+        }
+        if self.interest.contains(Interest::ACK)
+            && let Some(parcel) = parcel
+        {
+            let client = client_of(&self.sessions[session as usize], &self.connections);
+            self.hooks.acked(&client, &parcel.message.view(), kind);
+        }
+    }
+
+    /// After an acknowledgement: the window may have room for what waits.
+    #[inline]
+    pub(crate) fn pump_if_pending(&mut self, session_at: u32) {
+        let session = &self.sessions[session_at as usize];
+        let Some(at) = session.connection else { return };
+        let retained = self.connections[at as usize]
+            .extra
+            .as_ref()
+            .is_some_and(|extra| !extra.retained.is_empty());
+        if retained || session.outbound.as_ref().is_some_and(|o| o.has_pending()) {
+            self.pump(session_at);
+        }
+    }
+
+    /// Bytes were written to the connection's socket.
+    pub(crate) fn written(&mut self, at: u32, count: usize) {
+        let connection = &mut self.connections[at as usize];
+        connection.outbox.advance(count, &mut self.pool);
+        self.buffered_bytes -= count;
+        if connection.sampled_us != 0 && connection.outbox.is_empty() {
+            let us = self.now_us.saturating_sub(connection.sampled_us);
+            connection.sampled_us = 0;
+            self.metrics.observe_latency(us);
+        }
+        if connection.wants_pump
+            && connection.outbox.len() <= PUMP_LOW_BYTES
+            && connection.phase == Phase::Connected
+        {
+            let session = connection.session;
+            self.pump(session);
+        }
+    }
+
+    /// A session without a connection gives its resources up; what waited in it is counted as dropped.
+    pub(crate) fn drop_backlog(&mut self, session_at: u32) {
+        let Some(mut outbound) = self.sessions[session_at as usize].outbound.take() else { return };
+        self.count_queue((outbound.queue_len(), outbound.queued_bytes()), (0, 0));
+        for parcel in outbound.take_all() {
+            if parcel.qos != QoS::AtMostOnce {
+                self.dropped(Some(session_at), &parcel.message.view(), DropReason::SessionEnded);
+            }
+        }
+    }
+}
+
+fn identifiers_of(subscriber: &Subscriber, more: &[u32]) -> Option<Rc<[u32]>> {
+    if subscriber.identifier == 0 {
+        return None;
+    }
+    Some(std::iter::once(subscriber.identifier).chain(more.iter().copied()).collect())
+}
+
+fn shared_message(dispatch: &mut Dispatch<'_>, sessions: &Slab<Session>) -> Rc<Message> {
+    match &dispatch.message {
+        Some(message) => message.clone(),
+        None => {
+            let mut view = with_publisher(sessions, dispatch.origin, &dispatch.view);
+            if view.payload.len() >= SHARE_FROM_BYTES {
+                let copy = || bytes::Bytes::copy_from_slice(view.payload);
+                view.shared_payload = Some(dispatch.payload.get_or_insert_with(copy));
+            }
+            dispatch.message.insert(Rc::new(Message::new(&view))).clone()
+        }
+    }
+}
+
+fn retained_parcel(message: &Arc<Message>, subscriber: &Subscriber) -> Parcel {
+    let view = message.view();
+    Parcel {
+        message: Rc::new(Message::new(&view)),
+        qos: view.qos.min(subscriber.options.qos),
+        // New subscriptions get retained messages with the flag set [MQTT-3.3.1-8].
+        retain: true,
+        identifiers: identifiers_of(subscriber, &[]),
+        group: NO_GROUP,
+    }
+}
+
+/// The alias to send a topic by, if the client allows aliases: its first topics get one each.
+fn alias_for(connection: &mut Connection, topic: &str) -> Option<(u16, bool)> {
+    let extra = connection.extra.as_mut()?;
+    if extra.aliases_out_max == 0 {
+        return None;
+    }
+    if let Some(&alias) = extra.aliases_out.get(topic) {
+        return Some((alias, true));
+    }
+    let next = extra.aliases_out.len() as u16 + 1;
+    if next > extra.aliases_out_max {
+        return None;
+    }
+    extra.aliases_out.insert(topic.into(), next);
+    Some((next, false))
+}

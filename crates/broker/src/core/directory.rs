@@ -1,0 +1,106 @@
+//! What all shards of the node share and look at only when clients come and go: which shard holds the session of a
+//! client id, who holds an exclusive topic, how many connections and sessions there are.
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const STRIPES: usize = 64;
+
+type Stripe = HashMap<Arc<str>, u16, RandomState>;
+
+/// The answer to [`Directory::claim`].
+#[derive(Debug, PartialEq)]
+pub(crate) enum Claim {
+    /// The session is, or is now to be made, on the asking shard.
+    Mine(Arc<str>),
+    /// Another shard holds it; the connection belongs there.
+    Other(u16),
+}
+
+pub(crate) struct Directory {
+    stripes: Vec<Mutex<Stripe>>,
+    hasher: RandomState,
+    exclusive: Mutex<HashMap<Box<str>, Arc<str>, RandomState>>,
+    pub(crate) connections: AtomicU32,
+    pub(crate) sessions: AtomicU32,
+}
+
+impl Default for Directory {
+    fn default() -> Self {
+        Self {
+            stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::default(),
+            exclusive: Mutex::default(),
+            connections: AtomicU32::new(0),
+            sessions: AtomicU32::new(0),
+        }
+    }
+}
+
+/// A panic while one of these maps was locked left it whole: each change is one insertion or removal.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Directory {
+    fn stripe(&self, client_id: &str) -> MutexGuard<'_, Stripe> {
+        lock(&self.stripes[self.hasher.hash_one(client_id) as usize % STRIPES])
+    }
+
+    /// Asks for the session of `client_id`; if nobody holds it, the asking shard does from now on.
+    pub(crate) fn claim(&self, client_id: &str, shard: u16) -> Claim {
+        let mut stripe = self.stripe(client_id);
+        match stripe.get_key_value(client_id) {
+            Some((id, &holder)) if holder == shard => Claim::Mine(id.clone()),
+            Some((_, &holder)) => Claim::Other(holder),
+            None => {
+                let id: Arc<str> = client_id.into();
+                stripe.insert(id.clone(), shard);
+                Claim::Mine(id)
+            }
+        }
+    }
+
+    /// Which shard holds the session, without claiming it.
+    pub(crate) fn holder(&self, client_id: &str) -> Option<u16> {
+        self.stripe(client_id).get(client_id).copied()
+    }
+
+    pub(crate) fn release(&self, client_id: &str, shard: u16) {
+        let mut stripe = self.stripe(client_id);
+        if stripe.get(client_id) == Some(&shard) {
+            stripe.remove(client_id);
+        }
+    }
+
+    /// Takes an exclusive topic for a client; false if another has it.
+    pub(crate) fn claim_exclusive(&self, topic: &str, client_id: &Arc<str>) -> bool {
+        let mut exclusive = lock(&self.exclusive);
+        match exclusive.get(topic) {
+            Some(holder) => holder == client_id,
+            None => {
+                exclusive.insert(topic.into(), client_id.clone());
+                true
+            }
+        }
+    }
+
+    pub(crate) fn release_exclusive(&self, topic: &str, client_id: &str) {
+        let mut exclusive = lock(&self.exclusive);
+        if exclusive.get(topic).is_some_and(|holder| **holder == *client_id) {
+            exclusive.remove(topic);
+        }
+    }
+
+    /// Counts one more in `counter` unless that would pass `limit`.
+    pub(crate) fn take_place(counter: &AtomicU32, limit: u32) -> bool {
+        counter.fetch_update(Relaxed, Relaxed, |n| (n < limit).then_some(n + 1)).is_ok()
+    }
+
+    pub(crate) fn give_place_back(counter: &AtomicU32) {
+        counter.fetch_sub(1, Relaxed);
+    }
+}

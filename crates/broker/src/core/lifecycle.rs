@@ -1,0 +1,227 @@
+//! How connections and sessions end: what is said to the client, what becomes of the session, the will, the messages
+//! of shared subscriptions.
+
+use mqtt::{Disconnect, Packet, PropertiesBuf, Property, ReasonCode, Version};
+
+use super::connection::{Closing, NO_SESSION, Phase};
+use super::directory::Directory;
+use super::message::{MessageView, expires_ms};
+use super::shard::Shard;
+use super::timers::Timer;
+use super::tree::NO_GROUP;
+use crate::hooks::Interest;
+use crate::metrics::Metric;
+
+impl Shard {
+    /// Ends a connection: DISCONNECT if its version has one for servers, then nothing more is taken from it. The slot
+    /// stays until its owner has written the outbox out and calls [`Shard::remove`].
+    pub(crate) fn close(&mut self, at: u32, closing: Closing) {
+        let connection = &mut self.delivery.connections[at as usize];
+        if connection.phase == Phase::Closing {
+            return;
+        }
+        let was_connected = connection.phase == Phase::Connected;
+        connection.phase = Phase::Closing;
+        connection.partial = Vec::new();
+        let (version, session) = (connection.version, connection.session);
+        if let Some(detail) = &closing.detail {
+            tracing::debug!(peer = %connection.peer, why = closing.why, %detail, "closing a connection");
+        }
+        if was_connected && version == Version::V5 && let Some(code) = closing.code {
+            self.send_disconnect(at, code, &closing);
+        }
+        self.closed.push(at);
+        if was_connected && session != NO_SESSION {
+            self.detach(at, session, &closing);
+        }
+    }
+
+    fn send_disconnect(&mut self, at: u32, reason: ReasonCode, closing: &Closing) {
+        let mut properties = PropertiesBuf::new();
+        let connection = &self.delivery.connections[at as usize];
+        if let Some(detail) = &closing.detail
+            && self.limits().reason_strings
+            && connection.problem_information
+        {
+            properties.push(Property::ReasonString(detail));
+        }
+        if reason == ReasonCode::SERVER_SHUTTING_DOWN
+            && let Some(reference) = &self.node.server_reference
+        {
+            properties.push(Property::ServerReference(reference));
+        }
+        let max = connection.max_packet_out as usize;
+        let mut packet = Vec::new();
+        let disconnect = Disconnect { reason, properties: properties.as_properties() };
+        Packet::Disconnect(disconnect).encode(Version::V5, &mut packet);
+        if packet.len() > max {
+            // The reason string is left out if the packet would be too large with it [MQTT-3.14.2-3].
+            packet.clear();
+            let properties = mqtt::Properties::EMPTY;
+            Packet::Disconnect(Disconnect { reason, properties }).encode(Version::V5, &mut packet);
+        }
+        self.delivery.write(at, |out| out.extend_from_slice(&packet));
+    }
+
+    /// Parts a connection from its session, which goes on alone, or ends.
+    fn detach(&mut self, at: u32, session_at: u32, closing: &Closing) {
+        self.metrics().sub(Metric::ClientsConnected, 1);
+        if self.delivery.interest.contains(Interest::DISCONNECT) {
+            self.with_client(session_at, |hooks, client| hooks.disconnected(client, closing.why));
+        }
+        self.delivery.keep_pending_retained(session_at, at);
+        let now_ms = self.now_ms();
+        let session = &mut self.delivery.sessions[session_at as usize];
+        session.connection = None;
+        session.disconnected_ms = now_ms;
+        if let Some(outbound) = &mut session.outbound {
+            outbound.connection_lost();
+            if outbound.is_idle() {
+                session.outbound = None;
+            }
+        }
+        if session.incoming_qos2.as_ref().is_some_and(|incoming| incoming.len() == 0) {
+            session.incoming_qos2 = None;
+        }
+        if !closing.will {
+            // [MQTT-3.14.4-3]
+            session.will = None;
+        }
+        let expiry_s = session.expiry_s;
+        self.set_group_presence(session_at, false);
+        self.hand_shared_on(session_at, expiry_s == 0);
+        if expiry_s == 0 {
+            self.end_session(session_at);
+            return;
+        }
+        if expiry_s != u32::MAX {
+            let at_ms = now_ms + u64::from(expiry_s) * 1000;
+            let timer = self.timers.add(at_ms, Timer::SessionExpiry(session_at));
+            self.delivery.sessions[session_at as usize].expiry_timer = Some(timer);
+        }
+        self.schedule_will(session_at);
+    }
+
+    fn schedule_will(&mut self, session_at: u32) {
+        let Some(will) = &self.delivery.sessions[session_at as usize].will else { return };
+        if will.delay_s == 0 {
+            self.publish_will(session_at);
+            return;
+        }
+        let at_ms = self.now_ms() + u64::from(will.delay_s) * 1000;
+        let timer = self.timers.add(at_ms, Timer::Will(session_at));
+        self.delivery.sessions[session_at as usize].will_timer = Some(timer);
+    }
+
+    pub(crate) fn publish_will(&mut self, session_at: u32) {
+        let Some(will) = self.delivery.sessions[session_at as usize].will.take() else { return };
+        let now_ms = self.now_ms();
+        let view = will.message.view();
+        let expires_ms = expires_ms(view.properties, now_ms);
+        let view = MessageView { received_ms: now_ms, expires_ms, ..view };
+        self.metrics().inc(Metric::WillsPublished);
+        self.publish_internal(&view);
+    }
+
+    /// Messages of shared subscriptions that this session has not acknowledged go to members that are there.
+    fn hand_shared_on(&mut self, session_at: u32, ending: bool) {
+        let tree = &self.tree;
+        let Some(outbound) = &mut self.delivery.sessions[session_at as usize].outbound else { return };
+        let before = (outbound.queue_len(), outbound.queued_bytes());
+        let taken = outbound.take_shared(|group| {
+            group != NO_GROUP
+                && tree.groups.get(group as usize).is_some_and(|group| {
+                    let others: u32 = group.remote().iter().map(|r| r.online).sum();
+                    let away: u32 = group.remote().iter().map(|r| r.total).sum();
+                    group.local_online() > 0
+                        || others > 0
+                        || ending && (group.local_len() > 1 || away > 0)
+                })
+        });
+        let after = (outbound.queue_len(), outbound.queued_bytes());
+        self.delivery.count_queue(before, after);
+        if ending {
+            // It must not be chosen again itself.
+            let session = &self.delivery.sessions[session_at as usize];
+            for &(_, group) in session.subscriptions.iter().filter(|(_, group)| *group != NO_GROUP) {
+                self.tree.group_mut(group).leave(session_at);
+            }
+        }
+        self.hand_on(taken);
+    }
+
+    /// Ends a session without a connection: its will, its subscriptions, its messages, its name.
+    pub(crate) fn end_session(&mut self, session_at: u32) {
+        // [MQTT-3.1.2-10]: the will is due at the latest when the session ends.
+        self.publish_will(session_at);
+        let session = &mut self.delivery.sessions[session_at as usize];
+        debug_assert!(session.connection.is_none());
+        let timers = [session.expiry_timer.take(), session.will_timer.take()];
+        let subscriptions = std::mem::take(&mut session.subscriptions);
+        let client_id = session.client_id.clone();
+        for timer in timers.into_iter().flatten() {
+            self.timers.cancel(timer);
+        }
+        for (filter, group) in subscriptions {
+            if group == NO_GROUP {
+                let text = self.tree.filter(filter).text.clone();
+                self.node.directory.release_exclusive(&text, &client_id);
+            }
+            self.unfile(session_at, filter, group);
+        }
+        self.delivery.drop_backlog(session_at);
+        self.delivery.sessions.remove(session_at as usize);
+        self.by_client_id.remove(&*client_id);
+        self.node.directory.release(&client_id, self.id);
+        Directory::give_place_back(&self.node.directory.sessions);
+        self.metrics().sub(Metric::Sessions, 1);
+    }
+
+    /// Connections found to end while something else was under way.
+    pub(crate) fn close_doomed(&mut self) {
+        while let Some((at, closing)) = self.delivery.doomed.pop() {
+            if self.delivery.connections.contains(at as usize) {
+                self.close(at, closing);
+            }
+        }
+    }
+
+    /// The peer has gone, or the socket failed.
+    pub(crate) fn lost(&mut self, at: u32, why: &'static str) {
+        self.close(at, Closing::silent(why));
+        self.close_doomed();
+    }
+
+    /// The owner is done with a connection; its slot is free.
+    pub(crate) fn remove(&mut self, at: u32) {
+        let mut connection = self.delivery.connections.remove(at as usize);
+        self.delivery.buffered_bytes -= connection.outbox.len();
+        connection.outbox.clear(&mut self.delivery.pool);
+        self.metrics().sub(Metric::Connections, 1);
+    }
+
+    /// Ends the connection of a client, and its session.
+    pub(crate) fn kick(&mut self, client_id: &str) -> bool {
+        let Some(&session) = self.by_client_id.get(client_id) else { return false };
+        let session_ref = &mut self.delivery.sessions[session as usize];
+        session_ref.expiry_s = 0;
+        match session_ref.connection {
+            Some(at) => {
+                self.close(at, Closing::new(ReasonCode::ADMINISTRATIVE_ACTION, "kicked"));
+            }
+            None => self.end_session(session),
+        }
+        self.close_doomed();
+        true
+    }
+
+    /// Ends every connection for a graceful stop.
+    pub(crate) fn stop(&mut self) {
+        self.stopping = true;
+        let all: Vec<u32> = self.delivery.connections.iter().map(|(at, _)| at as u32).collect();
+        for at in all {
+            self.close(at, Closing::new(ReasonCode::SERVER_SHUTTING_DOWN, "server_shutting_down"));
+        }
+        self.close_doomed();
+    }
+}

@@ -1,0 +1,155 @@
+//! A message on its way: [`MessageView`] borrows it from wherever it lies (a read buffer, a batch from another
+//! shard, a stored [`Message`]); [`Message`] owns it for a queue, an inflight window or the retained store.
+//!
+//! Properties are the wire form without topic alias and subscription identifiers, so that they can be
+//! forwarded as they are; the message expiry in them is the publisher's and is counted down on encoding.
+
+use bytes::Bytes;
+use mqtt::{Properties, Property, QoS};
+
+use super::outbox::SHARE_FROM_BYTES;
+
+/// No expiry.
+pub(crate) const NEVER_MS: u64 = u64::MAX;
+
+#[derive(Clone, Copy)]
+pub struct MessageView<'a> {
+    pub topic: &'a str,
+    pub properties: Properties<'a>,
+    pub payload: &'a [u8],
+    /// The payload once more, if it is large and already shared.
+    pub(crate) shared_payload: Option<&'a Bytes>,
+    pub qos: QoS,
+    pub retain: bool,
+    /// Milliseconds since the Unix epoch.
+    pub received_ms: u64,
+    pub(crate) expires_ms: u64,
+    /// Client id of the publisher; empty for messages of the broker itself.
+    pub from_client_id: &'a str,
+    pub from_username: &'a str,
+}
+
+impl MessageView<'_> {
+    pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
+        self.expires_ms <= now_ms
+    }
+
+    /// Whole bytes this message costs a queue.
+    pub(crate) fn size(&self) -> usize {
+        self.topic.len() + self.properties.as_bytes().len() + self.payload.len()
+    }
+}
+
+/// When a message published now with these properties expires.
+pub(crate) fn expires_ms(properties: Properties<'_>, now_ms: u64) -> u64 {
+    if properties.is_empty() {
+        return NEVER_MS;
+    }
+    match properties.message_expiry_interval() {
+        Some(seconds) => now_ms + u64::from(seconds) * 1000,
+        None => NEVER_MS,
+    }
+}
+
+/// One allocation holds publisher, topic, properties and a small payload, one after the other.
+pub(crate) struct Message {
+    bytes: Box<[u8]>,
+    large: Option<Bytes>,
+    received_ms: u64,
+    expires_ms: u64,
+    properties_len: u32,
+    topic_len: u16,
+    client_id_len: u16,
+    username_len: u16,
+    qos: QoS,
+    retain: bool,
+}
+
+impl Message {
+    pub(crate) fn new(view: &MessageView<'_>) -> Self {
+        let large = match view.shared_payload {
+            Some(shared) => Some(shared.clone()),
+            None if view.payload.len() >= SHARE_FROM_BYTES => {
+                Some(Bytes::copy_from_slice(view.payload))
+            }
+            None => None,
+        };
+        let properties = view.properties.as_bytes();
+        // User names may be up to 65,535 bytes like every MQTT string, so every length but one fits 16 bits.
+        let inline = if large.is_some() { &[][..] } else { view.payload };
+        let mut bytes = Vec::with_capacity(
+            view.from_client_id.len()
+                + view.from_username.len()
+                + view.topic.len()
+                + properties.len()
+                + inline.len(),
+        );
+        bytes.extend_from_slice(view.from_client_id.as_bytes());
+        bytes.extend_from_slice(view.from_username.as_bytes());
+        bytes.extend_from_slice(view.topic.as_bytes());
+        bytes.extend_from_slice(properties);
+        bytes.extend_from_slice(inline);
+        Self {
+            bytes: bytes.into_boxed_slice(),
+            large,
+            received_ms: view.received_ms,
+            expires_ms: view.expires_ms,
+            properties_len: properties.len() as u32,
+            topic_len: view.topic.len() as u16,
+            client_id_len: view.from_client_id.len() as u16,
+            username_len: view.from_username.len() as u16,
+            qos: view.qos,
+            retain: view.retain,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn view(&self) -> MessageView<'_> {
+        let client_id_len = usize::from(self.client_id_len);
+        let topic_at = client_id_len + usize::from(self.username_len);
+        let (text, rest) = self.bytes.split_at(topic_at + usize::from(self.topic_len));
+        let text = text_of(text);
+        let (properties, inline) = rest.split_at(self.properties_len as usize);
+        MessageView {
+            topic: &text[topic_at..],
+            properties: Properties::from_validated(properties),
+            payload: self.large.as_deref().unwrap_or(inline),
+            shared_payload: self.large.as_ref(),
+            qos: self.qos,
+            retain: self.retain,
+            received_ms: self.received_ms,
+            expires_ms: self.expires_ms,
+            from_client_id: &text[..client_id_len],
+            from_username: &text[client_id_len..topic_at],
+        }
+    }
+
+    pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
+        self.expires_ms <= now_ms
+    }
+
+    pub(crate) fn received_ms(&self) -> u64 {
+        self.received_ms
+    }
+
+    /// Bytes this message costs a queue.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len() + self.large.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+/// Bytes that were copied from a `str`, as a `str` again. Checked, since a few nanoseconds for some forty bytes
+/// are no reason for `unsafe`.
+#[inline]
+pub(crate) fn text_of(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("these bytes were copied from a str")
+}
+
+/// Copies `properties` without topic alias and subscription identifiers into `out`.
+pub(crate) fn forwardable(properties: Properties<'_>, out: &mut Vec<u8>) {
+    for (span, property) in properties.spans() {
+        if !matches!(property, Property::TopicAlias(_) | Property::SubscriptionIdentifier(_)) {
+            out.extend_from_slice(&properties.as_bytes()[span]);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The sans-io heart of a shard: bytes and the time go in, bytes and words to other shards come out. No socket, no
+//! clock, no async.
+
+pub(crate) mod connect;
+pub(crate) mod connection;
+pub(crate) mod cross;
+pub(crate) mod deliver;
+pub(crate) mod directory;
+pub(crate) mod encode;
+pub(crate) mod lifecycle;
+pub(crate) mod message;
+pub(crate) mod outbox;
+pub(crate) mod publish;
+pub(crate) mod retained;
+pub(crate) mod route;
+pub(crate) mod session;
+pub(crate) mod shard;
+pub(crate) mod shared;
+pub(crate) mod sublist;
+pub(crate) mod subscribe;
+pub(crate) mod timers;
+pub(crate) mod tree;

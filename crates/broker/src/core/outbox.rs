@@ -1,0 +1,198 @@
+//! What waits for one socket: encoded bytes in order, small packets copied together, large payloads shared.
+//!
+//! Invariant: `len` is the number of bytes not yet written, over all segments. An empty outbox owns no memory
+//! once `recycle` has run; buffers come from and go back to the shard's [`BufferPool`].
+
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+/// Payloads of at least this size are shared between subscribers instead of copied. Below it a copy costs
+/// less than keeping a reference and one more entry for `writev`.
+pub(crate) const SHARE_FROM_BYTES: usize = 16 * 1024;
+
+/// Buffers above this capacity are given back to the allocator instead of the pool.
+const POOLED_CAPACITY: usize = 256 * 1024;
+const POOLED_BUFFERS: usize = 256;
+
+/// Spare buffers of a shard, so that a connection owns one only while it needs it.
+#[derive(Default)]
+pub(crate) struct BufferPool {
+    spare: Vec<Vec<u8>>,
+}
+
+impl BufferPool {
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() > 0
+            && buffer.capacity() <= POOLED_CAPACITY
+            && self.spare.len() < POOLED_BUFFERS
+        {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+}
+
+enum Segment {
+    Own(Vec<u8>),
+    Shared(Bytes),
+}
+
+impl Segment {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Segment::Own(bytes) => bytes,
+            Segment::Shared(bytes) => bytes,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Outbox {
+    /// Segments before `tail`, only used once a large payload was appended.
+    #[allow(clippy::box_collection)] // an idle connection pays eight bytes for it, not thirty-two
+    earlier: Option<Box<VecDeque<Segment>>>,
+    tail: Vec<u8>,
+    /// Bytes of the first segment that are written already.
+    written: usize,
+    len: usize,
+}
+
+impl Outbox {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends what `write` puts at the end of the buffer it is given.
+    #[inline]
+    pub(crate) fn append_with<R>(
+        &mut self,
+        pool: &mut BufferPool,
+        write: impl FnOnce(&mut Vec<u8>) -> R,
+    ) -> R {
+        if self.tail.capacity() == 0 {
+            self.tail = pool.take();
+        }
+        let before = self.tail.len();
+        let result = write(&mut self.tail);
+        self.len += self.tail.len() - before;
+        result
+    }
+
+    #[inline]
+    pub(crate) fn append(&mut self, pool: &mut BufferPool, bytes: &[u8]) {
+        self.append_with(pool, |out| out.extend_from_slice(bytes));
+    }
+
+    pub(crate) fn append_shared(&mut self, bytes: Bytes) {
+        self.len += bytes.len();
+        let earlier = self.earlier.get_or_insert_default();
+        if !self.tail.is_empty() {
+            earlier.push_back(Segment::Own(std::mem::take(&mut self.tail)));
+        }
+        earlier.push_back(Segment::Shared(bytes));
+    }
+
+    /// The bytes to write next, as many slices as fit into `slices`; returns how many were filled.
+    pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut skip = self.written;
+        let mut filled = 0;
+        let earlier = self.earlier.iter().flat_map(|e| e.iter()).map(Segment::as_slice);
+        for bytes in earlier.chain(std::iter::once(self.tail.as_slice())) {
+            let bytes = &bytes[skip..];
+            skip = 0;
+            if !bytes.is_empty() && filled < slices.len() {
+                slices[filled] = IoSlice::new(bytes);
+                filled += 1;
+            }
+        }
+        filled
+    }
+
+    /// The bytes to write next if they lie in one piece, the usual case.
+    pub(crate) fn single(&self) -> Option<&[u8]> {
+        match &self.earlier {
+            None => Some(&self.tail[self.written..]),
+            Some(_) => None,
+        }
+    }
+
+    /// Marks `count` bytes as written.
+    pub(crate) fn advance(&mut self, mut count: usize, pool: &mut BufferPool) {
+        self.len -= count;
+        count += self.written;
+        while let Some(earlier) = &mut self.earlier {
+            match earlier.front() {
+                Some(segment) if count >= segment.as_slice().len() => {
+                    count -= segment.as_slice().len();
+                    if let Some(Segment::Own(buffer)) = earlier.pop_front() {
+                        pool.give(buffer);
+                    }
+                }
+                Some(_) => break,
+                None => self.earlier = None,
+            }
+        }
+        self.written = count;
+        if self.len == 0 {
+            self.written = 0;
+            pool.give(std::mem::take(&mut self.tail));
+        } else if self.earlier.is_none() && self.written >= 64 * 1024 {
+            // A slow reader that never catches up would otherwise let the written part grow.
+            self.tail.drain(..self.written);
+            self.written = 0;
+        }
+    }
+
+    pub(crate) fn clear(&mut self, pool: &mut BufferPool) {
+        self.advance(self.len, pool);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(outbox: &Outbox) -> Vec<u8> {
+        let mut slices = [IoSlice::new(&[]); 16];
+        let filled = outbox.slices(&mut slices);
+        slices[..filled].iter().flat_map(|s| s.to_vec()).collect()
+    }
+
+    #[test]
+    fn keeps_the_order_of_small_and_shared_pieces_over_partial_writes() {
+        let mut pool = BufferPool::default();
+        let mut outbox = Outbox::default();
+        outbox.append(&mut pool, b"abc");
+        outbox.append_shared(Bytes::from_static(b"DEFG"));
+        outbox.append(&mut pool, b"hi");
+        assert_eq!(content(&outbox), b"abcDEFGhi");
+        let mut seen = Vec::new();
+        while !outbox.is_empty() {
+            let bytes = content(&outbox);
+            assert_eq!(bytes.len(), outbox.len());
+            seen.push(bytes[0]);
+            outbox.advance(1, &mut pool);
+        }
+        assert_eq!(seen, b"abcDEFGhi");
+        assert!(outbox.single().is_some_and(|s| s.is_empty()));
+    }
+
+    #[test]
+    fn an_empty_outbox_owns_no_buffer() {
+        let mut pool = BufferPool::default();
+        let mut outbox = Outbox::default();
+        outbox.append(&mut pool, &[7; 100]);
+        outbox.advance(100, &mut pool);
+        assert_eq!(outbox.tail.capacity(), 0);
+        assert!(pool.take().capacity() >= 100);
+    }
+}

@@ -1,0 +1,354 @@
+//! A PUBLISH from a client: what it may say, whether it was here before, where it goes, how it is answered. And the
+//! acknowledgements of both directions.
+
+use mqtt::{Ack, PacketType, Properties, Publish, QoS, ReasonCode, Version};
+
+use super::connection::Closing;
+use super::encode::encode_ack;
+use super::message::{Message, MessageView, NEVER_MS, expires_ms, forwardable};
+use super::session::Acked;
+use super::shard::{Flow, Shard};
+use super::timers::Timer;
+use crate::hooks::{AckKind, Action, Authorization, DropReason, Interest, Verdict};
+use crate::metrics::Metric;
+
+const DELAYED: &str = "$delayed/";
+/// Topics of the broker itself.
+const SYS: &str = "$SYS/";
+
+fn refused(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> Closing {
+    Closing::new(code, "protocol_error").with_detail(detail)
+}
+
+impl Shard {
+    #[inline]
+    pub(crate) fn publish(&mut self, at: u32, first_byte: u8, body: &[u8]) -> Result<Flow, Closing> {
+        let connection = &mut self.delivery.connections[at as usize];
+        let (session, version) = (connection.session, connection.version);
+        if let Some(extra) = &mut connection.extra
+            && let Some(rate) = &mut extra.rate
+        {
+            rate.count_message();
+        }
+        let mut publish = Publish::decode(first_byte, body, version, mqtt::Direction::FromClient)?;
+        self.check_publish(&publish)?;
+        if publish.properties.is_empty() {
+            return self.accept_publish(at, session, &publish);
+        }
+        // Properties that concern only this connection are taken off; the topic may come from an alias.
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        let topic = match publish.properties.topic_alias() {
+            Some(alias) => Some(self.topic_of_alias(at, alias, publish.topic)?),
+            None => None,
+        };
+        if let Some(topic) = &topic {
+            publish.topic = topic;
+        }
+        forwardable(publish.properties, &mut scratch);
+        publish.properties = Properties::from_validated(&scratch);
+        let result = self.accept_publish(at, session, &publish);
+        self.scratch = scratch;
+        result
+    }
+
+    #[inline]
+    fn check_publish(&self, publish: &Publish<'_>) -> Result<(), Closing> {
+        let limits = &*self.node.limits;
+        if publish.qos as u8 > limits.max_qos {
+            return Err(refused(ReasonCode::QOS_NOT_SUPPORTED, "PUBLISH: the QoS is too high"));
+        }
+        if publish.retain && !limits.retain_available {
+            return Err(refused(ReasonCode::RETAIN_NOT_SUPPORTED, "PUBLISH: retain is off here"));
+        }
+        // A topic has at most one level more than bytes, so that short ones need not be counted.
+        if publish.topic.len() >= usize::from(limits.max_topic_levels.min(limits.max_topic_bytes))
+            && let Err(error) = mqtt::validate_topic_name(publish.topic, &self.topic_limits())
+        {
+            return Err(refused(ReasonCode::TOPIC_NAME_INVALID, format!("PUBLISH: {error}")));
+        }
+        Ok(())
+    }
+
+    fn topic_of_alias(&mut self, at: u32, alias: u16, topic: &str) -> Result<Box<str>, Closing> {
+        if alias == 0 || alias > self.limits().topic_alias_maximum {
+            // [MQTT-3.3.2-8, MQTT-3.3.2-9]
+            return Err(refused(ReasonCode::TOPIC_ALIAS_INVALID, "PUBLISH: topic alias out of range"));
+        }
+        let aliases = &mut self.delivery.connections[at as usize].extra().aliases_in;
+        let slot = usize::from(alias) - 1;
+        if aliases.len() <= slot {
+            aliases.resize(slot + 1, None);
+        }
+        if !topic.is_empty() {
+            aliases[slot] = Some(topic.into());
+            return Ok(topic.into());
+        }
+        aliases[slot].clone().ok_or_else(|| {
+            refused(ReasonCode::PROTOCOL_ERROR, "PUBLISH: this topic alias stands for no topic yet")
+        })
+    }
+
+    fn accept_publish(
+        &mut self,
+        at: u32,
+        session: u32,
+        publish: &Publish<'_>,
+    ) -> Result<Flow, Closing> {
+        if publish.qos == QoS::ExactlyOnce && self.is_repeated(at, session, publish)? {
+            self.ack(at, PacketType::PubRec, publish.packet_id, ReasonCode::SUCCESS);
+            return Ok(Flow::Continue);
+        }
+        self.metrics().inc(match publish.qos {
+            QoS::AtMostOnce => Metric::ReceivedQos0,
+            QoS::AtLeastOnce => Metric::ReceivedQos1,
+            QoS::ExactlyOnce => Metric::ReceivedQos2,
+        });
+        self.delivery.sessions[session as usize].received += 1;
+        let reason = self.admit(session, publish)?;
+        match publish.qos {
+            QoS::AtMostOnce => {}
+            QoS::AtLeastOnce => self.ack(at, PacketType::PubAck, publish.packet_id, reason),
+            QoS::ExactlyOnce => {
+                if !reason.is_error() {
+                    let sessions = &mut self.delivery.sessions;
+                    let incoming = &mut sessions[session as usize].incoming_qos2;
+                    incoming.get_or_insert_default().insert(publish.packet_id);
+                }
+                self.ack(at, PacketType::PubRec, publish.packet_id, reason);
+            }
+        }
+        Ok(self.flow_after_publish())
+    }
+
+    /// Whether a QoS 2 message was received before and not yet released [MQTT-4.3.3-10].
+    fn is_repeated(&mut self, at: u32, session: u32, publish: &Publish<'_>) -> Result<bool, Closing> {
+        let Some(incoming) = &self.delivery.sessions[session as usize].incoming_qos2 else {
+            return Ok(false);
+        };
+        if incoming.contains(publish.packet_id) {
+            return Ok(true);
+        }
+        let version = self.delivery.connections[at as usize].version;
+        if version == Version::V5 && incoming.len() >= u32::from(self.limits().receive_maximum) {
+            // [MQTT-3.3.4-7]
+            return Err(Closing::new(
+                ReasonCode::RECEIVE_MAXIMUM_EXCEEDED,
+                "receive_maximum_exceeded",
+            ));
+        }
+        if incoming.len() == u32::from(u16::MAX) {
+            return Err(refused(ReasonCode::PROTOCOL_ERROR, "PUBLISH: no packet id is free"));
+        }
+        Ok(false)
+    }
+
+    /// Checks a message that is here for the first time and sends it on its way; the answer is for its publisher.
+    #[inline]
+    fn admit(&mut self, session: u32, publish: &Publish<'_>) -> Result<ReasonCode, Closing> {
+        let now_ms = self.now_ms();
+        let view = MessageView {
+            topic: publish.topic,
+            properties: publish.properties,
+            payload: publish.payload,
+            shared_payload: None,
+            qos: publish.qos,
+            retain: publish.retain,
+            received_ms: now_ms,
+            expires_ms: expires_ms(publish.properties, now_ms),
+            from_client_id: "",
+            from_username: "",
+        };
+        if let Some(refusal) = self.is_refused(session, &view)? {
+            return Ok(refusal);
+        }
+        if view.topic.starts_with('$') {
+            if let Some(rest) = view.topic.strip_prefix(DELAYED) {
+                return Ok(self.delay(session, rest, &view));
+            }
+            if view.topic.starts_with(SYS) {
+                self.delivery.dropped(None, &view, DropReason::NotAuthorized);
+                return Ok(ReasonCode::NOT_AUTHORIZED);
+            }
+        }
+        Ok(self.publish_view(&view, Some(session)))
+    }
+
+    #[inline]
+    fn is_refused(
+        &mut self,
+        session: u32,
+        view: &MessageView<'_>,
+    ) -> Result<Option<ReasonCode>, Closing> {
+        if self.delivery.interest.contains(Interest::AUTHORIZE) {
+            let action =
+                Action::Publish { topic: view.topic, qos: view.qos, retain: view.retain };
+            match self.is_allowed(session, &action) {
+                Authorization::Allow => {}
+                Authorization::Deny => {
+                    self.delivery.dropped(Some(session), view, DropReason::NotAuthorized);
+                    return Ok(Some(ReasonCode::NOT_AUTHORIZED));
+                }
+                Authorization::Disconnect => {
+                    return Err(Closing::new(ReasonCode::NOT_AUTHORIZED, "not_authorized"));
+                }
+            }
+        }
+        if !view.properties.is_empty()
+            && self.node.limits.validate_payload_format
+            && view.properties.payload_format_indicator() == Some(1)
+            && std::str::from_utf8(view.payload).is_err()
+        {
+            return match view.qos {
+                // There is no answer to a QoS 0 message but this.
+                QoS::AtMostOnce => Err(refused(
+                    ReasonCode::PAYLOAD_FORMAT_INVALID,
+                    "PUBLISH: the payload is marked as UTF-8 and is not",
+                )),
+                _ => Ok(Some(ReasonCode::PAYLOAD_FORMAT_INVALID)),
+            };
+        }
+        Ok(None)
+    }
+
+    /// A message that is accepted, from a client or from the broker itself: hooks, retained store, subscribers.
+    #[inline]
+    pub(crate) fn publish_view(&mut self, view: &MessageView<'_>, origin: Option<u32>) -> ReasonCode {
+        if self.delivery.interest.contains(Interest::PUBLISH) {
+            let delivery = &mut self.delivery;
+            let named = super::deliver::with_publisher(&delivery.sessions, origin, view);
+            if delivery.hooks.publish(&named) == Verdict::Stop {
+                return ReasonCode::SUCCESS;
+            }
+        }
+        if view.retain
+            && let Err(refusal) = self.retain(view, origin)
+        {
+            return refusal;
+        }
+        if self.route(view, origin) {
+            return ReasonCode::SUCCESS;
+        }
+        self.delivery.dropped(None, view, DropReason::NoSubscribers);
+        ReasonCode::NO_MATCHING_SUBSCRIBERS
+    }
+
+    fn retain(&mut self, view: &MessageView<'_>, origin: Option<u32>) -> Result<(), ReasonCode> {
+        let limits = &*self.node.limits;
+        if view.payload.len() > limits.max_retained_payload as usize {
+            self.delivery.dropped(None, view, DropReason::TooLarge);
+            return Err(ReasonCode::PACKET_TOO_LARGE);
+        }
+        let mut named = super::deliver::with_publisher(&self.delivery.sessions, origin, view);
+        if limits.retained_expiry_s > 0 && named.expires_ms == NEVER_MS {
+            named.expires_ms = self.delivery.now_ms + u64::from(limits.retained_expiry_s) * 1000;
+        }
+        self.node.retained.store(&named, limits).map_err(|_| {
+            self.delivery.dropped(None, view, DropReason::QueueFull);
+            ReasonCode::QUOTA_EXCEEDED
+        })
+    }
+
+    /// A message of the broker itself, or one whose time has come.
+    pub(crate) fn publish_internal(&mut self, view: &MessageView<'_>) {
+        self.publish_view(view, None);
+    }
+
+    /// `$delayed/{seconds}/{topic}`: kept, then published as `{topic}`.
+    fn delay(&mut self, session: u32, rest: &str, view: &MessageView<'_>) -> ReasonCode {
+        let parsed = rest
+            .split_once('/')
+            .and_then(|(seconds, topic)| Some((seconds.parse::<u32>().ok()?, topic)));
+        let Some((delay_s, topic)) = parsed else { return ReasonCode::TOPIC_NAME_INVALID };
+        let limits = &*self.node.limits;
+        if mqtt::validate_topic_name(topic, &self.topic_limits()).is_err()
+            || topic.starts_with(SYS)
+            || topic.starts_with(DELAYED)
+        {
+            return ReasonCode::TOPIC_NAME_INVALID;
+        }
+        if delay_s > limits.max_delay_s || self.delayed >= limits.max_delayed_messages {
+            self.delivery.dropped(None, view, DropReason::QueueFull);
+            return ReasonCode::QUOTA_EXCEEDED;
+        }
+        let at_ms = self.now_ms() + u64::from(delay_s) * 1000;
+        let named = super::deliver::with_publisher(&self.delivery.sessions, Some(session), view);
+        // Its expiry, like everything else about it, counts from the moment it is published.
+        let expires_ms = expires_ms(view.properties, at_ms);
+        let view = MessageView { topic, received_ms: at_ms, expires_ms, ..named };
+        self.timers.add(at_ms, Timer::Delayed(Box::new(Message::new(&view))));
+        self.delayed += 1;
+        self.metrics().inc(Metric::DelayedMessages);
+        ReasonCode::SUCCESS
+    }
+
+    #[inline]
+    fn ack(&mut self, at: u32, kind: PacketType, packet_id: u16, reason: ReasonCode) {
+        let version = self.delivery.connections[at as usize].version;
+        self.delivery.write(at, |out| encode_ack(kind, version, packet_id, reason, out));
+    }
+
+    pub(crate) fn puback(&mut self, at: u32, ack: &Ack<'_>) {
+        let session = self.session_of(at);
+        let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else { return };
+        if let Acked::Done(parcel) = outbound.puback(ack.packet_id) {
+            self.delivery.acked(session, parcel.as_ref(), AckKind::PubAck);
+            self.delivery.pump_if_pending(session);
+        }
+    }
+
+    pub(crate) fn pubrec(&mut self, at: u32, ack: &Ack<'_>) {
+        let session = self.session_of(at);
+        let outbound = self.delivery.sessions[session as usize].outbound.as_mut();
+        let acked = match outbound {
+            Some(outbound) => outbound.pubrec(ack.packet_id, ack.reason.is_error()),
+            None => Acked::Unknown,
+        };
+        match acked {
+            Acked::Release(parcel) => {
+                self.delivery.acked(session, parcel.as_ref(), AckKind::PubRec);
+                self.ack(at, PacketType::PubRel, ack.packet_id, ReasonCode::SUCCESS);
+            }
+            Acked::Done(_) => self.delivery.pump_if_pending(session),
+            // [MQTT-4.3.3] PUBREL answers every PUBREC; version 5 can say that nothing is known of it.
+            Acked::Unknown if ack.reason.is_error() => {}
+            Acked::Unknown => {
+                let reason = ReasonCode::PACKET_IDENTIFIER_NOT_FOUND;
+                self.ack(at, PacketType::PubRel, ack.packet_id, reason);
+            }
+        }
+    }
+
+    pub(crate) fn pubcomp(&mut self, at: u32, ack: &Ack<'_>) {
+        let session = self.session_of(at);
+        let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else { return };
+        if let Acked::Done(parcel) = outbound.pubcomp(ack.packet_id) {
+            self.delivery.acked(session, parcel.as_ref(), AckKind::PubComp);
+            self.delivery.pump_if_pending(session);
+        }
+    }
+
+    pub(crate) fn pubrel(&mut self, at: u32, ack: &Ack<'_>) {
+        let session = self.session_of(at);
+        let incoming = &mut self.delivery.sessions[session as usize].incoming_qos2;
+        let was_there = incoming.as_mut().is_some_and(|incoming| incoming.remove(ack.packet_id));
+        if incoming.as_ref().is_some_and(|incoming| incoming.len() == 0) {
+            self.spare_incoming(session);
+        }
+        let reason = if was_there {
+            ReasonCode::SUCCESS
+        } else {
+            ReasonCode::PACKET_IDENTIFIER_NOT_FOUND
+        };
+        self.ack(at, PacketType::PubComp, ack.packet_id, reason);
+    }
+
+    /// The set of a client that sends one QoS 2 message after the other is not allocated anew each time; it goes
+    /// when the connection does.
+    fn spare_incoming(&mut self, session: u32) {
+        let session = &mut self.delivery.sessions[session as usize];
+        if session.connection.is_none() {
+            session.incoming_qos2 = None;
+        }
+    }
+}

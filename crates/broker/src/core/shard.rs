@@ -1,0 +1,463 @@
+//! One shard: bytes of its connections, words of the other shards and the time go in; bytes, words and connections to
+//! close come out. Everything a shard knows is here, and only its own thread touches it.
+//!
+//! The path of a PUBLISH: `receive` (here) finds the packet, `publish.rs` checks it, `route.rs` finds who wants it,
+//! `deliver.rs` puts it into outboxes.
+
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use foldhash::fast::RandomState;
+use mqtt::{Direction, Frame, Packet, PacketType, ReasonCode, Version};
+
+use super::connection::{Closing, Connection, NO_SESSION, Phase, Rate};
+use super::cross::Links;
+use super::deliver::Delivery;
+use super::directory::Directory;
+use super::retained::Retained;
+use super::subscribe::AwaitedSubAck;
+use super::timers::{Table, Timer, Wheel};
+use super::tree::SubscriptionTree;
+use crate::config::{Limits, ListenerConfig};
+use crate::hooks::{Authentication, Client, Hooks, Interest, Peer};
+use crate::metrics::{Metric, ShardMetrics};
+use crate::scram::{Credential, Decoy};
+
+/// A listener as all shards see it.
+pub(crate) struct ListenerState {
+    pub(crate) config: ListenerConfig,
+    pub(crate) connections: AtomicU64,
+}
+
+/// Checks a password against a credential, away from the shard: it takes milliseconds by design.
+pub(crate) type PasswordCheck = Box<dyn Fn(Credential, Vec<u8>) -> Authentication>;
+
+/// What all shards of a node share.
+pub(crate) struct Node {
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) listeners: Vec<ListenerState>,
+    pub(crate) users: HashMap<String, Credential, RandomState>,
+    pub(crate) decoy: Decoy,
+    pub(crate) directory: Directory,
+    pub(crate) retained: Retained,
+    pub(crate) server_reference: Option<String>,
+    pub(crate) metrics: Vec<Arc<ShardMetrics>>,
+    pub(crate) started_ms: u64,
+}
+
+/// What the owner of a connection's socket is to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Go on reading.
+    Continue,
+    /// Do not read for so many milliseconds, then ask again with [`Shard::resume`].
+    Pause(u64),
+    /// Do not read until [`Shard::resume`] is called for the connection (an authentication is under way).
+    Wait,
+    /// Take the connection to another shard with [`Shard::hand_over`].
+    HandOver(u16),
+    /// Write out what is in the outbox, then close.
+    Close,
+}
+
+pub(crate) struct Shard {
+    pub(crate) id: u16,
+    pub(crate) shards: u16,
+    pub(crate) node: Arc<Node>,
+    pub(crate) tree: SubscriptionTree,
+    pub(crate) delivery: Delivery,
+    pub(crate) links: Links,
+    pub(crate) wheel: Wheel,
+    pub(crate) timers: Table,
+    /// Sessions of this shard by client id.
+    pub(crate) by_client_id: HashMap<Arc<str>, u32, RandomState>,
+    pub(crate) awaited: VecDeque<AwaitedSubAck>,
+    pub(crate) check_password: PasswordCheck,
+    /// Authentications started during the current call, for the owner of the sockets to await.
+    pub(crate) authentications: Vec<(u32, u32, Authentication)>,
+    /// Connections that were closed by something else than their own bytes; their owner is to be told.
+    pub(crate) closed: Vec<u32>,
+    /// Set by the owner while too much waits for another shard.
+    pub(crate) congested: bool,
+    pub(crate) stopping: bool,
+    pub(crate) delayed: u32,
+    pub(crate) scratch: Vec<u8>,
+    serial: u32,
+    due: Vec<(u32, u32)>,
+    random: u64,
+}
+
+impl Shard {
+    pub(crate) fn new(
+        id: u16,
+        shards: u16,
+        node: Arc<Node>,
+        hooks: Box<dyn Hooks>,
+        check_password: PasswordCheck,
+        now_ms: u64,
+    ) -> Self {
+        let metrics = node.metrics[usize::from(id)].clone();
+        let mut delivery = Delivery::new(metrics, node.limits.clone(), hooks);
+        delivery.now_ms = now_ms;
+        Self {
+            id,
+            shards,
+            tree: SubscriptionTree::default(),
+            delivery,
+            links: Links::new(id, shards),
+            wheel: Wheel::new(now_ms),
+            timers: Table::default(),
+            by_client_id: HashMap::default(),
+            awaited: VecDeque::new(),
+            check_password,
+            authentications: Vec::new(),
+            closed: Vec::new(),
+            congested: false,
+            stopping: false,
+            delayed: 0,
+            scratch: Vec::new(),
+            serial: 0,
+            due: Vec::new(),
+            // Any odd number does: it only spreads messages over the members of a group.
+            random: 0x9e37_79b9_7f4a_7c15 ^ (u64::from(id) << 32) ^ now_ms | 1,
+            node,
+        }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.node.limits
+    }
+
+    pub(crate) fn metrics(&self) -> &ShardMetrics {
+        &self.delivery.metrics
+    }
+
+    /// xorshift64: for spreading, not for secrets.
+    pub(crate) fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    /// Tells the shard the time; the owner calls it before everything else of a turn. `us` is a monotonic clock.
+    pub(crate) fn set_now(&mut self, now_ms: u64, us: u64) {
+        self.delivery.now_ms = now_ms;
+        self.delivery.now_us = us;
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.delivery.now_ms
+    }
+
+    /// A connection was accepted. Its slot stays taken until [`Shard::remove`].
+    pub(crate) fn open(&mut self, listener: u16, peer: Peer, common_name: Option<&str>) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        let config = &self.node.listeners[usize::from(listener)].config;
+        let max_packet = match config.max_packet_size {
+            0 => self.node.limits.max_packet_size,
+            own => own.min(self.node.limits.max_packet_size),
+        };
+        let now_ms = self.now_ms();
+        let mut connection = Connection::new(self.serial, listener, peer, max_packet, now_ms);
+        if let Some(rate) = Rate::new(config.max_message_rate, config.max_byte_rate, now_ms) {
+            connection.extra().rate = Some(rate);
+        }
+        if let Some(common_name) = common_name {
+            connection.extra().common_name = Some(common_name.into());
+        }
+        let deadline = now_ms + u64::from(config.connect_timeout_s) * 1000;
+        let at = self.delivery.connections.insert(connection) as u32;
+        self.look_at(at, deadline);
+        self.metrics().inc(Metric::Connections);
+        at
+    }
+
+    /// The client's certificate is known only after the TLS handshake.
+    pub(crate) fn set_common_name(&mut self, at: u32, common_name: &str) {
+        self.delivery.connections[at as usize].extra().common_name = Some(common_name.into());
+    }
+
+    /// Where the client really is, told by a proxy in front of it.
+    pub(crate) fn set_peer(&mut self, at: u32, peer: Peer) {
+        self.delivery.connections[at as usize].peer = peer;
+    }
+
+    /// Bytes came in.
+    pub(crate) fn receive(&mut self, at: u32, data: &[u8]) -> Flow {
+        let connection = &mut self.delivery.connections[at as usize];
+        if connection.phase == Phase::Closing {
+            return Flow::Close;
+        }
+        if connection.phase == Phase::Connected {
+            // Before that it stays the time of accept: bytes that trickle in do not buy time for CONNECT.
+            connection.last_seen_ms = self.delivery.now_ms;
+        }
+        self.delivery.metrics.add(Metric::BytesReceived, data.len() as u64);
+        if connection.phase == Phase::Authenticating {
+            return self.receive_while_authenticating(at, data);
+        }
+        if connection.partial.is_empty() {
+            let (consumed, flow) = self.process(at, data);
+            self.keep_rest(at, &data[consumed..], flow);
+            self.after(at, data.len(), flow)
+        } else {
+            connection.partial.extend_from_slice(data);
+            let taken = std::mem::take(&mut connection.partial);
+            self.process_buffer(at, taken, data.len())
+        }
+    }
+
+    /// Goes on with what was held back by a pause, an authentication or a move.
+    pub(crate) fn resume(&mut self, at: u32) -> Flow {
+        let connection = &mut self.delivery.connections[at as usize];
+        match connection.phase {
+            Phase::Closing => return Flow::Close,
+            Phase::Authenticating => return Flow::Wait,
+            Phase::AwaitConnect | Phase::Connected => {}
+        }
+        let taken = std::mem::take(&mut connection.partial);
+        self.process_buffer(at, taken, 0)
+    }
+
+    fn process_buffer(&mut self, at: u32, mut buffer: Vec<u8>, fresh: usize) -> Flow {
+        let (consumed, flow) = self.process(at, &buffer);
+        if consumed == buffer.len() || flow == Flow::Close {
+            self.delivery.pool.give(buffer);
+        } else {
+            buffer.drain(..consumed);
+            let connection = &mut self.delivery.connections[at as usize];
+            // Whatever was put there meanwhile (a packet that has to be looked at again) comes first.
+            if !connection.partial.is_empty() {
+                connection.partial.extend_from_slice(&buffer);
+            } else {
+                connection.partial = buffer;
+            }
+        }
+        self.after(at, fresh, flow)
+    }
+
+    fn keep_rest(&mut self, at: u32, rest: &[u8], flow: Flow) {
+        if rest.is_empty() || flow == Flow::Close {
+            return;
+        }
+        let connection = &mut self.delivery.connections[at as usize];
+        if connection.partial.capacity() == 0 {
+            connection.partial = self.delivery.pool.take();
+        }
+        connection.partial.extend_from_slice(rest);
+    }
+
+    /// Takes whole packets off the front of `data`; returns how many bytes they were.
+    fn process(&mut self, at: u32, data: &[u8]) -> (usize, Flow) {
+        let mut consumed = 0;
+        let max = self.delivery.connections[at as usize].max_packet_in;
+        loop {
+            let frame = match mqtt::split_frame(&data[consumed..], max) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return (consumed, Flow::Continue),
+                Err(error) => {
+                    self.refuse(at, error.into(), &data[consumed..]);
+                    return (data.len(), Flow::Close);
+                }
+            };
+            let len = frame.len;
+            self.delivery.metrics.inc(Metric::PacketsReceived);
+            let result = match self.delivery.connections[at as usize].phase {
+                Phase::Connected => self.packet(at, frame),
+                Phase::AwaitConnect => self.first_packet(at, frame, &data[consumed..consumed + len]),
+                Phase::Authenticating | Phase::Closing => return (consumed, Flow::Wait),
+            };
+            match result {
+                Ok(Flow::Continue) => consumed += len,
+                // A pause comes after the packet.
+                Ok(flow @ (Flow::Pause(_) | Flow::Wait | Flow::HandOver(_) | Flow::Close)) => {
+                    return (consumed + len, flow);
+                }
+                Err(closing) => {
+                    self.refuse(at, closing, &data[consumed..]);
+                    return (data.len(), Flow::Close);
+                }
+            }
+        }
+    }
+
+    /// Ends a connection because of what its client sent.
+    fn refuse(&mut self, at: u32, closing: Closing, packet: &[u8]) {
+        if closing.why == "protocol_error" {
+            self.metrics().inc(Metric::ProtocolErrors);
+        }
+        if self.delivery.connections[at as usize].phase == Phase::AwaitConnect {
+            self.refuse_connect(at, closing, packet);
+        } else {
+            self.close(at, closing);
+        }
+    }
+
+    /// What follows each call that may have changed other connections.
+    fn after(&mut self, at: u32, bytes: usize, flow: Flow) -> Flow {
+        self.close_doomed();
+        if self.delivery.connections[at as usize].phase == Phase::Closing {
+            return Flow::Close;
+        }
+        if flow != Flow::Continue {
+            return flow;
+        }
+        let now_ms = self.now_ms();
+        let connection = &mut self.delivery.connections[at as usize];
+        if let Some(extra) = &mut connection.extra
+            && let Some(rate) = &mut extra.rate
+        {
+            let wait_ms = rate.take(bytes, now_ms);
+            if wait_ms > 0 {
+                self.metrics().inc(Metric::PausedPublishers);
+                return Flow::Pause(wait_ms.min(60_000));
+            }
+        }
+        Flow::Continue
+    }
+
+    /// A publisher waits while the node is saturated; asked after each PUBLISH.
+    #[inline]
+    pub(crate) fn flow_after_publish(&self) -> Flow {
+        let limit = self.node.limits.max_buffered_bytes_per_shard as usize;
+        if self.congested || self.delivery.buffered_bytes > limit {
+            self.delivery.metrics.inc(Metric::PausedPublishers);
+            return Flow::Pause(1);
+        }
+        Flow::Continue
+    }
+
+    #[inline]
+    fn packet(&mut self, at: u32, frame: Frame<'_>) -> Result<Flow, Closing> {
+        let version = self.delivery.connections[at as usize].version;
+        match frame.first_byte >> 4 {
+            kind if kind == PacketType::Publish as u8 => {
+                return self.publish(at, frame.first_byte, frame.body);
+            }
+            kind if kind == PacketType::PingReq as u8 && frame.body.is_empty() => {
+                self.ping(at);
+                return Ok(Flow::Continue);
+            }
+            _ => {}
+        }
+        match Packet::decode(frame, version, Direction::FromClient)? {
+            Packet::PubAck(ack) => self.puback(at, &ack),
+            Packet::PubRec(ack) => self.pubrec(at, &ack),
+            Packet::PubRel(ack) => self.pubrel(at, &ack),
+            Packet::PubComp(ack) => self.pubcomp(at, &ack),
+            Packet::Subscribe(subscribe) => self.subscribe(at, &subscribe)?,
+            Packet::Unsubscribe(unsubscribe) => self.unsubscribe(at, &unsubscribe)?,
+            Packet::PingReq => self.ping(at),
+            Packet::Disconnect(disconnect) => return self.disconnect(at, &disconnect),
+            Packet::Auth(auth) => self.reauthenticate(at, &auth)?,
+            Packet::Connect(_) => {
+                // A second CONNECT is a protocol error [MQTT-3.1.0-2].
+                return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                    .with_detail("CONNECT was sent a second time"));
+            }
+            _ => {
+                return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                    .with_detail("this packet is for servers to send"));
+            }
+        }
+        Ok(Flow::Continue)
+    }
+
+    fn ping(&mut self, at: u32) {
+        self.delivery.write(at, |out| Packet::PingResp.encode(Version::V311, out));
+        if self.delivery.interest.contains(Interest::PING) {
+            let session = &self.delivery.sessions[self.session_of(at) as usize];
+            let client = super::deliver::client_of(session, &self.delivery.connections);
+            self.delivery.hooks.ping(&client);
+        }
+    }
+
+    /// The session of a connection in phase `Connected`.
+    #[inline]
+    pub(crate) fn session_of(&self, at: u32) -> u32 {
+        let session = self.delivery.connections[at as usize].session;
+        debug_assert_ne!(session, NO_SESSION);
+        session
+    }
+
+    pub(crate) fn with_client<R>(
+        &mut self,
+        session: u32,
+        call: impl FnOnce(&mut dyn Hooks, &Client<'_>) -> R,
+    ) -> R {
+        let delivery = &mut self.delivery;
+        let session = &delivery.sessions[session as usize];
+        let client = super::deliver::client_of(session, &delivery.connections);
+        call(&mut *delivery.hooks, &client)
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&mut self) {
+        let now_ms = self.now_ms();
+        let mut due = std::mem::take(&mut self.due);
+        self.wheel.advance(now_ms, &mut due);
+        for (at, serial) in due.drain(..) {
+            self.check_silence(at, serial);
+        }
+        self.due = due;
+        while let Some(timer) = self.timers.pop_due(now_ms) {
+            match timer {
+                Timer::SessionExpiry(session) => {
+                    self.delivery.sessions[session as usize].expiry_timer = None;
+                    self.end_session(session);
+                }
+                Timer::Will(session) => {
+                    self.delivery.sessions[session as usize].will_timer = None;
+                    self.publish_will(session);
+                }
+                Timer::Delayed(message) => {
+                    self.delayed -= 1;
+                    self.delivery.metrics.sub(Metric::DelayedMessages, 1);
+                    self.publish_internal(&message.view());
+                }
+            }
+        }
+        self.close_doomed();
+    }
+
+    /// Looks at a silent connection again at a time; earlier if that is further away than the wheel turns.
+    pub(crate) fn look_at(&mut self, at: u32, when_ms: u64) {
+        let when_ms = when_ms.min(self.now_ms() + Wheel::REACH_MS);
+        let connection = &mut self.delivery.connections[at as usize];
+        connection.look_at_ms = when_ms;
+        self.wheel.schedule(at, connection.serial, when_ms);
+    }
+
+    fn check_silence(&mut self, at: u32, serial: u32) {
+        let now_ms = self.now_ms();
+        let Some(connection) = self.delivery.connections.get(at as usize) else { return };
+        // An entry may be of an earlier connection in this slot, or of an earlier plan for this one.
+        if connection.serial != serial || now_ms < connection.look_at_ms {
+            return;
+        }
+        let deadline = match connection.phase {
+            Phase::Closing => return,
+            Phase::AwaitConnect | Phase::Authenticating => {
+                let listener = &self.node.listeners[usize::from(connection.listener)].config;
+                Some(connection.last_seen_ms + u64::from(listener.connect_timeout_s) * 1000)
+            }
+            Phase::Connected => connection.keep_alive_deadline_ms(),
+        };
+        match deadline {
+            Some(deadline) if deadline > now_ms => self.look_at(at, deadline),
+            Some(_) if connection.phase == Phase::Connected => {
+                self.metrics().inc(Metric::KeepAliveTimeouts);
+                let why = Closing::new(ReasonCode::KEEP_ALIVE_TIMEOUT, "keep_alive_timeout");
+                self.close(at, why);
+            }
+            Some(_) => {
+                self.metrics().inc(Metric::ConnectionsRefusedTimeout);
+                self.close(at, Closing::silent("connect_timeout"));
+            }
+            None => {}
+        }
+    }
+}

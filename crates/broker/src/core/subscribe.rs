@@ -1,0 +1,415 @@
+//! SUBSCRIBE and UNSUBSCRIBE: into the tree, out to the other shards, and only then SUBACK.
+//!
+//! A SUBACK waits until every shard has the filter, so that a message published after it always arrives. What shards
+//! have confirmed is one number each, since words between two shards keep their order.
+
+use mqtt::{
+    FilterKind, Packet, Properties, PropertiesBuf, Property, ReasonCode, SubAck, Subscribe,
+    SubscribeFilter, UnsubAck, Unsubscribe,
+};
+use std::rc::Rc;
+
+use super::connection::{Closing, PendingRetained, Phase};
+use super::cross::Said;
+use super::shard::Shard;
+use super::shared::RemoteMembers;
+use super::sublist::Subscriber;
+use super::tree::{FilterId, GroupId, NO_GROUP, QUEUE_GROUP, filed_under};
+use crate::hooks::{Action, Authorization, Interest};
+use crate::metrics::Metric;
+
+/// A SUBACK that waits for the other shards.
+pub(crate) struct AwaitedSubAck {
+    sequence: u64,
+    connection: u32,
+    serial: u32,
+    packet: Vec<u8>,
+    /// Subscriptions that get retained messages, with their filter.
+    retained: Vec<(Rc<str>, Subscriber)>,
+}
+
+/// What came of one filter of a SUBSCRIBE.
+struct Outcome {
+    code: ReasonCode,
+    detail: Option<String>,
+    sequence: u64,
+    retained: Option<(Rc<str>, Subscriber)>,
+}
+
+impl Outcome {
+    fn refused(code: ReasonCode, detail: impl Into<String>) -> Self {
+        Self { code, detail: Some(detail.into()), sequence: 0, retained: None }
+    }
+}
+
+impl Shard {
+    pub(crate) fn subscribe(&mut self, at: u32, subscribe: &Subscribe<'_>) -> Result<(), Closing> {
+        let session = self.session_of(at);
+        let identifier = subscribe.properties.subscription_identifiers().next().unwrap_or(0);
+        let mut codes = Vec::with_capacity(subscribe.filters.len());
+        let mut sequence = 0;
+        let mut retained = Vec::new();
+        let mut detail = None;
+        for filter in subscribe.filters.iter() {
+            let outcome = self.subscribe_one(session, &filter, identifier)?;
+            codes.push(self.suback_code(at, outcome.code));
+            sequence = sequence.max(outcome.sequence);
+            retained.extend(outcome.retained);
+            detail = detail.or(outcome.detail);
+        }
+        let connection = &self.delivery.connections[at as usize];
+        let mut properties = PropertiesBuf::new();
+        if let Some(detail) = &detail
+            && connection.version == mqtt::Version::V5
+            && connection.problem_information
+            && self.limits().reason_strings
+        {
+            properties.push(Property::ReasonString(detail));
+        }
+        let suback = SubAck {
+            packet_id: subscribe.packet_id,
+            properties: properties.as_properties(),
+            codes: &codes,
+        };
+        let mut packet = Vec::new();
+        Packet::SubAck(suback).encode(connection.version, &mut packet);
+        let awaited = AwaitedSubAck {
+            sequence,
+            connection: at,
+            serial: connection.serial,
+            packet,
+            retained,
+        };
+        // SUBACKs of one client keep their order.
+        if self.links.is_applied(sequence)
+            && !self.awaited.iter().any(|earlier| earlier.connection == at)
+        {
+            self.answer(awaited);
+        } else {
+            self.awaited.push_back(awaited);
+        }
+        Ok(())
+    }
+
+    /// 3.1.1 knows one failure code, 3.1 none at all but the client still learns that it failed.
+    fn suback_code(&self, at: u32, code: ReasonCode) -> u8 {
+        let is_v5 = self.delivery.connections[at as usize].version == mqtt::Version::V5;
+        if code.is_error() && !is_v5 { ReasonCode::UNSPECIFIED_ERROR.0 } else { code.0 }
+    }
+
+    fn subscribe_one(
+        &mut self,
+        session_at: u32,
+        filter: &SubscribeFilter<'_>,
+        identifier: u32,
+    ) -> Result<Outcome, Closing> {
+        let limits = self.node.limits.clone();
+        let kind = match mqtt::parse_filter(filter.filter, &self.topic_limits()) {
+            Ok(kind) => kind,
+            Err(error) => {
+                return Ok(Outcome::refused(
+                    ReasonCode::TOPIC_FILTER_INVALID,
+                    error.to_string(),
+                ));
+            }
+        };
+        let (text, group) = filed_under(&kind);
+        if mqtt::has_wildcards(text) && !limits.wildcard_available {
+            return Ok(Outcome::refused(
+                ReasonCode::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
+                "wildcards are off here",
+            ));
+        }
+        if group.is_some() && !limits.shared_available {
+            return Ok(Outcome::refused(
+                ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
+                "shared subscriptions are off here",
+            ));
+        }
+        if group.is_some() && filter.options.no_local {
+            // [MQTT-3.8.3-4]
+            return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                .with_detail("SUBSCRIBE: no local on a shared subscription"));
+        }
+        let action = Action::Subscribe { filter: filter.filter, options: filter.options };
+        match self.is_allowed(session_at, &action) {
+            Authorization::Allow => {}
+            Authorization::Deny => {
+                return Ok(Outcome::refused(ReasonCode::NOT_AUTHORIZED, "not authorized"));
+            }
+            Authorization::Disconnect => {
+                return Err(Closing::new(ReasonCode::NOT_AUTHORIZED, "not_authorized"));
+            }
+        }
+        let session = &self.delivery.sessions[session_at as usize];
+        if session.subscriptions.len() >= limits.max_subscriptions_per_session as usize
+            && !self.has_subscription(session_at, text, group)
+        {
+            return Ok(Outcome::refused(
+                ReasonCode::QUOTA_EXCEEDED,
+                format!("a session may hold {} subscriptions", limits.max_subscriptions_per_session),
+            ));
+        }
+        if let FilterKind::Exclusive { topic } = kind {
+            if !limits.exclusive_available {
+                return Ok(Outcome::refused(
+                    ReasonCode::TOPIC_FILTER_INVALID,
+                    "$exclusive is off here",
+                ));
+            }
+            let client_id = session.client_id.clone();
+            if !self.node.directory.claim_exclusive(topic, &client_id) {
+                return Ok(Outcome::refused(
+                    ReasonCode::QUOTA_EXCEEDED,
+                    "another client has this topic to itself",
+                ));
+            }
+        }
+        let mut options = filter.options;
+        options.qos = options.qos.min(mqtt::QoS::try_from(limits.max_qos).unwrap_or(options.qos));
+        let subscriber = Subscriber { session: session_at, identifier, options };
+        Ok(self.file(text, group, subscriber, filter.filter))
+    }
+
+    fn has_subscription(&self, session: u32, text: &str, group: Option<&str>) -> bool {
+        let Some(filter) = self.tree.find(text) else { return false };
+        let group = match group {
+            None => NO_GROUP,
+            Some(name) => match self.tree.find_group(filter, name) {
+                Some(group) => group,
+                None => return false,
+            },
+        };
+        let subscriptions = &self.delivery.sessions[session as usize].subscriptions;
+        subscriptions.binary_search(&(filter, group)).is_ok()
+    }
+
+    /// Puts a subscription into the tree and, if it is the first of its kind here, tells the other shards.
+    fn file(&mut self, text: &str, group: Option<&str>, subscriber: Subscriber, as_written: &str) -> Outcome {
+        let filter = self.tree.find_or_insert(text);
+        let (group_id, is_new, sequence) = match group {
+            None => {
+                let first = self.tree.filter(filter).subscribers.is_empty();
+                let is_new = self.tree.subscribe(filter, subscriber);
+                if first {
+                    self.announce_interest(filter, true);
+                }
+                (NO_GROUP, is_new, self.tree.filter(filter).announced)
+            }
+            Some(name) => {
+                let group = self.tree.find_or_insert_group(filter, name);
+                let is_new = self.tree.group_mut(group).join(subscriber);
+                if is_new {
+                    self.announce_members(group);
+                }
+                (group, is_new, self.tree.group(group).announced)
+            }
+        };
+        let session = &mut self.delivery.sessions[subscriber.session as usize];
+        if let Err(place) = session.subscriptions.binary_search(&(filter, group_id)) {
+            session.subscriptions.insert(place, (filter, group_id));
+            self.metrics().inc(Metric::Subscriptions);
+        }
+        if self.delivery.interest.contains(Interest::SUBSCRIBE) {
+            self.with_client(subscriber.session, |hooks, client| {
+                hooks.subscribed(client, as_written, subscriber.options);
+            });
+        }
+        // Retained messages: never for shared subscriptions; else by retain handling [MQTT-3.3.1-9 to 3.3.1-11].
+        let wants_retained = group.is_none()
+            && match subscriber.options.retain_handling {
+                0 => true,
+                1 => is_new,
+                _ => false,
+            };
+        Outcome {
+            code: ReasonCode(subscriber.options.qos as u8),
+            detail: None,
+            sequence,
+            retained: wants_retained.then(|| (self.tree.filter(filter).text.clone(), subscriber)),
+        }
+    }
+
+    fn announce_interest(&mut self, filter: FilterId, wanted: bool) {
+        if self.shards == 1 {
+            return;
+        }
+        let text = self.tree.filter(filter).text.clone();
+        let sequence = self.links.announce(|sequence| Said::Interest {
+            filter: (&*text).into(),
+            wanted,
+            sequence,
+        });
+        self.tree.filter_mut(filter).announced = sequence;
+    }
+
+    fn announce_members(&mut self, group_id: GroupId) {
+        if self.shards == 1 {
+            return;
+        }
+        let group = self.tree.group(group_id);
+        let (online, total) = (group.local_online() as u32, group.local_len() as u32);
+        let text = self.tree.filter(group.filter).text.clone();
+        let name = group.name.clone();
+        let sequence = self.links.announce(|sequence| Said::Members {
+            filter: (&*text).into(),
+            group: (&*name).into(),
+            online,
+            total,
+            sequence,
+        });
+        self.tree.group_mut(group_id).announced = sequence;
+    }
+
+    /// Sends a SUBACK, and behind it the retained messages its subscriptions ask for.
+    fn answer(&mut self, awaited: AwaitedSubAck) {
+        let at = awaited.connection;
+        let Some(connection) = self.delivery.connections.get(at as usize) else { return };
+        if connection.serial != awaited.serial || connection.phase != Phase::Connected {
+            return;
+        }
+        let session = connection.session;
+        self.delivery.write(at, |out| out.extend_from_slice(&awaited.packet));
+        let now_ms = self.now_ms();
+        let mut any = false;
+        for (filter, subscriber) in awaited.retained {
+            let found = self.node.retained.matching(&filter, now_ms);
+            any |= !found.is_empty();
+            if found.is_empty() {
+                continue;
+            }
+            let retained = &mut self.delivery.connections[at as usize].extra().retained;
+            retained.extend(found.into_iter().map(|message| PendingRetained { message, subscriber }));
+        }
+        if any {
+            self.delivery.pump(session);
+        }
+    }
+
+    /// Another shard has confirmed what it was told.
+    pub(crate) fn applied(&mut self, shard: u16, sequence: u64) {
+        self.links.applied_by(shard, sequence);
+        while let Some(first) = self.awaited.front()
+            && self.links.is_applied(first.sequence)
+        {
+            if let Some(awaited) = self.awaited.pop_front() {
+                self.answer(awaited);
+            }
+        }
+    }
+
+    pub(crate) fn unsubscribe(&mut self, at: u32, unsubscribe: &Unsubscribe<'_>) -> Result<(), Closing> {
+        let session = self.session_of(at);
+        let mut codes = Vec::with_capacity(unsubscribe.filters.len());
+        for filter in unsubscribe.filters.iter() {
+            codes.push(self.unsubscribe_one(session, filter).0);
+        }
+        let unsuback =
+            UnsubAck { packet_id: unsubscribe.packet_id, properties: Properties::EMPTY, codes: &codes };
+        let version = self.delivery.connections[at as usize].version;
+        self.delivery.write(at, |out| Packet::UnsubAck(unsuback).encode(version, out));
+        Ok(())
+    }
+
+    fn unsubscribe_one(&mut self, session: u32, as_written: &str) -> ReasonCode {
+        let Ok(kind) = mqtt::parse_filter(as_written, &self.topic_limits()) else {
+            return ReasonCode::TOPIC_FILTER_INVALID;
+        };
+        let (text, group) = filed_under(&kind);
+        let Some(filter) = self.tree.find(text) else { return ReasonCode::NO_SUBSCRIPTION_EXISTED };
+        let group = match group {
+            None => NO_GROUP,
+            Some(name) => match self.tree.find_group(filter, name) {
+                Some(group) => group,
+                None => return ReasonCode::NO_SUBSCRIPTION_EXISTED,
+            },
+        };
+        let subscriptions = &mut self.delivery.sessions[session as usize].subscriptions;
+        let Ok(place) = subscriptions.binary_search(&(filter, group)) else {
+            return ReasonCode::NO_SUBSCRIPTION_EXISTED;
+        };
+        subscriptions.remove(place);
+        if matches!(kind, FilterKind::Exclusive { .. } | FilterKind::Plain(_)) {
+            let client_id = self.delivery.sessions[session as usize].client_id.clone();
+            self.node.directory.release_exclusive(text, &client_id);
+        }
+        self.unfile(session, filter, group);
+        if self.delivery.interest.contains(Interest::UNSUBSCRIBE) {
+            self.with_client(session, |hooks, client| hooks.unsubscribed(client, as_written));
+        }
+        ReasonCode::SUCCESS
+    }
+
+    /// Takes a subscription out of the tree; the session's own list is the caller's business.
+    pub(crate) fn unfile(&mut self, session: u32, filter: FilterId, group: GroupId) {
+        self.metrics().sub(Metric::Subscriptions, 1);
+        if group == NO_GROUP {
+            self.tree.unsubscribe(filter, session);
+            if self.tree.filter(filter).subscribers.is_empty() {
+                self.announce_interest(filter, false);
+                self.tree.remove_if_unused(filter);
+            }
+        } else {
+            self.tree.group_mut(group).leave(session);
+            self.announce_members(group);
+            self.tree.remove_group_if_unused(group);
+        }
+    }
+
+    /// A session came or went: its groups prefer members that are there.
+    pub(crate) fn set_group_presence(&mut self, session: u32, online: bool) {
+        let groups: Vec<GroupId> = self.delivery.sessions[session as usize]
+            .subscriptions
+            .iter()
+            .filter_map(|&(_, group)| (group != NO_GROUP).then_some(group))
+            .collect();
+        for group in groups {
+            self.tree.group_mut(group).set_online(session, online);
+            self.announce_members(group);
+        }
+    }
+
+    /// Takes in what another shard said.
+    pub(crate) fn hear(&mut self, from: u16, said: Vec<Said>) {
+        let mut to_confirm = 0;
+        for said in said {
+            match said {
+                Said::Messages(batch) => self.deliver_batch(&batch),
+                Said::Interest { filter, wanted, sequence } => {
+                    to_confirm = sequence;
+                    if wanted {
+                        let filter = self.tree.find_or_insert(&filter);
+                        self.tree.set_remote(filter, from, true);
+                    } else if let Some(filter) = self.tree.find(&filter) {
+                        self.tree.set_remote(filter, from, false);
+                        self.tree.remove_if_unused(filter);
+                    }
+                }
+                Said::Members { filter, group, online, total, sequence } => {
+                    to_confirm = sequence;
+                    let filter = self.tree.find_or_insert(&filter);
+                    let group = self.tree.find_or_insert_group(filter, &group);
+                    let members = RemoteMembers { shard: from, online, total };
+                    self.tree.group_mut(group).set_remote(members);
+                    self.tree.remove_group_if_unused(group);
+                }
+                Said::Applied { sequence } => self.applied(from, sequence),
+            }
+        }
+        if to_confirm > 0 {
+            self.links.say(from, Said::Applied { sequence: to_confirm });
+        }
+    }
+
+    /// A subscription as its client wrote it.
+    pub(crate) fn written_filter(&self, filter: FilterId, group: GroupId) -> String {
+        let text = &self.tree.filter(filter).text;
+        if group == NO_GROUP {
+            return text.to_string();
+        }
+        match &*self.tree.group(group).name {
+            QUEUE_GROUP => format!("$queue/{text}"),
+            name => format!("$share/{name}/{text}"),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The clocks of a shard: a wheel for connections (keep-alive, connect time-out), of which there are many and
+//! which are rarely due, and an ordered table for what happens at a time of its own (session expiry, delayed wills
+//! and messages).
+
+use std::collections::BTreeMap;
+
+use super::message::Message;
+use super::session::TimerKey;
+
+pub(crate) const TICK_MS: u64 = 250;
+const SLOTS: usize = 1024;
+
+/// Each connection stands in at most one slot; an entry that fires early is put back further on by its owner.
+pub(crate) struct Wheel {
+    slots: Vec<Vec<(u32, u32)>>,
+    /// Ticks since the epoch that are done.
+    at_tick: u64,
+}
+
+impl Wheel {
+    /// How far ahead an entry may lie.
+    pub(crate) const REACH_MS: u64 = TICK_MS * (SLOTS as u64 - 2);
+
+    pub(crate) fn new(now_ms: u64) -> Self {
+        Self { slots: (0..SLOTS).map(|_| Vec::new()).collect(), at_tick: now_ms / TICK_MS }
+    }
+
+    /// `at_ms` may lie at most `REACH_MS` ahead.
+    pub(crate) fn schedule(&mut self, connection: u32, serial: u32, at_ms: u64) {
+        let tick = (at_ms / TICK_MS + 1).clamp(self.at_tick + 1, self.at_tick + SLOTS as u64 - 1);
+        self.slots[tick as usize % SLOTS].push((connection, serial));
+    }
+
+    /// Moves the entries due until `now_ms` into `due`.
+    pub(crate) fn advance(&mut self, now_ms: u64, due: &mut Vec<(u32, u32)>) {
+        let target = now_ms / TICK_MS;
+        while self.at_tick < target {
+            self.at_tick += 1;
+            let slot = &mut self.slots[self.at_tick as usize % SLOTS];
+            due.append(slot);
+            slot.shrink_to(64);
+        }
+    }
+}
+
+pub(crate) enum Timer {
+    /// The session has been away for as long as it may.
+    SessionExpiry(u32),
+    /// The will of a session that is away is due.
+    Will(u32),
+    /// A message published to `$delayed/...`.
+    Delayed(Box<Message>),
+}
+
+#[derive(Default)]
+pub(crate) struct Table {
+    timers: BTreeMap<TimerKey, Timer>,
+    sequence: u64,
+}
+
+impl Table {
+    pub(crate) fn add(&mut self, at_ms: u64, timer: Timer) -> TimerKey {
+        self.sequence += 1;
+        let key = (at_ms, self.sequence);
+        self.timers.insert(key, timer);
+        key
+    }
+
+    pub(crate) fn cancel(&mut self, key: TimerKey) {
+        self.timers.remove(&key);
+    }
+
+    pub(crate) fn pop_due(&mut self, now_ms: u64) -> Option<Timer> {
+        let entry = self.timers.first_entry()?;
+        (entry.key().0 <= now_ms).then(|| entry.remove())
+    }
+}

@@ -1,0 +1,495 @@
+//! The subscription tree of one shard: which of its sessions, and which other shards, want a topic.
+//!
+//! Every filter anybody on the node subscribes to has one [`Filter`] entry. Filters without wildcards are found
+//! by one hash look-up of the whole topic; filters with wildcards stand in a trie by level. Results are kept in a
+//! bounded cache by topic, since most publishers repeat theirs.
+//!
+//! Invariants:
+//! - a filter exists exactly as long as it has a subscriber here, a group member anywhere, or a bit of another shard;
+//! - a trie node exists exactly as long as a wildcard filter ends at or below it;
+//! - a cache entry is valid if its `generation` is the tree's: filters with wildcards that come or go, and changes
+//!   under merged results, advance the generation; a filter without wildcards that comes or goes only removes its
+//!   own topic's entry.
+
+use foldhash::fast::RandomState;
+use hashbrown::{HashMap, HashTable};
+use slab::Slab;
+use std::hash::BuildHasher;
+use std::rc::Rc;
+
+use super::shared::Group;
+use super::sublist::{SubList, Subscriber};
+use mqtt::{FilterKind, SubscriptionOptions};
+
+pub(crate) type FilterId = u32;
+pub(crate) type GroupId = u32;
+pub(crate) const NO_GROUP: GroupId = u32::MAX;
+const NONE: u32 = u32::MAX;
+
+/// Topics whose result is kept.
+const CACHE_TOPICS: usize = 32 * 1024;
+/// Merged targets over all kept results; keeps many topics times many overlapping subscribers bounded.
+const CACHE_TARGETS: usize = 1 << 20;
+
+pub(crate) struct Filter {
+    pub(crate) text: Rc<str>,
+    pub(crate) subscribers: SubList,
+    pub(crate) groups: Vec<GroupId>,
+    /// Other shards with a plain subscriber, one bit each.
+    pub(crate) remote: u64,
+    /// Sequence number of the last announcement of this shard's own bit to the others.
+    pub(crate) announced: u64,
+}
+
+/// One session a message goes to, after overlapping subscriptions have been merged.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) subscriber: Subscriber,
+    /// Identifiers beyond the one in `subscriber`.
+    pub(crate) more_ids: Option<Rc<[u32]>>,
+}
+
+/// The sessions of this shard that get a message.
+pub(crate) enum Locals {
+    None,
+    /// Exactly one filter with local subscribers matches: its list is used as it stands.
+    One(FilterId),
+    /// Several do: merged, so that a session gets the message once.
+    Merged(Box<[Target]>),
+}
+
+pub(crate) struct MatchSet {
+    pub(crate) locals: Locals,
+    pub(crate) groups: Box<[GroupId]>,
+    pub(crate) remote: u64,
+}
+
+impl MatchSet {
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self.locals, Locals::None) && self.groups.is_empty() && self.remote == 0
+    }
+
+    fn targets(&self) -> usize {
+        1 + match &self.locals {
+            Locals::Merged(targets) => targets.len(),
+            _ => 0,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Node {
+    children: HashMap<Box<str>, u32, RandomState>,
+    plus: Option<u32>,
+    /// The filter that ends here, and the one that ends here with a further `#`.
+    filter: Option<FilterId>,
+    hash_filter: Option<FilterId>,
+}
+
+impl Node {
+    fn is_empty(&self) -> bool {
+        self.children.is_empty()
+            && self.plus.is_none()
+            && self.filter.is_none()
+            && self.hash_filter.is_none()
+    }
+}
+
+struct Cached {
+    topic: Box<str>,
+    generation: u64,
+    set: MatchSet,
+}
+
+pub(crate) struct SubscriptionTree {
+    pub(crate) filters: Slab<Filter>,
+    pub(crate) groups: Slab<Group>,
+    by_text: HashTable<FilterId>,
+    nodes: Slab<Node>,
+    wildcard_filters: usize,
+    hasher: RandomState,
+    cache: HashTable<Cached>,
+    cached_targets: usize,
+    generation: u64,
+    /// Hashes of topics missed lately: a topic is kept on its second miss, so that a stream of topics that never
+    /// repeat does not pay for being remembered.
+    missed: Box<[u32]>,
+    /// The result of a match that is not kept.
+    unkept: MatchSet,
+    found: Vec<FilterId>,
+    pending: Vec<(u32, u32)>,
+}
+
+impl Default for SubscriptionTree {
+    fn default() -> Self {
+        let mut nodes = Slab::new();
+        nodes.insert(Node::default());
+        Self {
+            filters: Slab::new(),
+            groups: Slab::new(),
+            by_text: HashTable::new(),
+            nodes,
+            wildcard_filters: 0,
+            hasher: RandomState::default(),
+            cache: HashTable::new(),
+            cached_targets: 0,
+            generation: 0,
+            missed: vec![0; 4096].into_boxed_slice(),
+            unkept: MatchSet { locals: Locals::None, groups: Box::default(), remote: 0 },
+            found: Vec::new(),
+            pending: Vec::new(),
+        }
+    }
+}
+
+impl SubscriptionTree {
+    pub(crate) fn find(&self, text: &str) -> Option<FilterId> {
+        let filters = &self.filters;
+        self.by_text
+            .find(self.hasher.hash_one(text), |&id| *filters[id as usize].text == *text)
+            .copied()
+    }
+
+    pub(crate) fn filter(&self, id: FilterId) -> &Filter {
+        &self.filters[id as usize]
+    }
+
+    pub(crate) fn filter_mut(&mut self, id: FilterId) -> &mut Filter {
+        &mut self.filters[id as usize]
+    }
+
+    pub(crate) fn group(&self, id: GroupId) -> &Group {
+        &self.groups[id as usize]
+    }
+
+    pub(crate) fn group_mut(&mut self, id: GroupId) -> &mut Group {
+        &mut self.groups[id as usize]
+    }
+
+    /// The entry of `text`, made if there is none. A caller that made it must add something to it.
+    pub(crate) fn find_or_insert(&mut self, text: &str) -> FilterId {
+        if let Some(id) = self.find(text) {
+            return id;
+        }
+        let id = self.filters.insert(Filter {
+            text: text.into(),
+            subscribers: SubList::default(),
+            groups: Vec::new(),
+            remote: 0,
+            announced: 0,
+        }) as FilterId;
+        let (filters, hasher) = (&self.filters, &self.hasher);
+        self.by_text.insert_unique(hasher.hash_one(text), id, |&id| {
+            hasher.hash_one(&*filters[id as usize].text)
+        });
+        if mqtt::has_wildcards(text) {
+            self.insert_wildcard(text, id);
+        } else {
+            self.forget_topic(text);
+        }
+        id
+    }
+
+    /// Removes the entry if nobody needs it any more.
+    pub(crate) fn remove_if_unused(&mut self, id: FilterId) {
+        let filter = &self.filters[id as usize];
+        if !filter.subscribers.is_empty() || !filter.groups.is_empty() || filter.remote != 0 {
+            return;
+        }
+        let text = filter.text.clone();
+        if let Ok(entry) = self.by_text.find_entry(self.hasher.hash_one(&*text), |&other| other == id)
+        {
+            entry.remove();
+        }
+        if mqtt::has_wildcards(&text) {
+            self.remove_wildcard(&text);
+        } else {
+            self.forget_topic(&text);
+        }
+        self.filters.remove(id as usize);
+    }
+
+    /// Adds or replaces the plain subscription of a session; returns whether it is new.
+    pub(crate) fn subscribe(&mut self, id: FilterId, subscriber: Subscriber) -> bool {
+        let is_new = self.filters[id as usize].subscribers.insert(subscriber);
+        self.changed_under(id);
+        is_new
+    }
+
+    pub(crate) fn unsubscribe(&mut self, id: FilterId, session: u32) -> bool {
+        let removed = self.filters[id as usize].subscribers.remove(session).is_some();
+        self.changed_under(id);
+        removed
+    }
+
+    pub(crate) fn set_remote(&mut self, id: FilterId, shard: u16, wanted: bool) {
+        let filter = &mut self.filters[id as usize];
+        if wanted {
+            filter.remote |= 1 << shard;
+        } else {
+            filter.remote &= !(1 << shard);
+        }
+        self.changed_under(id);
+    }
+
+    /// The group `name` of a filter, if it has one.
+    pub(crate) fn find_group(&self, id: FilterId, name: &str) -> Option<GroupId> {
+        let groups = &self.filters[id as usize].groups;
+        groups.iter().copied().find(|&g| *self.groups[g as usize].name == *name)
+    }
+
+    pub(crate) fn find_or_insert_group(&mut self, id: FilterId, name: &str) -> GroupId {
+        if let Some(group) = self.find_group(id, name) {
+            return group;
+        }
+        let group = self.groups.insert(Group::new(name, id)) as GroupId;
+        self.filters[id as usize].groups.push(group);
+        self.changed_under(id);
+        group
+    }
+
+    /// Removes a group without members, and its filter if that was all.
+    pub(crate) fn remove_group_if_unused(&mut self, group: GroupId) {
+        if !self.groups[group as usize].is_empty() {
+            return;
+        }
+        let id = self.groups.remove(group as usize).filter;
+        self.filters[id as usize].groups.retain(|&g| g != group);
+        self.changed_under(id);
+        self.remove_if_unused(id);
+    }
+
+    /// Results that were computed from this filter's content, not only its existence, are no longer true.
+    fn changed_under(&mut self, id: FilterId) {
+        let text = &self.filters[id as usize].text;
+        if mqtt::has_wildcards(text) {
+            self.generation += 1;
+        } else {
+            let text = text.clone();
+            self.forget_topic(&text);
+        }
+    }
+
+    fn forget_topic(&mut self, topic: &str) {
+        let hash = self.hasher.hash_one(topic);
+        if let Ok(entry) = self.cache.find_entry(hash, |cached| *cached.topic == *topic) {
+            self.cached_targets -= entry.remove().0.set.targets();
+        }
+    }
+
+    fn insert_wildcard(&mut self, text: &str, id: FilterId) {
+        let mut at = 0;
+        let mut ends_with_hash = false;
+        for level in mqtt::levels(text) {
+            at = match level {
+                "#" => {
+                    ends_with_hash = true;
+                    break;
+                }
+                "+" => match self.nodes[at].plus {
+                    Some(next) => next as usize,
+                    None => {
+                        let next = self.nodes.insert(Node::default());
+                        self.nodes[at].plus = Some(next as u32);
+                        next
+                    }
+                },
+                name => match self.nodes[at].children.get(name) {
+                    Some(&next) => next as usize,
+                    None => {
+                        let next = self.nodes.insert(Node::default());
+                        self.nodes[at].children.insert(name.into(), next as u32);
+                        next
+                    }
+                },
+            };
+        }
+        let node = &mut self.nodes[at];
+        if ends_with_hash {
+            node.hash_filter = Some(id);
+        } else {
+            node.filter = Some(id);
+        }
+        self.wildcard_filters += 1;
+        self.generation += 1;
+    }
+
+    fn remove_wildcard(&mut self, text: &str) {
+        let mut path = Vec::new();
+        let mut at = 0;
+        let mut ends_with_hash = false;
+        for level in mqtt::levels(text) {
+            let next = match level {
+                "#" => {
+                    ends_with_hash = true;
+                    break;
+                }
+                "+" => self.nodes[at].plus,
+                name => self.nodes[at].children.get(name).copied(),
+            };
+            path.push((at, level));
+            at = next.expect("a filter in the table stands in the trie") as usize;
+        }
+        let node = &mut self.nodes[at];
+        if ends_with_hash {
+            node.hash_filter = None;
+        } else {
+            node.filter = None;
+        }
+        while self.nodes[at].is_empty() {
+            let Some((parent, level)) = path.pop() else { break };
+            self.nodes.remove(at);
+            if level == "+" {
+                self.nodes[parent].plus = None;
+            } else {
+                self.nodes[parent].children.remove(level);
+            }
+            at = parent;
+        }
+        self.wildcard_filters -= 1;
+        self.generation += 1;
+    }
+
+    /// All filters that match `topic`, in `self.found`.
+    fn collect(&mut self, topic: &str) {
+        self.found.clear();
+        if let Some(id) = self.find(topic) {
+            // Whoever publishes to a name with wildcards was refused before; this is no filter with wildcards.
+            self.found.push(id);
+        }
+        if self.wildcard_filters == 0 {
+            return;
+        }
+        // `$` topics are hidden from wildcards at the first level [MQTT-4.7.2-1].
+        let hidden = topic.starts_with('$');
+        self.pending.clear();
+        self.pending.push((0, 0));
+        // (node, byte offset of the level to match there; past the end when the topic is used up)
+        while let Some((at, offset)) = self.pending.pop() {
+            let node = &self.nodes[at as usize];
+            let is_root = at == 0;
+            if let Some(id) = node.hash_filter
+                && !(is_root && hidden)
+            {
+                self.found.push(id);
+            }
+            if offset == NONE {
+                self.found.extend(node.filter);
+                continue;
+            }
+            let rest = &topic[offset as usize..];
+            let (level, next) = match memchr::memchr(b'/', rest.as_bytes()) {
+                Some(len) => (&rest[..len], offset + len as u32 + 1),
+                None => (rest, NONE),
+            };
+            if let Some(plus) = node.plus
+                && !(is_root && hidden)
+            {
+                self.pending.push((plus, next));
+            }
+            if let Some(&child) = node.children.get(level) {
+                self.pending.push((child, next));
+            }
+        }
+    }
+
+    fn build(&self) -> MatchSet {
+        let mut remote = 0;
+        let mut groups = Vec::new();
+        let mut with_locals = Vec::new();
+        for &id in &self.found {
+            let filter = &self.filters[id as usize];
+            remote |= filter.remote;
+            groups.extend_from_slice(&filter.groups);
+            if !filter.subscribers.is_empty() {
+                with_locals.push(id);
+            }
+        }
+        let locals = match with_locals[..] {
+            [] => Locals::None,
+            [id] => Locals::One(id),
+            _ => Locals::Merged(self.merge(&with_locals)),
+        };
+        MatchSet { locals, groups: groups.into_boxed_slice(), remote }
+    }
+
+    /// One target per session: the highest QoS, every identifier, delivered if any subscription would deliver.
+    fn merge(&self, filters: &[FilterId]) -> Box<[Target]> {
+        let mut all: Vec<Subscriber> = filters
+            .iter()
+            .flat_map(|&id| self.filters[id as usize].subscribers.iter().copied())
+            .collect();
+        all.sort_by_key(|s| s.session);
+        let mut merged = Vec::with_capacity(all.len());
+        for same in all.chunk_by(|a, b| a.session == b.session) {
+            let mut subscriber = same[0];
+            let ids: Vec<u32> = same.iter().map(|s| s.identifier).filter(|&id| id != 0).collect();
+            for other in &same[1..] {
+                let (a, b) = (subscriber.options, other.options);
+                subscriber.options = SubscriptionOptions {
+                    qos: a.qos.max(b.qos),
+                    no_local: a.no_local && b.no_local,
+                    retain_as_published: a.retain_as_published || b.retain_as_published,
+                    retain_handling: a.retain_handling,
+                };
+            }
+            subscriber.identifier = ids.first().copied().unwrap_or(0);
+            let more_ids = (ids.len() > 1).then(|| ids[1..].into());
+            merged.push(Target { subscriber, more_ids });
+        }
+        merged.into_boxed_slice()
+    }
+
+    /// Who gets a message for `topic`, and the tree to look the answer's ids up in.
+    #[inline]
+    pub(crate) fn matches(&mut self, topic: &str) -> (&MatchSet, &Slab<Filter>) {
+        let hash = self.hasher.hash_one(topic);
+        let generation = self.generation;
+        let kept = |cached: &Cached| *cached.topic == *topic;
+        // Looked up twice on a hit, since a reference that leaves the function would keep the miss from changing it.
+        if self.cache.find(hash, kept).is_some_and(|c| c.generation == generation) {
+            let cached = self.cache.find(hash, kept).expect("it was there");
+            return (&cached.set, &self.filters);
+        }
+        self.match_anew(hash, topic)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn match_anew(&mut self, hash: u64, topic: &str) -> (&MatchSet, &Slab<Filter>) {
+        self.collect(topic);
+        let set = self.build();
+        let slot = &mut self.missed[hash as usize % 4096];
+        let mark = (hash >> 32) as u32 | 1;
+        let seen_before = std::mem::replace(slot, mark) == mark;
+        if !seen_before {
+            self.unkept = set;
+            return (&self.unkept, &self.filters);
+        }
+        self.forget_topic(topic);
+        if self.cache.len() >= CACHE_TOPICS || self.cached_targets + set.targets() > CACHE_TARGETS {
+            // Rare, cheap on average, and leaves no bookkeeping of ages on the hot path.
+            self.cache.clear();
+            self.cached_targets = 0;
+        }
+        self.cached_targets += set.targets();
+        let cached = Cached { topic: topic.into(), generation: self.generation, set };
+        let hasher = &self.hasher;
+        let entry =
+            self.cache.insert_unique(hash, cached, |cached| hasher.hash_one(&*cached.topic));
+        (&entry.into_mut().set, &self.filters)
+    }
+}
+
+/// The filter a subscription is filed under and the group it belongs to, if any.
+pub(crate) fn filed_under<'a>(kind: &FilterKind<'a>) -> (&'a str, Option<&'a str>) {
+    match *kind {
+        FilterKind::Plain(filter) => (filter, None),
+        FilterKind::Shared { group, filter } => (filter, Some(group)),
+        FilterKind::Queue { filter } => (filter, Some(QUEUE_GROUP)),
+        FilterKind::Exclusive { topic } => (topic, None),
+    }
+}
+
+/// The group of `$queue/{filter}`. No `$share` group can have this name: a group's name has no `/`.
+pub(crate) const QUEUE_GROUP: &str = "$queue/";

@@ -1,0 +1,231 @@
+//! What may hang on the broker: a trait called on the shard, synchronously, at each point of a client's and a
+//! message's life. The broker knows these points, not who listens.
+//!
+//! An implementation says once which points it wants ([`Hooks::interest`]); the others cost nothing, not even a call.
+//! Anything that waits is answered with [`Authentication::Later`], or goes through a bounded queue of the
+//! implementation's own: a hook that blocks stops its shard.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::ops::BitOr;
+use std::pin::Pin;
+
+use mqtt::{QoS, ReasonCode, SubscriptionOptions, Version};
+
+pub use crate::core::message::MessageView;
+
+/// A set of hook points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Interest(u16);
+
+impl Interest {
+    pub const NONE: Self = Self(0);
+    pub const AUTHENTICATE: Self = Self(1);
+    pub const AUTHORIZE: Self = Self(1 << 1);
+    pub const CONNECT: Self = Self(1 << 2);
+    pub const DISCONNECT: Self = Self(1 << 3);
+    pub const SUBSCRIBE: Self = Self(1 << 4);
+    pub const UNSUBSCRIBE: Self = Self(1 << 5);
+    pub const PUBLISH: Self = Self(1 << 6);
+    pub const DELIVER: Self = Self(1 << 7);
+    pub const ACK: Self = Self(1 << 8);
+    pub const DROP: Self = Self(1 << 9);
+    pub const PING: Self = Self(1 << 10);
+
+    pub fn contains(self, point: Self) -> bool {
+        self.0 & point.0 == point.0
+    }
+}
+
+impl BitOr for Interest {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Where a client comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// The client's address; behind a proxy that says so, the one the proxy saw.
+    Tcp(SocketAddr),
+    Unix,
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Peer::Tcp(address) => address.fmt(f),
+            Peer::Unix => f.write_str("unix"),
+        }
+    }
+}
+
+/// The client a hook is called for.
+#[derive(Debug, Clone, Copy)]
+pub struct Client<'a> {
+    pub client_id: &'a str,
+    pub username: Option<&'a str>,
+    /// None once the session is without a connection.
+    pub peer: Option<Peer>,
+    pub version: Version,
+}
+
+/// Credentials as a client showed them.
+pub struct Credentials<'a> {
+    pub client: Client<'a>,
+    pub password: Option<&'a [u8]>,
+    /// Common name of the client's certificate, if it showed one that was verified.
+    pub common_name: Option<&'a str>,
+    pub listener: &'a str,
+    pub keep_alive_s: u16,
+    pub clean_start: bool,
+}
+
+/// The answer to an authentication.
+pub enum Authentication {
+    /// Not for this hook to say: the users of the configuration and the listener's rule for anonymous clients decide.
+    Ignore,
+    Allow,
+    Deny(ReasonCode),
+    /// The answer comes later; the client waits, the shard does not.
+    Later(Pin<Box<dyn Future<Output = Authentication>>>),
+}
+
+/// What a client wants to do.
+#[derive(Debug, Clone, Copy)]
+pub enum Action<'a> {
+    Publish { topic: &'a str, qos: QoS, retain: bool },
+    Subscribe { filter: &'a str, options: SubscriptionOptions },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Authorization {
+    Allow,
+    Deny,
+    /// Deny and end the connection.
+    Disconnect,
+}
+
+/// Whether a message goes on to its subscribers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Continue,
+    /// It ends here; its publisher is answered as if it had been delivered.
+    Stop,
+}
+
+/// Why a message did not reach a subscriber.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DropReason {
+    NoSubscribers,
+    QueueFull,
+    Expired,
+    TooLarge,
+    NoLocal,
+    NotAuthorized,
+    /// The session ended before the message was acknowledged.
+    SessionEnded,
+    /// A QoS 0 message for a session without a connection.
+    Offline,
+}
+
+impl DropReason {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DropReason::NoSubscribers => "no_subscribers",
+            DropReason::QueueFull => "queue_full",
+            DropReason::Expired => "expired",
+            DropReason::TooLarge => "too_large",
+            DropReason::NoLocal => "no_local",
+            DropReason::NotAuthorized => "not_authorized",
+            DropReason::SessionEnded => "session_ended",
+            DropReason::Offline => "offline",
+        }
+    }
+}
+
+/// Which acknowledgement of a subscriber.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckKind {
+    PubAck,
+    PubRec,
+    PubComp,
+}
+
+/// One shard's listener to what happens on it. Every method does nothing by default.
+pub trait Hooks {
+    /// The points this implementation wants, asked once at start.
+    fn interest(&self) -> Interest {
+        Interest::NONE
+    }
+
+    fn authenticate(&mut self, credentials: &Credentials<'_>) -> Authentication {
+        let _ = credentials;
+        Authentication::Ignore
+    }
+
+    fn authorize(&mut self, client: &Client<'_>, action: &Action<'_>) -> Authorization {
+        let _ = (client, action);
+        Authorization::Allow
+    }
+
+    /// The client is connected; its CONNACK is on its way.
+    fn connected(&mut self, client: &Client<'_>, session_present: bool) {
+        let _ = (client, session_present);
+    }
+
+    /// The connection is gone. `reason` is a short word such as `normal`, `keep_alive_timeout`, `taken_over`.
+    fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
+        let _ = (client, reason);
+    }
+
+    fn subscribed(&mut self, client: &Client<'_>, filter: &str, options: SubscriptionOptions) {
+        let _ = (client, filter, options);
+    }
+
+    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str) {
+        let _ = (client, filter);
+    }
+
+    /// A message was accepted from a client, or from the broker itself (wills, delayed messages, the API).
+    fn publish(&mut self, message: &MessageView<'_>) -> Verdict {
+        let _ = message;
+        Verdict::Continue
+    }
+
+    /// A message was put on its way to one subscriber's socket.
+    fn delivered(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
+        let _ = (client, message);
+    }
+
+    fn acked(&mut self, client: &Client<'_>, message: &MessageView<'_>, kind: AckKind) {
+        let _ = (client, message, kind);
+    }
+
+    /// A message was dropped for one subscriber, or for all (`client` is `None`).
+    fn dropped(&mut self, client: Option<&Client<'_>>, message: &MessageView<'_>, why: DropReason) {
+        let _ = (client, message, why);
+    }
+
+    fn ping(&mut self, client: &Client<'_>) {
+        let _ = client;
+    }
+}
+
+/// No hooks.
+pub struct NoHooks;
+
+impl Hooks for NoHooks {}
+
+/// Makes the hooks of each shard; called on the shard's own thread, so that they need not be `Send`.
+pub trait HooksFactory: Send + Sync {
+    fn hooks_for(&self, shard: u16) -> Box<dyn Hooks>;
+}
+
+impl HooksFactory for NoHooks {
+    fn hooks_for(&self, _shard: u16) -> Box<dyn Hooks> {
+        Box::new(NoHooks)
+    }
+}

@@ -1,0 +1,119 @@
+//! All packets as one type.
+
+use crate::{
+    Ack, Auth, ConnAck, Connect, Direction, Disconnect, Error, Frame, PacketType, Publish, SubAck,
+    Subscribe, UnsubAck, Unsubscribe, Version,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packet<'a> {
+    Connect(Connect<'a>),
+    ConnAck(ConnAck<'a>),
+    Publish(Publish<'a>),
+    PubAck(Ack<'a>),
+    PubRec(Ack<'a>),
+    PubRel(Ack<'a>),
+    PubComp(Ack<'a>),
+    Subscribe(Subscribe<'a>),
+    SubAck(SubAck<'a>),
+    Unsubscribe(Unsubscribe<'a>),
+    UnsubAck(UnsubAck<'a>),
+    PingReq,
+    PingResp,
+    Disconnect(Disconnect<'a>),
+    Auth(Auth<'a>),
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a packet. CONNECT carries its own version; for it `version` does not count.
+    #[inline]
+    pub fn decode(
+        frame: Frame<'a>,
+        version: Version,
+        direction: Direction,
+    ) -> Result<Packet<'a>, Error> {
+        let body = frame.body;
+        let kind = PacketType::of(frame.first_byte)
+            .ok_or(Error::malformed("fixed header: packet type 0 is reserved"))?;
+        check_sender(kind, direction)?;
+        Ok(match kind {
+            PacketType::Connect => Packet::Connect(Connect::decode(body)?),
+            PacketType::ConnAck => Packet::ConnAck(ConnAck::decode(body, version)?),
+            PacketType::Publish => {
+                Packet::Publish(Publish::decode(frame.first_byte, body, version, direction)?)
+            }
+            PacketType::PubAck => Packet::PubAck(Ack::decode(kind, body, version)?),
+            PacketType::PubRec => Packet::PubRec(Ack::decode(kind, body, version)?),
+            PacketType::PubRel => Packet::PubRel(Ack::decode(kind, body, version)?),
+            PacketType::PubComp => Packet::PubComp(Ack::decode(kind, body, version)?),
+            PacketType::Subscribe => Packet::Subscribe(Subscribe::decode(body, version)?),
+            PacketType::SubAck => Packet::SubAck(SubAck::decode(body, version)?),
+            PacketType::Unsubscribe => Packet::Unsubscribe(Unsubscribe::decode(body, version)?),
+            PacketType::UnsubAck => Packet::UnsubAck(UnsubAck::decode(body, version)?),
+            PacketType::PingReq | PacketType::PingResp if !body.is_empty() => {
+                return Err(Error::malformed("PINGREQ, PINGRESP: they have no body"));
+            }
+            PacketType::PingReq => Packet::PingReq,
+            PacketType::PingResp => Packet::PingResp,
+            PacketType::Disconnect => {
+                Packet::Disconnect(Disconnect::decode(body, version, direction)?)
+            }
+            PacketType::Auth => Packet::Auth(Auth::decode(body, version, direction)?),
+        })
+    }
+
+    /// Appends the packet in the form of `version` (CONNECT: of its own).
+    pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
+        match self {
+            Packet::Connect(packet) => packet.encode(out),
+            Packet::ConnAck(packet) => packet.encode(version, out),
+            Packet::Publish(packet) => packet.encode(version, out),
+            Packet::PubAck(packet)
+            | Packet::PubRec(packet)
+            | Packet::PubRel(packet)
+            | Packet::PubComp(packet) => packet.encode(self.packet_type(), version, out),
+            Packet::Subscribe(packet) => packet.encode(version, out),
+            Packet::SubAck(packet) => packet.encode(version, out),
+            Packet::Unsubscribe(packet) => packet.encode(version, out),
+            Packet::UnsubAck(packet) => packet.encode(version, out),
+            Packet::PingReq | Packet::PingResp => {
+                out.extend_from_slice(&[(self.packet_type() as u8) << 4, 0]);
+            }
+            Packet::Disconnect(packet) => packet.encode(version, out),
+            Packet::Auth(packet) => packet.encode(out),
+        }
+    }
+
+    pub fn packet_type(&self) -> PacketType {
+        match self {
+            Packet::Connect(_) => PacketType::Connect,
+            Packet::ConnAck(_) => PacketType::ConnAck,
+            Packet::Publish(_) => PacketType::Publish,
+            Packet::PubAck(_) => PacketType::PubAck,
+            Packet::PubRec(_) => PacketType::PubRec,
+            Packet::PubRel(_) => PacketType::PubRel,
+            Packet::PubComp(_) => PacketType::PubComp,
+            Packet::Subscribe(_) => PacketType::Subscribe,
+            Packet::SubAck(_) => PacketType::SubAck,
+            Packet::Unsubscribe(_) => PacketType::Unsubscribe,
+            Packet::UnsubAck(_) => PacketType::UnsubAck,
+            Packet::PingReq => PacketType::PingReq,
+            Packet::PingResp => PacketType::PingResp,
+            Packet::Disconnect(_) => PacketType::Disconnect,
+            Packet::Auth(_) => PacketType::Auth,
+        }
+    }
+}
+
+fn check_sender(kind: PacketType, direction: Direction) -> Result<(), Error> {
+    use PacketType::*;
+    let wrong = match direction {
+        Direction::FromClient => matches!(kind, ConnAck | SubAck | UnsubAck | PingResp),
+        Direction::FromServer => matches!(kind, Connect | Subscribe | Unsubscribe | PingReq),
+    };
+    if wrong {
+        Err(Error::protocol("a packet that the other side sends"))
+    } else {
+        Ok(())
+    }
+}

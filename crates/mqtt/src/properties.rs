@@ -1,0 +1,384 @@
+//! Properties (MQTT 5.0 section 2.2.2). On decoding they are checked once and stay as they are on the wire, so that
+//! they can be read, and forwarded, without a copy. Adding a property is a line in the table.
+
+use std::ops::Range;
+
+use crate::reader::{Reader, put_binary, put_u16};
+use crate::varint::{encode_varint, varint_len};
+use crate::{Error, has_wildcards};
+
+/// Where a list of properties stands; decides which may be in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Connect = 1,
+    ConnAck = 1 << 1,
+    Will = 1 << 2,
+    PublishFromClient = 1 << 3,
+    PublishFromServer = 1 << 4,
+    /// PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK.
+    Ack = 1 << 5,
+    Subscribe = 1 << 6,
+    Unsubscribe = 1 << 7,
+    DisconnectFromClient = 1 << 8,
+    DisconnectFromServer = 1 << 9,
+    Auth = 1 << 10,
+}
+
+const CONNECT: u16 = Scope::Connect as u16;
+const CONNACK: u16 = Scope::ConnAck as u16;
+const WILL: u16 = Scope::Will as u16;
+const PUBLISH: u16 = Scope::PublishFromClient as u16 | PUBLISH_S;
+const PUBLISH_S: u16 = Scope::PublishFromServer as u16;
+const SUBSCRIBE: u16 = Scope::Subscribe as u16;
+const DISCONNECT: u16 = DISCONNECT_C | DISCONNECT_S;
+const DISCONNECT_C: u16 = Scope::DisconnectFromClient as u16;
+const DISCONNECT_S: u16 = Scope::DisconnectFromServer as u16;
+const AUTH: u16 = Scope::Auth as u16;
+const REASON: u16 = CONNACK | Scope::Ack as u16 | DISCONNECT | AUTH;
+const ANY: u16 = u16::MAX;
+
+/// How a value stands on the wire, as a Rust type.
+trait Wire<'a>: Sized {
+    fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error>;
+    fn write(self, out: &mut Vec<u8>);
+}
+
+impl<'a> Wire<'a> for u8 {
+    fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
+        reader.u8(name)
+    }
+    fn write(self, out: &mut Vec<u8>) {
+        out.push(self);
+    }
+}
+
+impl<'a> Wire<'a> for bool {
+    fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
+        match reader.u8(name)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Error::protocol(name)),
+        }
+    }
+    fn write(self, out: &mut Vec<u8>) {
+        out.push(u8::from(self));
+    }
+}
+
+impl<'a> Wire<'a> for u16 {
+    fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
+        reader.u16(name)
+    }
+    fn write(self, out: &mut Vec<u8>) {
+        put_u16(self, out);
+    }
+}
+
+impl<'a> Wire<'a> for u32 {
+    fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
+        reader.u32(name)
+    }
+    fn write(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_be_bytes());
+    }
+}
+
+/// A variable byte integer.
+struct Varint(u32);
+
+impl<'a> Wire<'a> for Varint {
+    fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
+        reader.varint(name).map(Varint)
+    }
+    fn write(self, out: &mut Vec<u8>) {
+        encode_varint(self.0, out);
+    }
+}
+
+impl From<Varint> for u32 {
+    fn from(value: Varint) -> u32 {
+        value.0
+    }
+}
+
+impl From<u32> for Varint {
+    fn from(value: u32) -> Varint {
+        Varint(value)
+    }
+}
+
+impl<'a> Wire<'a> for &'a str {
+    fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
+        reader.string(name)
+    }
+    fn write(self, out: &mut Vec<u8>) {
+        put_binary(self.as_bytes(), out);
+    }
+}
+
+impl<'a> Wire<'a> for &'a [u8] {
+    fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
+        reader.binary(name)
+    }
+    fn write(self, out: &mut Vec<u8>) {
+        put_binary(self, out);
+    }
+}
+
+macro_rules! properties {
+    ($($id:literal $name:ident($type:ty as $wire:ty) $getter:ident in $scopes:expr, $text:literal;)*) => {
+        /// One property; each has its own type.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Property<'a> {
+            $(#[doc = $text] $name($type),)*
+            /// A name and a value; may stand several times, in order.
+            UserProperty(&'a str, &'a str),
+        }
+
+        impl<'a> Property<'a> {
+            fn read(reader: &mut Reader<'a>) -> Result<(u8, Self), Error> {
+                let id = reader.u8("properties: the list is cut short")?;
+                let property = match id {
+                    $($id => Property::$name(<$wire>::read(reader, concat!("property ", $text))?.into()),)*
+                    USER_PROPERTY => Property::UserProperty(
+                        reader.string("property user property: name")?,
+                        reader.string("property user property: value")?,
+                    ),
+                    _ => return Err(Error::malformed("properties: no property has this identifier [MQTT-2.2.2-2]")),
+                };
+                Ok((id, property))
+            }
+
+            /// Appends the property as it stands on the wire.
+            pub fn encode(self, out: &mut Vec<u8>) {
+                match self {
+                    $(Property::$name(value) => {
+                        out.push($id);
+                        <$wire>::from(value).write(out);
+                    })*
+                    Property::UserProperty(name, value) => {
+                        out.push(USER_PROPERTY);
+                        name.write(out);
+                        value.write(out);
+                    }
+                }
+            }
+
+            fn scopes(id: u8) -> u16 {
+                match id {
+                    $($id => $scopes,)*
+                    _ => ANY,
+                }
+            }
+        }
+
+        impl<'a> Properties<'a> {
+            $(#[doc = $text]
+            pub fn $getter(&self) -> Option<$type> {
+                if self.is_empty() {
+                    return None;
+                }
+                self.iter().find_map(|property| match property {
+                    Property::$name(value) => Some(value),
+                    _ => None,
+                })
+            })*
+        }
+    };
+}
+
+const USER_PROPERTY: u8 = 0x26;
+const SUBSCRIPTION_IDENTIFIER: u8 = 0x0b;
+
+properties! {
+    0x01 PayloadFormatIndicator(u8 as u8) payload_format_indicator in PUBLISH | WILL, "payload format indicator";
+    0x02 MessageExpiryInterval(u32 as u32) message_expiry_interval in PUBLISH | WILL, "message expiry interval";
+    0x03 ContentType(&'a str as &'a str) content_type in PUBLISH | WILL, "content type";
+    0x08 ResponseTopic(&'a str as &'a str) response_topic in PUBLISH | WILL, "response topic";
+    0x09 CorrelationData(&'a [u8] as &'a [u8]) correlation_data in PUBLISH | WILL, "correlation data";
+    0x0b SubscriptionIdentifier(u32 as Varint) subscription_identifier in PUBLISH_S | SUBSCRIBE, "subscription identifier";
+    0x11 SessionExpiryInterval(u32 as u32) session_expiry_interval in CONNECT | CONNACK | DISCONNECT_C, "session expiry interval";
+    0x12 AssignedClientIdentifier(&'a str as &'a str) assigned_client_identifier in CONNACK, "assigned client identifier";
+    0x13 ServerKeepAlive(u16 as u16) server_keep_alive in CONNACK, "server keep alive";
+    0x15 AuthenticationMethod(&'a str as &'a str) authentication_method in CONNECT | CONNACK | AUTH, "authentication method";
+    0x16 AuthenticationData(&'a [u8] as &'a [u8]) authentication_data in CONNECT | CONNACK | AUTH, "authentication data";
+    0x17 RequestProblemInformation(bool as bool) request_problem_information in CONNECT, "request problem information";
+    0x18 WillDelayInterval(u32 as u32) will_delay_interval in WILL, "will delay interval";
+    0x19 RequestResponseInformation(bool as bool) request_response_information in CONNECT, "request response information";
+    0x1a ResponseInformation(&'a str as &'a str) response_information in CONNACK, "response information";
+    0x1c ServerReference(&'a str as &'a str) server_reference in CONNACK | DISCONNECT_S, "server reference";
+    0x1f ReasonString(&'a str as &'a str) reason_string in REASON, "reason string";
+    0x21 ReceiveMaximum(u16 as u16) receive_maximum in CONNECT | CONNACK, "receive maximum";
+    0x22 TopicAliasMaximum(u16 as u16) topic_alias_maximum in CONNECT | CONNACK, "topic alias maximum";
+    0x23 TopicAlias(u16 as u16) topic_alias in PUBLISH, "topic alias";
+    0x24 MaximumQos(u8 as u8) maximum_qos in CONNACK, "maximum QoS";
+    0x25 RetainAvailable(bool as bool) retain_available in CONNACK, "retain available";
+    0x27 MaximumPacketSize(u32 as u32) maximum_packet_size in CONNECT | CONNACK, "maximum packet size";
+    0x28 WildcardSubscriptionAvailable(bool as bool) wildcard_subscription_available in CONNACK, "wildcard subscription available";
+    0x29 SubscriptionIdentifierAvailable(bool as bool) subscription_identifier_available in CONNACK, "subscription identifier available";
+    0x2a SharedSubscriptionAvailable(bool as bool) shared_subscription_available in CONNACK, "shared subscription available";
+}
+
+/// A checked list of properties, as on the wire but without the length in front.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Properties<'a>(&'a [u8]);
+
+impl<'a> Properties<'a> {
+    pub const EMPTY: Self = Self(&[]);
+
+    /// Bytes that came out of [`Properties::as_bytes`], whole or property by property.
+    #[inline]
+    pub fn from_validated(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[inline]
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.0
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Property<'a>> + use<'a> {
+        self.spans().map(|(_, property)| property)
+    }
+
+    /// Each property with the bytes it occupies in [`Properties::as_bytes`].
+    pub fn spans(&self) -> impl Iterator<Item = (Range<usize>, Property<'a>)> + use<'a> {
+        let total = self.0.len();
+        let mut reader = Reader::new(self.0);
+        std::iter::from_fn(move || {
+            let start = total - reader.len();
+            // Checked when it was decoded, so that this ends only where the list does.
+            let (_, property) = Property::read(&mut reader).ok()?;
+            Some((start..total - reader.len(), property))
+        })
+    }
+
+    pub fn subscription_identifiers(&self) -> impl Iterator<Item = u32> + use<'a> {
+        self.iter().filter_map(|property| match property {
+            Property::SubscriptionIdentifier(id) => Some(id),
+            _ => None,
+        })
+    }
+
+    pub fn user_properties(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        self.iter().filter_map(|property| match property {
+            Property::UserProperty(name, value) => Some((name, value)),
+            _ => None,
+        })
+    }
+
+    /// Reads a list, length in front, and checks everything about it.
+    #[inline]
+    pub(crate) fn decode(reader: &mut Reader<'a>, scope: Scope) -> Result<Self, Error> {
+        let len = reader.varint("properties: length")?;
+        if len == 0 {
+            return Ok(Self::EMPTY);
+        }
+        let bytes = reader.take(len as usize, "properties: longer than the packet")?;
+        check(bytes, scope)?;
+        Ok(Self(bytes))
+    }
+
+    /// Length with the length in front.
+    pub(crate) fn encoded_len(&self) -> usize {
+        varint_len(self.0.len() as u32) + self.0.len()
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        encode_varint(self.0.len() as u32, out);
+        out.extend_from_slice(self.0);
+    }
+}
+
+impl std::fmt::Debug for Properties<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+fn check(bytes: &[u8], scope: Scope) -> Result<(), Error> {
+    let mut reader = Reader::new(bytes);
+    let mut seen = 0_u64;
+    let mut has_method = false;
+    while !reader.is_empty() {
+        let (id, property) = Property::read(&mut reader)?;
+        if Property::scopes(id) & scope as u16 == 0 {
+            return Err(Error::protocol(
+                "properties: one that may not stand in this packet",
+            ));
+        }
+        let may_repeat = id == USER_PROPERTY
+            || id == SUBSCRIPTION_IDENTIFIER && scope == Scope::PublishFromServer;
+        if seen & 1 << id != 0 && !may_repeat {
+            return Err(Error::protocol("properties: one stands twice"));
+        }
+        seen |= 1 << id;
+        check_value(property)?;
+        has_method |= matches!(property, Property::AuthenticationMethod(_));
+    }
+    if seen & 1 << 0x16 != 0 && !has_method {
+        return Err(Error::protocol(
+            "properties: authentication data without a method",
+        ));
+    }
+    Ok(())
+}
+
+fn check_value(property: Property<'_>) -> Result<(), Error> {
+    let problem = match property {
+        Property::PayloadFormatIndicator(2..) => {
+            "property payload format indicator: expected 0 or 1"
+        }
+        Property::MaximumQos(2..) => "property maximum QoS: expected 0 or 1",
+        Property::ReceiveMaximum(0) => "property receive maximum: 0 is not allowed",
+        Property::MaximumPacketSize(0) => "property maximum packet size: 0 is not allowed",
+        Property::SubscriptionIdentifier(0) => "property subscription identifier: 0 is not allowed",
+        Property::TopicAlias(0) => {
+            return Err(Error {
+                reason: crate::ReasonCode::TOPIC_ALIAS_INVALID,
+                detail: "property topic alias: 0 is not allowed [MQTT-3.3.2-8]",
+            });
+        }
+        Property::ResponseTopic(topic) if has_wildcards(topic) || topic.is_empty() => {
+            "property response topic: not a topic name [MQTT-3.3.2-14]"
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::protocol(problem))
+}
+
+/// Properties being put together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PropertiesBuf(Vec<u8>);
+
+impl PropertiesBuf {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn push(&mut self, property: Property<'_>) {
+        property.encode(&mut self.0);
+    }
+
+    /// Appends properties that stand in wire form already.
+    pub fn extend(&mut self, properties: Properties<'_>) {
+        self.0.extend_from_slice(properties.as_bytes());
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub fn as_properties(&self) -> Properties<'_> {
+        Properties(&self.0)
+    }
+}

@@ -1,0 +1,146 @@
+//! UNSUBSCRIBE and UNSUBACK (MQTT 5.0 sections 3.10 and 3.11).
+
+use crate::frame::put_header;
+use crate::properties::{Properties, Scope};
+use crate::reader::{Reader, put_binary, put_u16};
+use crate::subscribe::encode_answer;
+use crate::{Error, PacketType, Version};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unsubscribe<'a> {
+    pub packet_id: u16,
+    pub properties: Properties<'a>,
+    pub filters: UnsubscribeFilters<'a>,
+}
+
+/// The filters of an UNSUBSCRIBE, checked, at least one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnsubscribeFilters<'a> {
+    bytes: &'a [u8],
+    len: usize,
+}
+
+const FILTER: &str = "UNSUBSCRIBE: topic filter [MQTT-3.10.3-1]";
+
+impl<'a> UnsubscribeFilters<'a> {
+    #[allow(clippy::len_without_is_empty)] // never empty
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let mut reader = Reader::new(self.bytes);
+        std::iter::from_fn(move || reader.string(FILTER).ok())
+    }
+}
+
+impl<'a> Unsubscribe<'a> {
+    pub fn decode(body: &'a [u8], version: Version) -> Result<Self, Error> {
+        let mut reader = Reader::new(body);
+        let packet_id = reader.packet_id("UNSUBSCRIBE: packet identifier [MQTT-2.2.1-3]")?;
+        let mut properties = Properties::EMPTY;
+        if version == Version::V5 {
+            properties = Properties::decode(&mut reader, Scope::Unsubscribe)?;
+        }
+        let bytes = reader.rest();
+        let mut len = 0;
+        while !reader.is_empty() {
+            reader.string(FILTER)?;
+            len += 1;
+        }
+        if len == 0 {
+            return Err(Error::protocol(
+                "UNSUBSCRIBE: no topic filter [MQTT-3.10.3-2]",
+            ));
+        }
+        Ok(Self {
+            packet_id,
+            properties,
+            filters: UnsubscribeFilters { bytes, len },
+        })
+    }
+
+    pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
+        let mut unsubscribe = UnsubscribeBuf::new(self.packet_id);
+        for filter in self.filters.iter() {
+            unsubscribe.push(filter);
+        }
+        unsubscribe.encode(self.properties, version, out);
+    }
+}
+
+/// An UNSUBSCRIBE being put together.
+#[derive(Debug, Clone, Default)]
+pub struct UnsubscribeBuf {
+    packet_id: u16,
+    filters: Vec<u8>,
+}
+
+impl UnsubscribeBuf {
+    pub fn new(packet_id: u16) -> Self {
+        Self {
+            packet_id,
+            filters: Vec::new(),
+        }
+    }
+
+    pub fn push(&mut self, filter: &str) {
+        put_binary(filter.as_bytes(), &mut self.filters);
+    }
+
+    pub fn encode(&self, properties: Properties<'_>, version: Version, out: &mut Vec<u8>) {
+        let is_v5 = version == Version::V5;
+        let len = 2 + self.filters.len() + if is_v5 { properties.encoded_len() } else { 0 };
+        put_header((PacketType::Unsubscribe as u8) << 4 | 2, len, out);
+        put_u16(self.packet_id, out);
+        if is_v5 {
+            properties.encode(out);
+        }
+        out.extend_from_slice(&self.filters);
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnsubAck<'a> {
+    pub packet_id: u16,
+    pub properties: Properties<'a>,
+    /// One per topic filter, in order; none on the wire before version 5.
+    pub codes: &'a [u8],
+}
+
+impl<'a> UnsubAck<'a> {
+    pub fn decode(body: &'a [u8], version: Version) -> Result<Self, Error> {
+        let mut reader = Reader::new(body);
+        let packet_id = reader.packet_id("UNSUBACK: packet identifier")?;
+        if version != Version::V5 {
+            reader.end("UNSUBACK: bytes after the packet identifier")?;
+            return Ok(Self {
+                packet_id,
+                properties: Properties::EMPTY,
+                codes: &[],
+            });
+        }
+        let properties = Properties::decode(&mut reader, Scope::Ack)?;
+        Ok(Self {
+            packet_id,
+            properties,
+            codes: reader.rest(),
+        })
+    }
+
+    pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
+        let codes = if version == Version::V5 {
+            self.codes
+        } else {
+            &[]
+        };
+        encode_answer(
+            PacketType::UnsubAck,
+            self.packet_id,
+            self.properties,
+            codes,
+            version,
+            out,
+        );
+    }
+}

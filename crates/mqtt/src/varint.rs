@@ -1,0 +1,71 @@
+//! Variable byte integers (MQTT 5.0 section 1.5.5): seven bits a byte, at most four bytes.
+
+use crate::Error;
+
+pub const MAX_VARINT: u32 = 268_435_455;
+
+/// Bytes the encoding of `value` takes.
+#[inline]
+pub const fn varint_len(value: u32) -> usize {
+    match value {
+        0..=127 => 1,
+        128..=16_383 => 2,
+        16_384..=2_097_151 => 3,
+        _ => 4,
+    }
+}
+
+/// Appends `value`, which is at most [`MAX_VARINT`].
+#[inline]
+pub fn encode_varint(mut value: u32, out: &mut Vec<u8>) {
+    debug_assert!(value <= MAX_VARINT);
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// The value at the front of `bytes` and its length; `Ok(None)` if it is not whole yet, `Err` if it has a fifth byte or
+/// is longer than it needs to be [MQTT-1.5.5-1].
+#[inline]
+pub fn decode_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
+    const BAD: Error =
+        Error::malformed("variable byte integer: longer than it may be [MQTT-1.5.5-1]");
+    let mut value = 0;
+    for (at, &byte) in bytes.iter().take(4).enumerate() {
+        value |= u32::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            return if byte == 0 && at > 0 {
+                Err(BAD)
+            } else {
+                Ok(Some((value, at + 1)))
+            };
+        }
+    }
+    if bytes.len() >= 4 { Err(BAD) } else { Ok(None) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip_at_every_boundary() {
+        for value in [
+            0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, MAX_VARINT,
+        ] {
+            let mut bytes = Vec::new();
+            encode_varint(value, &mut bytes);
+            assert_eq!(bytes.len(), varint_len(value));
+            assert_eq!(decode_varint(&bytes), Ok(Some((value, bytes.len()))));
+            assert_eq!(decode_varint(&bytes[..bytes.len() - 1]), Ok(None));
+        }
+    }
+
+    #[test]
+    fn a_fifth_byte_and_a_needless_byte_are_errors() {
+        assert!(decode_varint(&[0xff, 0xff, 0xff, 0xff]).is_err());
+        assert!(decode_varint(&[0x80, 0x00]).is_err());
+    }
+}
