@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
+use crate::client::{ClientError, PubArgs, SubArgs};
 use crate::config::{self, Flag, Problems, Sources};
 use crate::logging::LogFormat;
 use crate::password::PasswordArgs;
@@ -25,6 +26,9 @@ Exit status:
 pub(crate) enum Exit {
     Failure = 1,
     Usage = 2,
+    Connection = 3,
+    Refused = 4,
+    TimedOut = 5,
 }
 
 impl From<Exit> for ExitCode {
@@ -35,9 +39,10 @@ impl From<Exit> for ExitCode {
 
 /// The exit status that tells scripts what kind of failure this was.
 pub(crate) fn exit_code_of(error: &anyhow::Error) -> Exit {
-    match error.is::<Problems>() {
-        true => Exit::Usage,
-        false => Exit::Failure,
+    match error.downcast_ref::<ClientError>() {
+        Some(error) => error.exit(),
+        None if error.is::<Problems>() => Exit::Usage,
+        None => Exit::Failure,
     }
 }
 
@@ -61,6 +66,10 @@ pub(crate) struct Cli {
 enum Command {
     /// Run a node
     Serve(ServeArgs),
+    /// Publish messages to a broker
+    Pub(PubArgs),
+    /// Subscribe to topics of a broker and write what comes
+    Sub(SubArgs),
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -168,6 +177,8 @@ impl Cli {
                 let config = config::load(&arguments.sources())?;
                 crate::serve::run(config)?;
             }
+            Command::Pub(arguments) => arguments.run()?,
+            Command::Sub(arguments) => arguments.run()?,
             Command::Config(ConfigCommand::Check { file, sets }) => check(file, sets)?,
             Command::Config(ConfigCommand::Reference { format }) => print(&match format {
                 ReferenceFormat::Markdown => config::markdown(),
@@ -217,5 +228,15 @@ fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome.context("cannot write to standard output"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
     }
 }

@@ -2,6 +2,7 @@
 #![expect(dead_code, reason = "the broker is not there yet to be started")]
 
 mod cli;
+mod client;
 mod config;
 mod logging;
 mod password;

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use broker::config::BrokerConfig;
 
 use crate::logging::LogFormat;
+pub(crate) use nearest::nearest;
 pub(crate) use problem::{Origin, Problems};
 pub(crate) use reference::{markdown, toml_template};
 
