@@ -96,8 +96,15 @@ pub enum Authentication {
 /// What a client wants to do.
 #[derive(Debug, Clone, Copy)]
 pub enum Action<'a> {
-    Publish { topic: &'a str, qos: QoS, retain: bool },
-    Subscribe { filter: &'a str, options: SubscriptionOptions },
+    Publish {
+        topic: &'a str,
+        qos: QoS,
+        retain: bool,
+    },
+    Subscribe {
+        filter: &'a str,
+        options: SubscriptionOptions,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

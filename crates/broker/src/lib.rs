@@ -1,8 +1,20 @@
 //! The MQTT broker: shards, connections, sessions, subscription tree, delivery, retained messages, listeners.
+//!
+//! [`Broker::start`] opens the listeners and starts one thread per shard. The heart of a shard is sans-io (`core`);
+//! `net` gives it sockets and a clock. Whoever wants to know or to decide what happens implements
+//! [`Hooks`](hooks::Hooks); whoever wants to look or to steer has a [`Handle`].
 
+mod broker;
 pub mod config;
 mod core;
+mod handle;
 pub mod hooks;
 pub mod info;
 pub mod metrics;
+mod net;
 pub mod scram;
+mod sys;
+
+pub use broker::{Broker, MAX_SHARDS, StartError};
+pub use handle::{Handle, NotReady};
+pub use net::tls::{TlsError, check_tls};

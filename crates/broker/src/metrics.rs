@@ -72,8 +72,9 @@ shard_metrics! {
 const METRICS: usize = SPECS.len();
 
 /// Upper bounds in microseconds of the publish-to-socket latency histogram.
-const LATENCY_BOUNDS_US: [u64; 14] =
-    [10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 1_000_000];
+const LATENCY_BOUNDS_US: [u64; 14] = [
+    10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 1_000_000,
+];
 
 pub struct ShardMetrics {
     values: [AtomicU64; METRICS],
@@ -121,18 +122,25 @@ impl ShardMetrics {
         let at = LATENCY_BOUNDS_US.iter().position(|&bound| us <= bound);
         let bucket = &self.latency_buckets[at.unwrap_or(LATENCY_BOUNDS_US.len())];
         bucket.store(bucket.load(Relaxed) + 1, Relaxed);
-        self.latency_sum_us.store(self.latency_sum_us.load(Relaxed) + us, Relaxed);
+        self.latency_sum_us
+            .store(self.latency_sum_us.load(Relaxed) + us, Relaxed);
     }
 }
 
 /// The sum of one metric over all shards.
 pub fn total(shards: &[std::sync::Arc<ShardMetrics>], metric: Metric) -> u64 {
-    shards.iter().fold(0, |sum, shard| sum.wrapping_add(shard.get(metric)))
+    shards
+        .iter()
+        .fold(0, |sum, shard| sum.wrapping_add(shard.get(metric)))
 }
 
 /// Metrics that are told per shard, since their point is how evenly shards are used.
-const PER_SHARD: [Metric; 4] =
-    [Metric::Connections, Metric::BusyNanoseconds, Metric::InboxBytes, Metric::CrossShardOut];
+const PER_SHARD: [Metric; 4] = [
+    Metric::Connections,
+    Metric::BusyNanoseconds,
+    Metric::InboxBytes,
+    Metric::CrossShardOut,
+];
 
 /// Everything the shards count, as families in the order of the table.
 pub(crate) fn families(shards: &[std::sync::Arc<ShardMetrics>]) -> Vec<MetricFamily> {
@@ -140,9 +148,17 @@ pub(crate) fn families(shards: &[std::sync::Arc<ShardMetrics>]) -> Vec<MetricFam
     for (at, spec) in SPECS.iter().enumerate() {
         let read = |shard: &ShardMetrics| {
             let value = shard.values[at].load(Relaxed);
-            if at == Metric::BusyNanoseconds as usize { value as f64 / 1e9 } else { value as f64 }
+            if at == Metric::BusyNanoseconds as usize {
+                value as f64 / 1e9
+            } else {
+                value as f64
+            }
         };
-        let labels: Vec<_> = spec.labels.iter().map(|&(k, v)| (k, v.to_owned())).collect();
+        let labels: Vec<_> = spec
+            .labels
+            .iter()
+            .map(|&(k, v)| (k, v.to_owned()))
+            .collect();
         let samples = if PER_SHARD.iter().any(|&metric| metric as usize == at) {
             (0..)
                 .zip(shards)
@@ -153,9 +169,15 @@ pub(crate) fn families(shards: &[std::sync::Arc<ShardMetrics>]) -> Vec<MetricFam
                 .collect()
         } else {
             let sum = shards.iter().map(|shard| read(shard)).sum();
-            vec![MetricSample { labels, value: MetricValue::Number(sum) }]
+            vec![MetricSample {
+                labels,
+                value: MetricValue::Number(sum),
+            }]
         };
-        match families.iter_mut().find(|family| family.name == spec.family) {
+        match families
+            .iter_mut()
+            .find(|family| family.name == spec.family)
+        {
             Some(family) => family.samples.extend(samples),
             None => families.push(MetricFamily {
                 name: spec.family,
@@ -185,7 +207,11 @@ fn latency(shards: &[std::sync::Arc<ShardMetrics>]) -> MetricFamily {
         kind: MetricKind::Histogram,
         samples: vec![MetricSample {
             labels: Vec::new(),
-            value: MetricValue::Histogram { buckets, sum, count },
+            value: MetricValue::Histogram {
+                buckets,
+                sum,
+                count,
+            },
         }],
     }
 }

@@ -9,9 +9,9 @@ use mqtt::{
 };
 use std::sync::Arc;
 
-use super::connection::{Closing, Exchange, Extra, Grant, NO_SESSION, Phase};
+use super::connection::{Closing, Exchange, Extra, Grant, Phase};
 use super::directory::{Claim, Directory};
-use super::message::{Message, MessageView, expires_ms, forwardable};
+use super::message::{Message, MessageView, NEVER_MS};
 use super::session::{Session, Will};
 use super::shard::{Flow, Shard};
 use crate::hooks::{Action, Authentication, Authorization, Client, Credentials, Interest, Peer};
@@ -37,7 +37,12 @@ fn refused(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> Closing {
 
 impl Shard {
     /// The first packet of a connection; nothing but CONNECT may come [MQTT-3.1.0-1].
-    pub(crate) fn first_packet(&mut self, at: u32, frame: Frame<'_>, raw: &[u8]) -> Result<Flow, Closing> {
+    pub(crate) fn first_packet(
+        &mut self,
+        at: u32,
+        frame: Frame<'_>,
+        raw: &[u8],
+    ) -> Result<Flow, Closing> {
         if frame.first_byte >> 4 != mqtt::PacketType::Connect as u8 {
             return Err(Closing::silent("protocol_error")
                 .with_detail("the first packet was not CONNECT [MQTT-3.1.0-1]"));
@@ -74,7 +79,10 @@ impl Shard {
         if connect.client_id.len() > usize::from(limits.max_client_id_bytes) {
             return Err(refused(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
-                format!("the client id is longer than {} bytes", limits.max_client_id_bytes),
+                format!(
+                    "the client id is longer than {} bytes",
+                    limits.max_client_id_bytes
+                ),
             ));
         }
         if connect.client_id.is_empty() && !connect.clean_start && connect.version != Version::V5 {
@@ -86,10 +94,16 @@ impl Shard {
         }
         if let Some(will) = &connect.will {
             if will.qos as u8 > limits.max_qos {
-                return Err(refused(ReasonCode::QOS_NOT_SUPPORTED, "the will's QoS is too high"));
+                return Err(refused(
+                    ReasonCode::QOS_NOT_SUPPORTED,
+                    "the will's QoS is too high",
+                ));
             }
             if will.retain && !limits.retain_available {
-                return Err(refused(ReasonCode::RETAIN_NOT_SUPPORTED, "the will is retained"));
+                return Err(refused(
+                    ReasonCode::RETAIN_NOT_SUPPORTED,
+                    "the will is retained",
+                ));
             }
             mqtt::validate_topic_name(will.topic, &self.topic_limits())
                 .map_err(|e| refused(ReasonCode::TOPIC_NAME_INVALID, format!("will topic: {e}")))?;
@@ -104,7 +118,10 @@ impl Shard {
             }
         }
         if self.stopping {
-            return Err(refused(ReasonCode::SERVER_SHUTTING_DOWN, "the server is stopping"));
+            return Err(refused(
+                ReasonCode::SERVER_SHUTTING_DOWN,
+                "the server is stopping",
+            ));
         }
         let connection = &mut self.delivery.connections[at as usize];
         let properties = connect.properties;
@@ -115,16 +132,26 @@ impl Shard {
 
     pub(crate) fn topic_limits(&self) -> mqtt::TopicLimits {
         let limits = self.limits();
-        mqtt::TopicLimits { max_bytes: limits.max_topic_bytes, max_levels: limits.max_topic_levels }
+        mqtt::TopicLimits {
+            max_bytes: limits.max_topic_bytes,
+            max_levels: limits.max_topic_levels,
+        }
     }
 
     /// Hooks first; what they leave open, the users of the configuration and the listener decide.
     fn authenticate(&mut self, at: u32, connect: &Connect<'_>) -> Authentication {
         let connection = &self.delivery.connections[at as usize];
         let listener = &self.node.listeners[usize::from(connection.listener)].config;
-        let common_name = connection.extra.as_ref().and_then(|e| e.common_name.as_deref());
-        let by_certificate = common_name
-            .filter(|_| listener.tls.as_ref().is_some_and(|tls| tls.common_name_as_username));
+        let common_name = connection
+            .extra
+            .as_ref()
+            .and_then(|e| e.common_name.as_deref());
+        let by_certificate = common_name.filter(|_| {
+            listener
+                .tls
+                .as_ref()
+                .is_some_and(|tls| tls.common_name_as_username)
+        });
         if self.delivery.interest.contains(Interest::AUTHENTICATE) {
             let credentials = Credentials {
                 client: Client {
@@ -169,8 +196,16 @@ impl Shard {
             .extra
             .as_ref()
             .and_then(|extra| extra.common_name.as_deref())
-            .filter(|_| listener.tls.as_ref().is_some_and(|tls| tls.common_name_as_username));
-        Grant { username: common_name.or(connect.username).map(Into::into), ..Grant::default() }
+            .filter(|_| {
+                listener
+                    .tls
+                    .as_ref()
+                    .is_some_and(|tls| tls.common_name_as_username)
+            });
+        Grant {
+            username: common_name.or(connect.username).map(Into::into),
+            ..Grant::default()
+        }
     }
 
     /// The answer of an authenticator that needed time.
@@ -194,7 +229,10 @@ impl Shard {
             (Authentication::Deny(code), _) => {
                 Err(refused(*code, "the credentials were not accepted"))
             }
-            _ => Err(refused(ReasonCode::NOT_AUTHORIZED, "the credentials were not accepted")),
+            _ => Err(refused(
+                ReasonCode::NOT_AUTHORIZED,
+                "the credentials were not accepted",
+            )),
         };
         match result {
             Ok(flow) => flow,
@@ -241,7 +279,9 @@ impl Shard {
             self.refuse_connect(at, closing, &[]);
             return Flow::Close;
         }
-        self.delivery.connections[at as usize].partial.extend_from_slice(&buffer[len..]);
+        self.delivery.connections[at as usize]
+            .partial
+            .extend_from_slice(&buffer[len..]);
         match result {
             Ok(Flow::Continue) => self.resume(at),
             Ok(flow) => flow,
@@ -250,14 +290,24 @@ impl Shard {
     }
 
     /// An enhanced authentication [MQTT-4.12]: SCRAM-SHA-256 against the users of the configuration.
-    fn begin_exchange(&mut self, at: u32, method: &str, data: Option<&[u8]>) -> Result<Flow, Closing> {
+    fn begin_exchange(
+        &mut self,
+        at: u32,
+        method: &str,
+        data: Option<&[u8]>,
+    ) -> Result<Flow, Closing> {
         let challenge = self.scram_challenge(at, method, data)?;
         self.delivery.connections[at as usize].phase = Phase::Authenticating;
         self.send_auth(at, ReasonCode::CONTINUE_AUTHENTICATION, &challenge);
         Ok(Flow::Continue)
     }
 
-    fn scram_challenge(&mut self, at: u32, method: &str, data: Option<&[u8]>) -> Result<Vec<u8>, Closing> {
+    fn scram_challenge(
+        &mut self,
+        at: u32,
+        method: &str,
+        data: Option<&[u8]>,
+    ) -> Result<Vec<u8>, Closing> {
         if method != SCRAM_SHA_256 || self.node.users.is_empty() {
             // [MQTT-4.12.0-1]
             return Err(refused(
@@ -269,7 +319,9 @@ impl Shard {
         let node = self.node.clone();
         let mut scram = ServerScram::new().map_err(failed)?;
         let challenge = scram
-            .first(data.unwrap_or(&[]), &node.decoy, |user| node.users.get(user).cloned())
+            .first(data.unwrap_or(&[]), &node.decoy, |user| {
+                node.users.get(user).cloned()
+            })
             .map_err(failed)?;
         self.delivery.connections[at as usize].extra().exchange = Some(Exchange { scram });
         Ok(challenge)
@@ -296,7 +348,10 @@ impl Shard {
             return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
                 .with_detail("AUTH: expected reason 0x18 and the method of the exchange"));
         }
-        let exchange = self.delivery.connections[at as usize].extra().exchange.take();
+        let exchange = self.delivery.connections[at as usize]
+            .extra()
+            .exchange
+            .take();
         let Some(mut exchange) = exchange else {
             return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
                 .with_detail("AUTH: no exchange is under way"));
@@ -313,7 +368,10 @@ impl Shard {
         properties.push(Property::AuthenticationMethod(SCRAM_SHA_256));
         properties.push(Property::AuthenticationData(data));
         self.delivery.write(at, |out| {
-            let auth = Auth { reason, properties: properties.as_properties() };
+            let auth = Auth {
+                reason,
+                properties: properties.as_properties(),
+            };
             Packet::Auth(auth).encode(Version::V5, out);
         });
     }
@@ -339,7 +397,10 @@ impl Shard {
         let (username, data) = self.finish_exchange(at, auth)?;
         let session = self.session_of(at);
         if self.delivery.sessions[session as usize].username.as_deref() != Some(&*username) {
-            return Err(refused(ReasonCode::NOT_AUTHORIZED, "re-authentication as another user"));
+            return Err(refused(
+                ReasonCode::NOT_AUTHORIZED,
+                "re-authentication as another user",
+            ));
         }
         self.send_auth(at, ReasonCode::SUCCESS, &data);
         Ok(())
@@ -350,7 +411,10 @@ impl Shard {
         let raw = std::mem::take(&mut self.delivery.connections[at as usize].extra().connect);
         let connect = decode_connect(&raw)
             .ok_or_else(|| refused(ReasonCode::UNSPECIFIED_ERROR, "CONNECT was lost"))?;
-        let assigned = connect.client_id.is_empty().then(|| self.assign_client_id());
+        let assigned = connect
+            .client_id
+            .is_empty()
+            .then(|| self.assign_client_id());
         let client_id = assigned.as_deref().unwrap_or(connect.client_id);
         let id = match self.node.directory.claim(client_id, self.id) {
             Claim::Other(shard) => {
@@ -364,7 +428,10 @@ impl Shard {
             && let Some(other) = self.delivery.sessions[session as usize].connection
         {
             self.metrics().inc(Metric::TakenOver);
-            self.close(other, Closing::new(ReasonCode::SESSION_TAKEN_OVER, "taken_over"));
+            self.close(
+                other,
+                Closing::new(ReasonCode::SESSION_TAKEN_OVER, "taken_over"),
+            );
         }
         // Closing the other connection may have ended the session, and with it the claim.
         let existing = self.by_client_id.get(&*id).copied();
@@ -386,11 +453,17 @@ impl Shard {
     fn new_session(&mut self, id: &Arc<str>) -> Result<u32, Closing> {
         // Ending an earlier session has released the name.
         if let Claim::Other(_) = self.node.directory.claim(id, self.id) {
-            return Err(refused(ReasonCode::SERVER_BUSY, "the client id connected elsewhere just now"));
+            return Err(refused(
+                ReasonCode::SERVER_BUSY,
+                "the client id connected elsewhere just now",
+            ));
         }
         if !Directory::take_place(&self.node.directory.sessions, self.node.limits.max_sessions) {
             self.node.directory.release(id, self.id);
-            return Err(refused(ReasonCode::QUOTA_EXCEEDED, "the node holds as many sessions as it may"));
+            return Err(refused(
+                ReasonCode::QUOTA_EXCEEDED,
+                "the node holds as many sessions as it may",
+            ));
         }
         let now_ms = self.now_ms();
         let session = self.delivery.sessions.insert(Session {
@@ -424,11 +497,17 @@ impl Shard {
 
     /// Joins a connection and a session.
     fn attach(&mut self, at: u32, session_at: u32, connect: &Connect<'_>) {
-        let will = connect.will.as_ref().map(|will| self.will_of(session_at, will));
+        let will = connect
+            .will
+            .as_ref()
+            .map(|will| self.will_of(session_at, will));
         let limits = self.node.limits.clone();
         let now_ms = self.now_ms();
         let session = &mut self.delivery.sessions[session_at as usize];
-        for timer in [session.expiry_timer.take(), session.will_timer.take()].into_iter().flatten() {
+        for timer in [session.expiry_timer.take(), session.will_timer.take()]
+            .into_iter()
+            .flatten()
+        {
             self.timers.cancel(timer);
         }
         let connection = &mut self.delivery.connections[at as usize];
@@ -439,7 +518,10 @@ impl Shard {
             Version::V5 => {
                 let receive_maximum = connect.properties.receive_maximum().unwrap_or(u16::MAX);
                 let aliases = connect.properties.topic_alias_maximum().unwrap_or(0);
-                (receive_maximum, aliases.min(limits.max_outgoing_topic_aliases))
+                (
+                    receive_maximum,
+                    aliases.min(limits.max_outgoing_topic_aliases),
+                )
             }
             _ => (u16::MAX, 0),
         };
@@ -451,7 +533,10 @@ impl Shard {
         session.disconnected_ms = 0;
         session.expiry_s = session_expiry_s(connect, limits.max_session_expiry_s);
         session.will = will.map(Box::new);
-        let grant = connection.extra.as_ref().and_then(|extra| extra.grant.as_ref());
+        let grant = connection
+            .extra
+            .as_ref()
+            .and_then(|extra| extra.grant.as_ref());
         session.username = grant.and_then(|grant| grant.username.clone());
         if aliases > 0 {
             connection.extra().aliases_out_max = aliases;
@@ -477,7 +562,7 @@ impl Shard {
             retain: will.retain,
             received_ms: self.delivery.now_ms,
             // Its expiry runs from the moment it is published.
-            expires_ms: expires_ms(Properties::EMPTY, 0),
+            expires_ms: NEVER_MS,
             from_client_id: &session.client_id,
             from_username: session.username.as_deref().unwrap_or(""),
         };
@@ -506,14 +591,18 @@ impl Shard {
             code: ReasonCode::SUCCESS,
             properties: properties.as_properties(),
         };
-        self.delivery.write(at, |out| Packet::ConnAck(connack).encode(connect.version, out));
+        self.delivery.write(at, |out| {
+            Packet::ConnAck(connack).encode(connect.version, out)
+        });
         self.metrics().inc(Metric::ConnectAccepted);
         if let Some(deadline) = self.delivery.connections[at as usize].keep_alive_deadline_ms() {
             self.look_at(at, deadline);
         }
         self.forget_connect(at);
         if self.delivery.interest.contains(Interest::CONNECT) {
-            self.with_client(session, |hooks, client| hooks.connected(client, session_present));
+            self.with_client(session, |hooks, client| {
+                hooks.connected(client, session_present)
+            });
         }
         if session_present {
             self.delivery.pump(session);
@@ -583,9 +672,14 @@ impl Shard {
         if connect.properties.request_response_information() == Some(true) {
             // Where this client may let others answer it: below its own client id.
             let client_id = &self.delivery.sessions[session as usize].client_id;
-            out.push(Property::ResponseInformation(&format!("$response/{client_id}/")));
+            out.push(Property::ResponseInformation(&format!(
+                "$response/{client_id}/"
+            )));
         }
-        if let Some(grant) = connection.extra.as_ref().and_then(|extra| extra.grant.as_ref())
+        if let Some(grant) = connection
+            .extra
+            .as_ref()
+            .and_then(|extra| extra.grant.as_ref())
             && let Some(method) = &grant.method
         {
             out.push(Property::AuthenticationMethod(method));
@@ -595,7 +689,10 @@ impl Shard {
 
     /// Answers a CONNECT that is not accepted, as far as its version allows, and closes.
     pub(crate) fn refuse_connect(&mut self, at: u32, closing: Closing, raw: &[u8]) {
-        let unauthorized = [ReasonCode::NOT_AUTHORIZED, ReasonCode::BAD_USER_NAME_OR_PASSWORD];
+        let unauthorized = [
+            ReasonCode::NOT_AUTHORIZED,
+            ReasonCode::BAD_USER_NAME_OR_PASSWORD,
+        ];
         self.metrics().inc(match closing.code {
             Some(code) if unauthorized.contains(&code) => Metric::ConnectUnauthorized,
             _ => Metric::ConnectRefused,
@@ -608,7 +705,10 @@ impl Shard {
         if let Some(code) = closing.code {
             self.send_refusal(at, version, code, &closing);
         }
-        let why = Closing { code: None, ..closing };
+        let why = Closing {
+            code: None,
+            ..closing
+        };
         self.close(at, why);
     }
 
@@ -625,12 +725,21 @@ impl Shard {
         {
             properties.push(Property::ReasonString(detail));
         }
-        let connack = ConnAck { session_present: false, code, properties: properties.as_properties() };
-        self.delivery.write(at, |out| Packet::ConnAck(connack).encode(version, out));
+        let connack = ConnAck {
+            session_present: false,
+            code,
+            properties: properties.as_properties(),
+        };
+        self.delivery
+            .write(at, |out| Packet::ConnAck(connack).encode(version, out));
     }
 
     /// DISCONNECT from the client.
-    pub(crate) fn disconnect(&mut self, at: u32, disconnect: &Disconnect<'_>) -> Result<Flow, Closing> {
+    pub(crate) fn disconnect(
+        &mut self,
+        at: u32,
+        disconnect: &Disconnect<'_>,
+    ) -> Result<Flow, Closing> {
         let session_at = self.session_of(at);
         let max_expiry_s = self.limits().max_session_expiry_s;
         let session = &mut self.delivery.sessions[session_at as usize];
@@ -643,7 +752,15 @@ impl Shard {
             session.expiry_s = expiry_s.min(max_expiry_s);
         }
         let will = disconnect.reason != ReasonCode::SUCCESS;
-        self.close(at, Closing { code: None, why: "normal", detail: None, will });
+        self.close(
+            at,
+            Closing {
+                code: None,
+                why: "normal",
+                detail: None,
+                will,
+            },
+        );
         Ok(Flow::Close)
     }
 
@@ -675,7 +792,9 @@ impl Shard {
             return (at, Flow::Close);
         };
         connection.version = connect.version;
-        let result = self.check_connect(at, &connect).and_then(|()| self.establish(at));
+        let result = self
+            .check_connect(at, &connect)
+            .and_then(|()| self.establish(at));
         let flow = match result {
             Ok(Flow::Continue) => self.resume(at),
             Ok(flow) => flow,
@@ -701,7 +820,11 @@ impl Shard {
 /// node allows.
 fn session_expiry_s(connect: &Connect<'_>, max_s: u32) -> u32 {
     match connect.version {
-        Version::V5 => connect.properties.session_expiry_interval().unwrap_or(0).min(max_s),
+        Version::V5 => connect
+            .properties
+            .session_expiry_interval()
+            .unwrap_or(0)
+            .min(max_s),
         _ if connect.clean_start => 0,
         _ => max_s,
     }
@@ -728,16 +851,4 @@ fn claimed_version(raw: &[u8]) -> Option<Version> {
         (b"MQTT", 5..) => Some(Version::V5),
         _ => Some(Version::V311),
     }
-}
-
-/// Frees what is unused; kept here so that the invariant "no session, no index" has one home.
-pub(crate) const fn is_session(session: u32) -> bool {
-    session != NO_SESSION
-}
-
-/// Properties that are forwarded with a message, copied.
-pub(crate) fn forwardable_properties(properties: Properties<'_>) -> Vec<u8> {
-    let mut out = Vec::new();
-    forwardable(properties, &mut out);
-    out
 }

@@ -139,7 +139,13 @@ impl Rate {
 }
 
 impl Connection {
-    pub(crate) fn new(serial: u32, listener: u16, peer: Peer, max_packet_in: u32, now_ms: u64) -> Self {
+    pub(crate) fn new(
+        serial: u32,
+        listener: u16,
+        peer: Peer,
+        max_packet_in: u32,
+        now_ms: u64,
+    ) -> Self {
         Self {
             serial,
             session: NO_SESSION,
@@ -187,11 +193,21 @@ pub(crate) struct Closing {
 
 impl Closing {
     pub(crate) fn new(code: ReasonCode, why: &'static str) -> Self {
-        Self { code: Some(code), why, detail: None, will: true }
+        Self {
+            code: Some(code),
+            why,
+            detail: None,
+            will: true,
+        }
     }
 
     pub(crate) fn silent(why: &'static str) -> Self {
-        Self { code: None, why, detail: None, will: true }
+        Self {
+            code: None,
+            why,
+            detail: None,
+            will: true,
+        }
     }
 
     pub(crate) fn with_detail(mut self, detail: impl Into<Rc<str>>) -> Self {

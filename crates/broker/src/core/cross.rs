@@ -15,11 +15,35 @@ use super::outbox::SHARE_FROM_BYTES;
 pub(crate) enum Said {
     Messages(Batch),
     /// The speaker has, or no longer has, plain subscribers to a filter.
-    Interest { filter: Box<str>, wanted: bool, sequence: u64 },
+    Interest {
+        filter: Box<str>,
+        wanted: bool,
+        sequence: u64,
+    },
     /// The speaker's members in a group.
-    Members { filter: Box<str>, group: Box<str>, online: u32, total: u32, sequence: u64 },
+    Members {
+        filter: Box<str>,
+        group: Box<str>,
+        online: u32,
+        total: u32,
+        sequence: u64,
+    },
     /// Everything up to this sequence number of the listener has taken effect at the speaker.
-    Applied { sequence: u64 },
+    Applied {
+        sequence: u64,
+    },
+}
+
+impl Said {
+    /// Bytes it keeps while it waits, roughly.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Said::Messages(batch) => batch.size(),
+            Said::Interest { filter, .. } => 64 + filter.len(),
+            Said::Members { filter, group, .. } => 64 + filter.len() + group.len(),
+            Said::Applied { .. } => 64,
+        }
+    }
 }
 
 /// A message meant for one member of a group of the listener instead of all its subscribers.
@@ -74,7 +98,8 @@ impl Batch {
         out.extend_from_slice(properties);
         if large {
             let shared = view.shared_payload.cloned();
-            self.large.push(shared.unwrap_or_else(|| Bytes::copy_from_slice(view.payload)));
+            self.large
+                .push(shared.unwrap_or_else(|| Bytes::copy_from_slice(view.payload)));
             self.large_bytes += view.payload.len();
         } else {
             out.extend_from_slice(&(view.payload.len() as u32).to_le_bytes());
@@ -100,7 +125,11 @@ impl Batch {
                 nth: reader.u32(),
             });
             let properties = Properties::from_validated(reader.sized());
-            let shared_payload = if flags & LARGE != 0 { large.next() } else { None };
+            let shared_payload = if flags & LARGE != 0 {
+                large.next()
+            } else {
+                None
+            };
             let payload = match shared_payload {
                 Some(payload) => payload,
                 None => reader.sized(),
@@ -170,12 +199,19 @@ impl Links {
         }
     }
 
-    pub(crate) fn push(&mut self, shard: u16, view: &MessageView<'_>, member: Option<ForMember<'_>>) {
+    pub(crate) fn push(
+        &mut self,
+        shard: u16,
+        view: &MessageView<'_>,
+        member: Option<ForMember<'_>>,
+    ) {
         let outgoing = &mut self.outgoing[usize::from(shard)];
         if !matches!(outgoing.last(), Some(Said::Messages(_))) {
             outgoing.push(Said::Messages(Batch::default()));
         }
-        let Some(Said::Messages(batch)) = outgoing.last_mut() else { return };
+        let Some(Said::Messages(batch)) = outgoing.last_mut() else {
+            return;
+        };
         batch.push(view, member);
         self.waiting |= 1 << shard;
     }
@@ -204,7 +240,10 @@ impl Links {
     /// Whether every other shard has confirmed `sequence`.
     pub(crate) fn is_applied(&self, sequence: u64) -> bool {
         let this_shard = usize::from(self.this_shard);
-        self.applied.iter().enumerate().all(|(n, &applied)| n == this_shard || applied >= sequence)
+        self.applied
+            .iter()
+            .enumerate()
+            .all(|(n, &applied)| n == this_shard || applied >= sequence)
     }
 
     /// Takes what waits for a shard.

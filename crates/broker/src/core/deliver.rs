@@ -12,7 +12,7 @@ use super::connection::{Closing, Connection, Phase};
 use super::encode::{Envelope, encode_ack};
 use super::message::{Message, MessageView};
 use super::outbox::{BufferPool, SHARE_FROM_BYTES};
-use super::session::{Outbound, Parcel, QueueLimits, Queued, Session, Transmit};
+use super::session::{Parcel, QueueLimits, Queued, Session, Transmit};
 use super::sublist::Subscriber;
 use super::tree::{GroupId, NO_GROUP};
 use crate::config::Limits;
@@ -58,7 +58,12 @@ pub(crate) struct Dispatch<'a> {
 
 impl<'a> Dispatch<'a> {
     pub(crate) fn new(view: MessageView<'a>, origin: Option<u32>) -> Self {
-        Self { view, origin, message: None, payload: view.shared_payload.cloned() }
+        Self {
+            view,
+            origin,
+            message: None,
+            payload: view.shared_payload.cloned(),
+        }
     }
 }
 
@@ -151,7 +156,11 @@ impl Delivery {
     ) {
         let options = subscriber.options;
         if options.no_local && dispatch.origin == Some(subscriber.session) {
-            self.dropped(Some(subscriber.session), &dispatch.view, DropReason::NoLocal);
+            self.dropped(
+                Some(subscriber.session),
+                &dispatch.view,
+                DropReason::NoLocal,
+            );
             return;
         }
         let qos = dispatch.view.qos.min(options.qos);
@@ -164,10 +173,21 @@ impl Delivery {
                 }
                 None if self.limits.queue_qos0 => {
                     let identifiers = identifiers_of(subscriber, more_identifiers);
-                    self.keep(dispatch, subscriber.session, qos, retain, identifiers, group);
+                    self.keep(
+                        dispatch,
+                        subscriber.session,
+                        qos,
+                        retain,
+                        identifiers,
+                        group,
+                    );
                 }
                 None => {
-                    self.dropped(Some(subscriber.session), &dispatch.view, DropReason::Offline);
+                    self.dropped(
+                        Some(subscriber.session),
+                        &dispatch.view,
+                        DropReason::Offline,
+                    );
                 }
             }
             return;
@@ -177,10 +197,19 @@ impl Delivery {
             let connection = &self.connections[at as usize];
             let outbound = session.outbound.get_or_insert_default();
             let room = connection.outbox.len() < self.limits.max_outbox_bytes as usize;
-            let behind = connection.extra.as_ref().is_some_and(|extra| !extra.retained.is_empty());
+            let behind = connection
+                .extra
+                .as_ref()
+                .is_some_and(|extra| !extra.retained.is_empty());
             if room && !behind && outbound.can_send(connection.window) {
                 let message = shared_message(dispatch, &self.sessions);
-                let parcel = Parcel { message, qos, retain, identifiers, group };
+                let parcel = Parcel {
+                    message,
+                    qos,
+                    retain,
+                    identifiers,
+                    group,
+                };
                 let session = &mut self.sessions[subscriber.session as usize];
                 let outbound = session.outbound.as_mut().expect("made just now");
                 let packet_id = outbound.send(parcel.clone());
@@ -188,7 +217,14 @@ impl Delivery {
                 return;
             }
         }
-        self.keep(dispatch, subscriber.session, qos, retain, identifiers, group);
+        self.keep(
+            dispatch,
+            subscriber.session,
+            qos,
+            retain,
+            identifiers,
+            group,
+        );
     }
 
     #[inline]
@@ -227,11 +263,19 @@ impl Delivery {
         if connection.outbox.len() + len > self.limits.max_outbox_bytes as usize
             && !connection.outbox.is_empty()
         {
-            self.dropped(Some(subscriber.session), &dispatch.view, DropReason::QueueFull);
+            self.dropped(
+                Some(subscriber.session),
+                &dispatch.view,
+                DropReason::QueueFull,
+            );
             return;
         }
         if len > connection.max_packet_out as usize {
-            self.dropped(Some(subscriber.session), &dispatch.view, DropReason::TooLarge);
+            self.dropped(
+                Some(subscriber.session),
+                &dispatch.view,
+                DropReason::TooLarge,
+            );
             return;
         }
         if connection.version == Version::V5 {
@@ -242,7 +286,10 @@ impl Delivery {
         self.metrics.inc(Metric::SentQos0);
         if self.interest.contains(Interest::DELIVER) {
             let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
-            let client = client_of(&self.sessions[subscriber.session as usize], &self.connections);
+            let client = client_of(
+                &self.sessions[subscriber.session as usize],
+                &self.connections,
+            );
             self.hooks.delivered(&client, &view);
         }
     }
@@ -266,9 +313,10 @@ impl Delivery {
             });
         } else {
             let pool = &mut self.pool;
-            connection.outbox.append_with(pool, |out| envelope.encode_head(view, now_ms, out));
-            let payload =
-                shared.get_or_insert_with(|| bytes::Bytes::copy_from_slice(view.payload));
+            connection
+                .outbox
+                .append_with(pool, |out| envelope.encode_head(view, now_ms, out));
+            let payload = shared.get_or_insert_with(|| bytes::Bytes::copy_from_slice(view.payload));
             connection.outbox.append_shared(payload.clone());
         }
         self.buffered_bytes += connection.outbox.len() - before;
@@ -299,7 +347,9 @@ impl Delivery {
         if connection.max_packet_out != u32::MAX
             && envelope.packet_len(&view) > connection.max_packet_out as usize
         {
-            self.sessions[session as usize].outbound.as_mut().map(|o| o.forget(packet_id));
+            if let Some(outbound) = &mut self.sessions[session as usize].outbound {
+                outbound.forget(packet_id);
+            }
             self.dropped(Some(session), &view, DropReason::TooLarge);
             return;
         }
@@ -333,7 +383,16 @@ impl Delivery {
         group: GroupId,
     ) {
         let message = shared_message(dispatch, &self.sessions);
-        self.keep_parcel(session, Parcel { message, qos, retain, identifiers, group });
+        self.keep_parcel(
+            session,
+            Parcel {
+                message,
+                qos,
+                retain,
+                identifiers,
+                group,
+            },
+        );
     }
 
     pub(crate) fn keep_parcel(&mut self, at: u32, parcel: Parcel) {
@@ -370,8 +429,14 @@ impl Delivery {
 
     pub(crate) fn count_queue(&mut self, before: (usize, usize), after: (usize, usize)) {
         self.buffered_bytes = self.buffered_bytes + after.1 - before.1;
-        self.metrics.add(Metric::QueuedMessages, (after.0 as u64).wrapping_sub(before.0 as u64));
-        self.metrics.add(Metric::QueuedBytes, (after.1 as u64).wrapping_sub(before.1 as u64));
+        self.metrics.add(
+            Metric::QueuedMessages,
+            (after.0 as u64).wrapping_sub(before.0 as u64),
+        );
+        self.metrics.add(
+            Metric::QueuedBytes,
+            (after.1 as u64).wrapping_sub(before.1 as u64),
+        );
     }
 
     /// Sends what waits for a connected session as far as window and socket allow: messages in flight from an earlier
@@ -392,7 +457,9 @@ impl Delivery {
                 && outbound.has_pending()
             {
                 let before = (outbound.queue_len(), outbound.queued_bytes());
-                let Some(transmit) = outbound.next(window, self.now_ms) else { return };
+                let Some(transmit) = outbound.next(window, self.now_ms) else {
+                    return;
+                };
                 let after = (outbound.queue_len(), outbound.queued_bytes());
                 if before != after {
                     self.count_queue(before, after);
@@ -408,7 +475,11 @@ impl Delivery {
 
     fn transmit(&mut self, session: u32, at: u32, transmit: Transmit) {
         match transmit {
-            Transmit::Publish { packet_id, parcel, dup } => {
+            Transmit::Publish {
+                packet_id,
+                parcel,
+                dup,
+            } => {
                 self.send_parcel(session, at, packet_id, &parcel, dup);
             }
             Transmit::PubRel { packet_id } => {
@@ -427,14 +498,16 @@ impl Delivery {
     fn pump_retained(&mut self, session_at: u32, at: u32) -> bool {
         let connection = &mut self.connections[at as usize];
         let window = connection.window;
-        let Some(extra) = &mut connection.extra else { return false };
-        let Some(pending) = extra.retained.front() else { return false };
+        let Some(extra) = &mut connection.extra else {
+            return false;
+        };
+        let Some(pending) = extra.retained.front() else {
+            return false;
+        };
         let view = pending.message.view();
         let qos = view.qos.min(pending.subscriber.options.qos);
         let session = &mut self.sessions[session_at as usize];
-        if qos != QoS::AtMostOnce
-            && !session.outbound.get_or_insert_default().can_send(window)
-        {
+        if qos != QoS::AtMostOnce && !session.outbound.get_or_insert_default().can_send(window) {
             return false;
         }
         let pending = extra.retained.pop_front().expect("looked at just now");
@@ -452,7 +525,9 @@ impl Delivery {
 
     /// The connection of a session is gone: retained messages still to be sent wait like others.
     pub(crate) fn keep_pending_retained(&mut self, session_at: u32, at: u32) {
-        let Some(extra) = &mut self.connections[at as usize].extra else { return };
+        let Some(extra) = &mut self.connections[at as usize].extra else {
+            return;
+        };
         for pending in std::mem::take(&mut extra.retained) {
             let parcel = retained_parcel(&pending.message, &pending.subscriber);
             if parcel.qos != QoS::AtMostOnce {
@@ -482,8 +557,7 @@ impl Delivery {
             self.sessions[session as usize].dropped += 1;
         }
         if self.interest.contains(Interest::DROP) {
-            let client =
-                session.map(|s| client_of(&self.sessions[s as usize], &self.connections));
+            let client = session.map(|s| client_of(&self.sessions[s as usize], &self.connections));
             self.hooks.dropped(client.as_ref(), view, why);
         }
     }
@@ -536,11 +610,17 @@ impl Delivery {
 
     /// A session without a connection gives its resources up; what waited in it is counted as dropped.
     pub(crate) fn drop_backlog(&mut self, session_at: u32) {
-        let Some(mut outbound) = self.sessions[session_at as usize].outbound.take() else { return };
+        let Some(mut outbound) = self.sessions[session_at as usize].outbound.take() else {
+            return;
+        };
         self.count_queue((outbound.queue_len(), outbound.queued_bytes()), (0, 0));
         for parcel in outbound.take_all() {
             if parcel.qos != QoS::AtMostOnce {
-                self.dropped(Some(session_at), &parcel.message.view(), DropReason::SessionEnded);
+                self.dropped(
+                    Some(session_at),
+                    &parcel.message.view(),
+                    DropReason::SessionEnded,
+                );
             }
         }
     }
@@ -550,7 +630,11 @@ fn identifiers_of(subscriber: &Subscriber, more: &[u32]) -> Option<Rc<[u32]>> {
     if subscriber.identifier == 0 {
         return None;
     }
-    Some(std::iter::once(subscriber.identifier).chain(more.iter().copied()).collect())
+    Some(
+        std::iter::once(subscriber.identifier)
+            .chain(more.iter().copied())
+            .collect(),
+    )
 }
 
 fn shared_message(dispatch: &mut Dispatch<'_>, sessions: &Slab<Session>) -> Rc<Message> {
@@ -562,7 +646,10 @@ fn shared_message(dispatch: &mut Dispatch<'_>, sessions: &Slab<Session>) -> Rc<M
                 let copy = || bytes::Bytes::copy_from_slice(view.payload);
                 view.shared_payload = Some(dispatch.payload.get_or_insert_with(copy));
             }
-            dispatch.message.insert(Rc::new(Message::new(&view))).clone()
+            dispatch
+                .message
+                .insert(Rc::new(Message::new(&view)))
+                .clone()
         }
     }
 }

@@ -90,14 +90,19 @@ impl Directory {
 
     pub(crate) fn release_exclusive(&self, topic: &str, client_id: &str) {
         let mut exclusive = lock(&self.exclusive);
-        if exclusive.get(topic).is_some_and(|holder| **holder == *client_id) {
+        if exclusive
+            .get(topic)
+            .is_some_and(|holder| **holder == *client_id)
+        {
             exclusive.remove(topic);
         }
     }
 
     /// Counts one more in `counter` unless that would pass `limit`.
     pub(crate) fn take_place(counter: &AtomicU32, limit: u32) -> bool {
-        counter.fetch_update(Relaxed, Relaxed, |n| (n < limit).then_some(n + 1)).is_ok()
+        counter
+            .fetch_update(Relaxed, Relaxed, |n| (n < limit).then_some(n + 1))
+            .is_ok()
     }
 
     pub(crate) fn give_place_back(counter: &AtomicU32) {

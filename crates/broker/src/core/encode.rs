@@ -22,15 +22,22 @@ const PROPERTY_TOPIC_ALIAS: u8 = 0x23;
 
 impl Envelope<'_> {
     fn topic_len(&self, view: &MessageView<'_>) -> usize {
-        if matches!(self.alias, Some((_, true))) { 0 } else { view.topic.len() }
+        if matches!(self.alias, Some((_, true))) {
+            0
+        } else {
+            view.topic.len()
+        }
     }
 
     fn properties_len(&self, view: &MessageView<'_>) -> usize {
         if self.version != Version::V5 {
             return 0;
         }
-        let identifiers: usize =
-            self.identifiers.iter().map(|&id| 1 + mqtt::varint_len(id)).sum();
+        let identifiers: usize = self
+            .identifiers
+            .iter()
+            .map(|&id| 1 + mqtt::varint_len(id))
+            .sum();
         view.properties.as_bytes().len() + identifiers + if self.alias.is_some() { 3 } else { 0 }
     }
 
@@ -101,7 +108,10 @@ impl Envelope<'_> {
             if let mqtt::Property::MessageExpiryInterval(seconds) = property {
                 let waited_s = now_ms.saturating_sub(view.received_ms) / 1000;
                 let left = u64::from(seconds).saturating_sub(waited_s) as u32;
-                debug_assert_eq!(view.properties.as_bytes()[span.start], PROPERTY_MESSAGE_EXPIRY);
+                debug_assert_eq!(
+                    view.properties.as_bytes()[span.start],
+                    PROPERTY_MESSAGE_EXPIRY
+                );
                 let at = at + span.start + 1;
                 out[at..at + 4].copy_from_slice(&left.to_be_bytes());
             }

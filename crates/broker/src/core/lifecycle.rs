@@ -27,7 +27,10 @@ impl Shard {
         if let Some(detail) = &closing.detail {
             tracing::debug!(peer = %connection.peer, why = closing.why, %detail, "closing a connection");
         }
-        if was_connected && version == Version::V5 && let Some(code) = closing.code {
+        if was_connected
+            && version == Version::V5
+            && let Some(code) = closing.code
+        {
             self.send_disconnect(at, code, &closing);
         }
         self.closed.push(at);
@@ -52,7 +55,10 @@ impl Shard {
         }
         let max = connection.max_packet_out as usize;
         let mut packet = Vec::new();
-        let disconnect = Disconnect { reason, properties: properties.as_properties() };
+        let disconnect = Disconnect {
+            reason,
+            properties: properties.as_properties(),
+        };
         Packet::Disconnect(disconnect).encode(Version::V5, &mut packet);
         if packet.len() > max {
             // The reason string is left out if the packet would be too large with it [MQTT-3.14.2-3].
@@ -60,14 +66,17 @@ impl Shard {
             let properties = mqtt::Properties::EMPTY;
             Packet::Disconnect(Disconnect { reason, properties }).encode(Version::V5, &mut packet);
         }
-        self.delivery.write(at, |out| out.extend_from_slice(&packet));
+        self.delivery
+            .write(at, |out| out.extend_from_slice(&packet));
     }
 
     /// Parts a connection from its session, which goes on alone, or ends.
     fn detach(&mut self, at: u32, session_at: u32, closing: &Closing) {
         self.metrics().sub(Metric::ClientsConnected, 1);
         if self.delivery.interest.contains(Interest::DISCONNECT) {
-            self.with_client(session_at, |hooks, client| hooks.disconnected(client, closing.why));
+            self.with_client(session_at, |hooks, client| {
+                hooks.disconnected(client, closing.why)
+            });
         }
         self.delivery.keep_pending_retained(session_at, at);
         let now_ms = self.now_ms();
@@ -80,7 +89,11 @@ impl Shard {
                 session.outbound = None;
             }
         }
-        if session.incoming_qos2.as_ref().is_some_and(|incoming| incoming.len() == 0) {
+        if session
+            .incoming_qos2
+            .as_ref()
+            .is_some_and(|incoming| incoming.len() == 0)
+        {
             session.incoming_qos2 = None;
         }
         if !closing.will {
@@ -103,7 +116,9 @@ impl Shard {
     }
 
     fn schedule_will(&mut self, session_at: u32) {
-        let Some(will) = &self.delivery.sessions[session_at as usize].will else { return };
+        let Some(will) = &self.delivery.sessions[session_at as usize].will else {
+            return;
+        };
         if will.delay_s == 0 {
             self.publish_will(session_at);
             return;
@@ -114,11 +129,17 @@ impl Shard {
     }
 
     pub(crate) fn publish_will(&mut self, session_at: u32) {
-        let Some(will) = self.delivery.sessions[session_at as usize].will.take() else { return };
+        let Some(will) = self.delivery.sessions[session_at as usize].will.take() else {
+            return;
+        };
         let now_ms = self.now_ms();
         let view = will.message.view();
         let expires_ms = expires_ms(view.properties, now_ms);
-        let view = MessageView { received_ms: now_ms, expires_ms, ..view };
+        let view = MessageView {
+            received_ms: now_ms,
+            expires_ms,
+            ..view
+        };
         self.metrics().inc(Metric::WillsPublished);
         self.publish_internal(&view);
     }
@@ -126,7 +147,9 @@ impl Shard {
     /// Messages of shared subscriptions that this session has not acknowledged go to members that are there.
     fn hand_shared_on(&mut self, session_at: u32, ending: bool) {
         let tree = &self.tree;
-        let Some(outbound) = &mut self.delivery.sessions[session_at as usize].outbound else { return };
+        let Some(outbound) = &mut self.delivery.sessions[session_at as usize].outbound else {
+            return;
+        };
         let before = (outbound.queue_len(), outbound.queued_bytes());
         let taken = outbound.take_shared(|group| {
             group != NO_GROUP
@@ -143,7 +166,11 @@ impl Shard {
         if ending {
             // It must not be chosen again itself.
             let session = &self.delivery.sessions[session_at as usize];
-            for &(_, group) in session.subscriptions.iter().filter(|(_, group)| *group != NO_GROUP) {
+            for &(_, group) in session
+                .subscriptions
+                .iter()
+                .filter(|(_, group)| *group != NO_GROUP)
+            {
                 self.tree.group_mut(group).leave(session_at);
             }
         }
@@ -202,12 +229,17 @@ impl Shard {
 
     /// Ends the connection of a client, and its session.
     pub(crate) fn kick(&mut self, client_id: &str) -> bool {
-        let Some(&session) = self.by_client_id.get(client_id) else { return false };
+        let Some(&session) = self.by_client_id.get(client_id) else {
+            return false;
+        };
         let session_ref = &mut self.delivery.sessions[session as usize];
         session_ref.expiry_s = 0;
         match session_ref.connection {
             Some(at) => {
-                self.close(at, Closing::new(ReasonCode::ADMINISTRATIVE_ACTION, "kicked"));
+                self.close(
+                    at,
+                    Closing::new(ReasonCode::ADMINISTRATIVE_ACTION, "kicked"),
+                );
             }
             None => self.end_session(session),
         }
@@ -218,9 +250,17 @@ impl Shard {
     /// Ends every connection for a graceful stop.
     pub(crate) fn stop(&mut self) {
         self.stopping = true;
-        let all: Vec<u32> = self.delivery.connections.iter().map(|(at, _)| at as u32).collect();
+        let all: Vec<u32> = self
+            .delivery
+            .connections
+            .iter()
+            .map(|(at, _)| at as u32)
+            .collect();
         for at in all {
-            self.close(at, Closing::new(ReasonCode::SERVER_SHUTTING_DOWN, "server_shutting_down"));
+            self.close(
+                at,
+                Closing::new(ReasonCode::SERVER_SHUTTING_DOWN, "server_shutting_down"),
+            );
         }
         self.close_doomed();
     }

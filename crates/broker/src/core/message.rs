@@ -29,17 +29,6 @@ pub struct MessageView<'a> {
     pub from_username: &'a str,
 }
 
-impl MessageView<'_> {
-    pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
-        self.expires_ms <= now_ms
-    }
-
-    /// Whole bytes this message costs a queue.
-    pub(crate) fn size(&self) -> usize {
-        self.topic.len() + self.properties.as_bytes().len() + self.payload.len()
-    }
-}
-
 /// When a message published now with these properties expires.
 pub(crate) fn expires_ms(properties: Properties<'_>, now_ms: u64) -> u64 {
     if properties.is_empty() {
@@ -76,7 +65,11 @@ impl Message {
         };
         let properties = view.properties.as_bytes();
         // User names may be up to 65,535 bytes like every MQTT string, so every length but one fits 16 bits.
-        let inline = if large.is_some() { &[][..] } else { view.payload };
+        let inline = if large.is_some() {
+            &[][..]
+        } else {
+            view.payload
+        };
         let mut bytes = Vec::with_capacity(
             view.from_client_id.len()
                 + view.from_username.len()
@@ -148,7 +141,10 @@ pub(crate) fn text_of(bytes: &[u8]) -> &str {
 /// Copies `properties` without topic alias and subscription identifiers into `out`.
 pub(crate) fn forwardable(properties: Properties<'_>, out: &mut Vec<u8>) {
     for (span, property) in properties.spans() {
-        if !matches!(property, Property::TopicAlias(_) | Property::SubscriptionIdentifier(_)) {
+        if !matches!(
+            property,
+            Property::TopicAlias(_) | Property::SubscriptionIdentifier(_)
+        ) {
             out.extend_from_slice(&properties.as_bytes()[span]);
         }
     }

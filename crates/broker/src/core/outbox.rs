@@ -54,7 +54,8 @@ impl Segment {
 #[derive(Default)]
 pub(crate) struct Outbox {
     /// Segments before `tail`, only used once a large payload was appended.
-    #[allow(clippy::box_collection)] // an idle connection pays eight bytes for it, not thirty-two
+    #[allow(clippy::box_collection)]
+    // an idle connection pays eight bytes for it, not thirty-two
     earlier: Option<Box<VecDeque<Segment>>>,
     tail: Vec<u8>,
     /// Bytes of the first segment that are written already.
@@ -87,11 +88,6 @@ impl Outbox {
         result
     }
 
-    #[inline]
-    pub(crate) fn append(&mut self, pool: &mut BufferPool, bytes: &[u8]) {
-        self.append_with(pool, |out| out.extend_from_slice(bytes));
-    }
-
     pub(crate) fn append_shared(&mut self, bytes: Bytes) {
         self.len += bytes.len();
         let earlier = self.earlier.get_or_insert_default();
@@ -105,7 +101,11 @@ impl Outbox {
     pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut skip = self.written;
         let mut filled = 0;
-        let earlier = self.earlier.iter().flat_map(|e| e.iter()).map(Segment::as_slice);
+        let earlier = self
+            .earlier
+            .iter()
+            .flat_map(|e| e.iter())
+            .map(Segment::as_slice);
         for bytes in earlier.chain(std::iter::once(self.tail.as_slice())) {
             let bytes = &bytes[skip..];
             skip = 0;
@@ -171,9 +171,9 @@ mod tests {
     fn keeps_the_order_of_small_and_shared_pieces_over_partial_writes() {
         let mut pool = BufferPool::default();
         let mut outbox = Outbox::default();
-        outbox.append(&mut pool, b"abc");
+        outbox.append_with(&mut pool, |out| out.extend_from_slice(b"abc"));
         outbox.append_shared(Bytes::from_static(b"DEFG"));
-        outbox.append(&mut pool, b"hi");
+        outbox.append_with(&mut pool, |out| out.extend_from_slice(b"hi"));
         assert_eq!(content(&outbox), b"abcDEFGhi");
         let mut seen = Vec::new();
         while !outbox.is_empty() {
@@ -190,7 +190,7 @@ mod tests {
     fn an_empty_outbox_owns_no_buffer() {
         let mut pool = BufferPool::default();
         let mut outbox = Outbox::default();
-        outbox.append(&mut pool, &[7; 100]);
+        outbox.append_with(&mut pool, |out| out.extend_from_slice(&[7; 100]));
         outbox.advance(100, &mut pool);
         assert_eq!(outbox.tail.capacity(), 0);
         assert!(pool.take().capacity() >= 100);

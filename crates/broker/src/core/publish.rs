@@ -22,7 +22,12 @@ fn refused(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> Closing {
 
 impl Shard {
     #[inline]
-    pub(crate) fn publish(&mut self, at: u32, first_byte: u8, body: &[u8]) -> Result<Flow, Closing> {
+    pub(crate) fn publish(
+        &mut self,
+        at: u32,
+        first_byte: u8,
+        body: &[u8],
+    ) -> Result<Flow, Closing> {
         let connection = &mut self.delivery.connections[at as usize];
         let (session, version) = (connection.session, connection.version);
         if let Some(extra) = &mut connection.extra
@@ -56,16 +61,25 @@ impl Shard {
     fn check_publish(&self, publish: &Publish<'_>) -> Result<(), Closing> {
         let limits = &*self.node.limits;
         if publish.qos as u8 > limits.max_qos {
-            return Err(refused(ReasonCode::QOS_NOT_SUPPORTED, "PUBLISH: the QoS is too high"));
+            return Err(refused(
+                ReasonCode::QOS_NOT_SUPPORTED,
+                "PUBLISH: the QoS is too high",
+            ));
         }
         if publish.retain && !limits.retain_available {
-            return Err(refused(ReasonCode::RETAIN_NOT_SUPPORTED, "PUBLISH: retain is off here"));
+            return Err(refused(
+                ReasonCode::RETAIN_NOT_SUPPORTED,
+                "PUBLISH: retain is off here",
+            ));
         }
         // A topic has at most one level more than bytes, so that short ones need not be counted.
         if publish.topic.len() >= usize::from(limits.max_topic_levels.min(limits.max_topic_bytes))
             && let Err(error) = mqtt::validate_topic_name(publish.topic, &self.topic_limits())
         {
-            return Err(refused(ReasonCode::TOPIC_NAME_INVALID, format!("PUBLISH: {error}")));
+            return Err(refused(
+                ReasonCode::TOPIC_NAME_INVALID,
+                format!("PUBLISH: {error}"),
+            ));
         }
         Ok(())
     }
@@ -73,7 +87,10 @@ impl Shard {
     fn topic_of_alias(&mut self, at: u32, alias: u16, topic: &str) -> Result<Box<str>, Closing> {
         if alias == 0 || alias > self.limits().topic_alias_maximum {
             // [MQTT-3.3.2-8, MQTT-3.3.2-9]
-            return Err(refused(ReasonCode::TOPIC_ALIAS_INVALID, "PUBLISH: topic alias out of range"));
+            return Err(refused(
+                ReasonCode::TOPIC_ALIAS_INVALID,
+                "PUBLISH: topic alias out of range",
+            ));
         }
         let aliases = &mut self.delivery.connections[at as usize].extra().aliases_in;
         let slot = usize::from(alias) - 1;
@@ -85,7 +102,10 @@ impl Shard {
             return Ok(topic.into());
         }
         aliases[slot].clone().ok_or_else(|| {
-            refused(ReasonCode::PROTOCOL_ERROR, "PUBLISH: this topic alias stands for no topic yet")
+            refused(
+                ReasonCode::PROTOCOL_ERROR,
+                "PUBLISH: this topic alias stands for no topic yet",
+            )
         })
     }
 
@@ -96,7 +116,12 @@ impl Shard {
         publish: &Publish<'_>,
     ) -> Result<Flow, Closing> {
         if publish.qos == QoS::ExactlyOnce && self.is_repeated(at, session, publish)? {
-            self.ack(at, PacketType::PubRec, publish.packet_id, ReasonCode::SUCCESS);
+            self.ack(
+                at,
+                PacketType::PubRec,
+                publish.packet_id,
+                ReasonCode::SUCCESS,
+            );
             return Ok(Flow::Continue);
         }
         self.metrics().inc(match publish.qos {
@@ -122,7 +147,12 @@ impl Shard {
     }
 
     /// Whether a QoS 2 message was received before and not yet released [MQTT-4.3.3-10].
-    fn is_repeated(&mut self, at: u32, session: u32, publish: &Publish<'_>) -> Result<bool, Closing> {
+    fn is_repeated(
+        &mut self,
+        at: u32,
+        session: u32,
+        publish: &Publish<'_>,
+    ) -> Result<bool, Closing> {
         let Some(incoming) = &self.delivery.sessions[session as usize].incoming_qos2 else {
             return Ok(false);
         };
@@ -138,7 +168,10 @@ impl Shard {
             ));
         }
         if incoming.len() == u32::from(u16::MAX) {
-            return Err(refused(ReasonCode::PROTOCOL_ERROR, "PUBLISH: no packet id is free"));
+            return Err(refused(
+                ReasonCode::PROTOCOL_ERROR,
+                "PUBLISH: no packet id is free",
+            ));
         }
         Ok(false)
     }
@@ -167,7 +200,8 @@ impl Shard {
                 return Ok(self.delay(session, rest, &view));
             }
             if view.topic.starts_with(SYS) {
-                self.delivery.dropped(None, &view, DropReason::NotAuthorized);
+                self.delivery
+                    .dropped(None, &view, DropReason::NotAuthorized);
                 return Ok(ReasonCode::NOT_AUTHORIZED);
             }
         }
@@ -181,12 +215,16 @@ impl Shard {
         view: &MessageView<'_>,
     ) -> Result<Option<ReasonCode>, Closing> {
         if self.delivery.interest.contains(Interest::AUTHORIZE) {
-            let action =
-                Action::Publish { topic: view.topic, qos: view.qos, retain: view.retain };
+            let action = Action::Publish {
+                topic: view.topic,
+                qos: view.qos,
+                retain: view.retain,
+            };
             match self.is_allowed(session, &action) {
                 Authorization::Allow => {}
                 Authorization::Deny => {
-                    self.delivery.dropped(Some(session), view, DropReason::NotAuthorized);
+                    self.delivery
+                        .dropped(Some(session), view, DropReason::NotAuthorized);
                     return Ok(Some(ReasonCode::NOT_AUTHORIZED));
                 }
                 Authorization::Disconnect => {
@@ -213,7 +251,11 @@ impl Shard {
 
     /// A message that is accepted, from a client or from the broker itself: hooks, retained store, subscribers.
     #[inline]
-    pub(crate) fn publish_view(&mut self, view: &MessageView<'_>, origin: Option<u32>) -> ReasonCode {
+    pub(crate) fn publish_view(
+        &mut self,
+        view: &MessageView<'_>,
+        origin: Option<u32>,
+    ) -> ReasonCode {
         if self.delivery.interest.contains(Interest::PUBLISH) {
             let delivery = &mut self.delivery;
             let named = super::deliver::with_publisher(&delivery.sessions, origin, view);
@@ -259,7 +301,9 @@ impl Shard {
         let parsed = rest
             .split_once('/')
             .and_then(|(seconds, topic)| Some((seconds.parse::<u32>().ok()?, topic)));
-        let Some((delay_s, topic)) = parsed else { return ReasonCode::TOPIC_NAME_INVALID };
+        let Some((delay_s, topic)) = parsed else {
+            return ReasonCode::TOPIC_NAME_INVALID;
+        };
         let limits = &*self.node.limits;
         if mqtt::validate_topic_name(topic, &self.topic_limits()).is_err()
             || topic.starts_with(SYS)
@@ -275,8 +319,14 @@ impl Shard {
         let named = super::deliver::with_publisher(&self.delivery.sessions, Some(session), view);
         // Its expiry, like everything else about it, counts from the moment it is published.
         let expires_ms = expires_ms(view.properties, at_ms);
-        let view = MessageView { topic, received_ms: at_ms, expires_ms, ..named };
-        self.timers.add(at_ms, Timer::Delayed(Box::new(Message::new(&view))));
+        let view = MessageView {
+            topic,
+            received_ms: at_ms,
+            expires_ms,
+            ..named
+        };
+        self.timers
+            .add(at_ms, Timer::Delayed(Box::new(Message::new(&view))));
         self.delayed += 1;
         self.metrics().inc(Metric::DelayedMessages);
         ReasonCode::SUCCESS
@@ -285,14 +335,18 @@ impl Shard {
     #[inline]
     fn ack(&mut self, at: u32, kind: PacketType, packet_id: u16, reason: ReasonCode) {
         let version = self.delivery.connections[at as usize].version;
-        self.delivery.write(at, |out| encode_ack(kind, version, packet_id, reason, out));
+        self.delivery
+            .write(at, |out| encode_ack(kind, version, packet_id, reason, out));
     }
 
     pub(crate) fn puback(&mut self, at: u32, ack: &Ack<'_>) {
         let session = self.session_of(at);
-        let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else { return };
+        let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else {
+            return;
+        };
         if let Acked::Done(parcel) = outbound.puback(ack.packet_id) {
-            self.delivery.acked(session, parcel.as_ref(), AckKind::PubAck);
+            self.delivery
+                .acked(session, parcel.as_ref(), AckKind::PubAck);
             self.delivery.pump_if_pending(session);
         }
     }
@@ -306,7 +360,8 @@ impl Shard {
         };
         match acked {
             Acked::Release(parcel) => {
-                self.delivery.acked(session, parcel.as_ref(), AckKind::PubRec);
+                self.delivery
+                    .acked(session, parcel.as_ref(), AckKind::PubRec);
                 self.ack(at, PacketType::PubRel, ack.packet_id, ReasonCode::SUCCESS);
             }
             Acked::Done(_) => self.delivery.pump_if_pending(session),
@@ -321,9 +376,12 @@ impl Shard {
 
     pub(crate) fn pubcomp(&mut self, at: u32, ack: &Ack<'_>) {
         let session = self.session_of(at);
-        let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else { return };
+        let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else {
+            return;
+        };
         if let Acked::Done(parcel) = outbound.pubcomp(ack.packet_id) {
-            self.delivery.acked(session, parcel.as_ref(), AckKind::PubComp);
+            self.delivery
+                .acked(session, parcel.as_ref(), AckKind::PubComp);
             self.delivery.pump_if_pending(session);
         }
     }
@@ -331,8 +389,13 @@ impl Shard {
     pub(crate) fn pubrel(&mut self, at: u32, ack: &Ack<'_>) {
         let session = self.session_of(at);
         let incoming = &mut self.delivery.sessions[session as usize].incoming_qos2;
-        let was_there = incoming.as_mut().is_some_and(|incoming| incoming.remove(ack.packet_id));
-        if incoming.as_ref().is_some_and(|incoming| incoming.len() == 0) {
+        let was_there = incoming
+            .as_mut()
+            .is_some_and(|incoming| incoming.remove(ack.packet_id));
+        if incoming
+            .as_ref()
+            .is_some_and(|incoming| incoming.len() == 0)
+        {
             self.spare_incoming(session);
         }
         let reason = if was_there {

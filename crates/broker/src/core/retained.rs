@@ -54,7 +54,10 @@ impl Retained {
 
     pub(crate) fn size(&self) -> RetainedSize {
         let trie = self.read();
-        RetainedSize { count: trie.count, bytes: trie.bytes }
+        RetainedSize {
+            count: trie.count,
+            bytes: trie.bytes,
+        }
     }
 
     /// Keeps the message, or with an empty payload removes what its topic had [MQTT-3.3.1-6].
@@ -68,7 +71,8 @@ impl Retained {
         let old = trie.find(view.topic).map_or(0, |old| old.size());
         let count = trie.count + usize::from(old == 0);
         let bytes = trie.bytes + message.size() - old;
-        if count > limits.max_retained_messages as usize || bytes as u64 > limits.max_retained_bytes {
+        if count > limits.max_retained_messages as usize || bytes as u64 > limits.max_retained_bytes
+        {
             return Err(Full);
         }
         let mut node = &mut trie.root;
@@ -111,7 +115,10 @@ impl Retained {
         for message in expired {
             let topic = message.view().topic;
             // It may have been replaced since.
-            if trie.find(topic).is_some_and(|current| Arc::ptr_eq(current, &message)) {
+            if trie
+                .find(topic)
+                .is_some_and(|current| Arc::ptr_eq(current, &message))
+            {
                 trie.remove(topic);
             }
         }
@@ -137,7 +144,9 @@ impl Trie {
 }
 
 fn remove(node: &mut Node, levels: &[&str]) -> Option<Arc<Message>> {
-    let Some((first, rest)) = levels.split_first() else { return node.message.take() };
+    let Some((first, rest)) = levels.split_first() else {
+        return node.message.take();
+    };
     let child = node.children.get_mut(*first)?;
     let removed = remove(child, rest);
     if child.is_empty() {

@@ -35,7 +35,12 @@ fn deliver_locally(
 }
 
 /// Each shard whose bit is set gets one reference in its batch of this turn.
-fn send_to_shards(links: &mut Links, delivery: &Delivery, mut shards: u64, dispatch: &Dispatch<'_>) {
+fn send_to_shards(
+    links: &mut Links,
+    delivery: &Delivery,
+    mut shards: u64,
+    dispatch: &Dispatch<'_>,
+) {
     let named = with_publisher(&delivery.sessions, dispatch.origin, &dispatch.view);
     while shards != 0 {
         let shard = shards.trailing_zeros() as u16;
@@ -82,7 +87,11 @@ impl Shard {
             Some(Choice::Remote { shard, nth }) => {
                 let group = self.tree.group(group_id);
                 let filter = &*self.tree.filter(group.filter).text;
-                let member = ForMember { filter, group: &group.name, nth };
+                let member = ForMember {
+                    filter,
+                    group: &group.name,
+                    nth,
+                };
                 self.links.push(shard, &named, Some(member));
                 self.delivery.metrics.inc(Metric::CrossShardOut);
             }
@@ -117,7 +126,9 @@ impl Shard {
             .tree
             .find(member.filter)
             .and_then(|filter| self.tree.find_group(filter, member.group));
-        let Some(group) = group else { return self.nobody_left(dispatch) };
+        let Some(group) = group else {
+            return self.nobody_left(dispatch);
+        };
         match self.tree.group_mut(group).choose_here(member.nth, strategy) {
             Some(session) => self.deliver_to_member(group, session, dispatch),
             // Our members have left while the message was on its way: any other shard's will do.
@@ -126,7 +137,11 @@ impl Shard {
     }
 
     fn nobody_left(&mut self, dispatch: &Dispatch<'_>) {
-        self.delivery.dropped(None, &dispatch.view, crate::hooks::DropReason::NoSubscribers);
+        self.delivery.dropped(
+            None,
+            &dispatch.view,
+            crate::hooks::DropReason::NoSubscribers,
+        );
     }
 
     /// Hands messages of a member that went away to other members of their groups. The caller has made sure that

@@ -46,12 +46,22 @@ struct Inflight {
 
 /// What [`Outbound::next`] wants on the wire.
 pub(crate) enum Transmit {
-    Publish { packet_id: u16, parcel: Parcel, dup: bool },
-    PubRel { packet_id: u16 },
+    Publish {
+        packet_id: u16,
+        parcel: Parcel,
+        dup: bool,
+    },
+    PubRel {
+        packet_id: u16,
+    },
     /// A queued QoS 0 message.
-    Plain { parcel: Parcel },
+    Plain {
+        parcel: Parcel,
+    },
     /// It expired in the queue.
-    Expired { parcel: Parcel },
+    Expired {
+        parcel: Parcel,
+    },
 }
 
 /// What an acknowledgement did.
@@ -128,7 +138,9 @@ impl Outbound {
     }
 
     pub(crate) fn oldest_queued_ms(&self) -> Option<u64> {
-        self.queue.front().map(|parcel| parcel.message.received_ms())
+        self.queue
+            .front()
+            .map(|parcel| parcel.message.received_ms())
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -160,7 +172,10 @@ impl Outbound {
     #[inline]
     pub(crate) fn send(&mut self, parcel: Parcel) -> u16 {
         let packet_id = self.id_at(self.ring.len());
-        self.ring.push_back(Inflight { stage: Stage::Published, parcel: Some(parcel) });
+        self.ring.push_back(Inflight {
+            stage: Stage::Published,
+            parcel: Some(parcel),
+        });
         self.unacknowledged += 1;
         self.in_window += 1;
         self.resend_from = self.ring.len();
@@ -193,7 +208,11 @@ impl Outbound {
         }
         self.queued_bytes += size;
         self.queue.push_back(parcel);
-        if displaced.is_empty() { Queued::Kept } else { Queued::Displaced(displaced) }
+        if displaced.is_empty() {
+            Queued::Kept
+        } else {
+            Queued::Displaced(displaced)
+        }
     }
 
     /// The next thing to put on the wire, if the window has room for one.
@@ -208,7 +227,11 @@ impl Outbound {
             match (entry.stage, &entry.parcel) {
                 (Stage::Published, Some(parcel)) => {
                     self.in_window += 1;
-                    return Some(Transmit::Publish { packet_id, parcel: parcel.clone(), dup: true });
+                    return Some(Transmit::Publish {
+                        packet_id,
+                        parcel: parcel.clone(),
+                        dup: true,
+                    });
                 }
                 (Stage::Released, _) => {
                     self.in_window += 1;
@@ -230,7 +253,11 @@ impl Outbound {
             return Some(Transmit::Plain { parcel });
         }
         let packet_id = self.send(parcel.clone());
-        Some(Transmit::Publish { packet_id, parcel, dup: false })
+        Some(Transmit::Publish {
+            packet_id,
+            parcel,
+            dup: false,
+        })
     }
 
     pub(crate) fn has_pending(&self) -> bool {
@@ -245,7 +272,11 @@ impl Outbound {
         if offset < self.resend_from {
             self.in_window -= 1;
         }
-        while self.ring.front().is_some_and(|front| front.stage == Stage::Done) {
+        while self
+            .ring
+            .front()
+            .is_some_and(|front| front.stage == Stage::Done)
+        {
             self.ring.pop_front();
             self.first_id = self.id_at(1);
             self.resend_from = self.resend_from.saturating_sub(1);
@@ -317,9 +348,10 @@ impl Outbound {
         let mut taken = Vec::new();
         for offset in (0..self.ring.len()).rev() {
             let goes = self.ring[offset].stage == Stage::Published
-                && self.ring[offset].parcel.as_ref().is_some_and(|parcel| {
-                    parcel.qos == QoS::AtLeastOnce && may_go(parcel.group)
-                });
+                && self.ring[offset]
+                    .parcel
+                    .as_ref()
+                    .is_some_and(|parcel| parcel.qos == QoS::AtLeastOnce && may_go(parcel.group));
             if goes {
                 taken.extend(self.finish(offset));
             }
@@ -358,7 +390,9 @@ impl PacketIdSet {
 
     pub(crate) fn contains(&self, packet_id: u16) -> bool {
         let (page, word, bit) = Self::bit(packet_id);
-        self.pages[page].as_ref().is_some_and(|page| page[word] & bit != 0)
+        self.pages[page]
+            .as_ref()
+            .is_some_and(|page| page[word] & bit != 0)
     }
 
     /// Returns whether it is new.
@@ -374,7 +408,9 @@ impl PacketIdSet {
     /// Returns whether it was there.
     pub(crate) fn remove(&mut self, packet_id: u16) -> bool {
         let (page, word, bit) = Self::bit(packet_id);
-        let Some(page) = &mut self.pages[page] else { return false };
+        let Some(page) = &mut self.pages[page] else {
+            return false;
+        };
         let was_there = page[word] & bit != 0;
         page[word] &= !bit;
         self.len -= u32::from(was_there);

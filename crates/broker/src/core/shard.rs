@@ -195,7 +195,9 @@ impl Shard {
             // Before that it stays the time of accept: bytes that trickle in do not buy time for CONNECT.
             connection.last_seen_ms = self.delivery.now_ms;
         }
-        self.delivery.metrics.add(Metric::BytesReceived, data.len() as u64);
+        self.delivery
+            .metrics
+            .add(Metric::BytesReceived, data.len() as u64);
         if connection.phase == Phase::Authenticating {
             return self.receive_while_authenticating(at, data);
         }
@@ -267,7 +269,9 @@ impl Shard {
             self.delivery.metrics.inc(Metric::PacketsReceived);
             let result = match self.delivery.connections[at as usize].phase {
                 Phase::Connected => self.packet(at, frame),
-                Phase::AwaitConnect => self.first_packet(at, frame, &data[consumed..consumed + len]),
+                Phase::AwaitConnect => {
+                    self.first_packet(at, frame, &data[consumed..consumed + len])
+                }
                 Phase::Authenticating | Phase::Closing => return (consumed, Flow::Wait),
             };
             match result {
@@ -367,7 +371,8 @@ impl Shard {
     }
 
     fn ping(&mut self, at: u32) {
-        self.delivery.write(at, |out| Packet::PingResp.encode(Version::V311, out));
+        self.delivery
+            .write(at, |out| Packet::PingResp.encode(Version::V311, out));
         if self.delivery.interest.contains(Interest::PING) {
             let session = &self.delivery.sessions[self.session_of(at) as usize];
             let client = super::deliver::client_of(session, &self.delivery.connections);
@@ -433,7 +438,9 @@ impl Shard {
 
     fn check_silence(&mut self, at: u32, serial: u32) {
         let now_ms = self.now_ms();
-        let Some(connection) = self.delivery.connections.get(at as usize) else { return };
+        let Some(connection) = self.delivery.connections.get(at as usize) else {
+            return;
+        };
         // An entry may be of an earlier connection in this slot, or of an earlier plan for this one.
         if connection.serial != serial || now_ms < connection.look_at_ms {
             return;

@@ -74,12 +74,10 @@ impl Group {
         self.online.len()
     }
 
-    pub(crate) fn members(&self) -> impl Iterator<Item = &Subscriber> {
-        self.online.iter().chain(self.offline.iter())
-    }
-
     pub(crate) fn member(&self, session: u32) -> Option<&Subscriber> {
-        self.online.get(session).or_else(|| self.offline.get(session))
+        self.online
+            .get(session)
+            .or_else(|| self.offline.get(session))
     }
 
     pub(crate) fn remote(&self) -> &[RemoteMembers] {
@@ -92,7 +90,10 @@ impl Group {
     }
 
     pub(crate) fn leave(&mut self, session: u32) -> bool {
-        self.online.remove(session).or_else(|| self.offline.remove(session)).is_some()
+        self.online
+            .remove(session)
+            .or_else(|| self.offline.remove(session))
+            .is_some()
     }
 
     pub(crate) fn set_online(&mut self, session: u32, online: bool) {
@@ -107,7 +108,10 @@ impl Group {
     }
 
     pub(crate) fn set_remote(&mut self, members: RemoteMembers) {
-        match self.remote.binary_search_by_key(&members.shard, |r| r.shard) {
+        match self
+            .remote
+            .binary_search_by_key(&members.shard, |r| r.shard)
+        {
             Ok(at) if members.total == 0 => {
                 self.remote.remove(at);
             }
@@ -119,7 +123,8 @@ impl Group {
 
     /// The member that gets a message; `None` only if there is no member at all.
     pub(crate) fn choose(&mut self, draw: &Draw<'_>) -> Option<Choice> {
-        let online = self.online.len() + self.remote.iter().map(|r| r.online as usize).sum::<usize>();
+        let online =
+            self.online.len() + self.remote.iter().map(|r| r.online as usize).sum::<usize>();
         let only_online = online > 0;
         let total = if only_online {
             online
@@ -142,7 +147,9 @@ impl Group {
             }
             SharedStrategy::Local if !self.online.is_empty() => {
                 self.turn = self.turn.wrapping_add(1);
-                Some(Choice::Local(self.online.at(self.turn % self.online.len()).session))
+                Some(Choice::Local(
+                    self.online.at(self.turn % self.online.len()).session,
+                ))
             }
             SharedStrategy::RoundRobin | SharedStrategy::Local => {
                 self.turn = self.turn.wrapping_add(1);
@@ -168,16 +175,21 @@ impl Group {
                 self.online.get(session).is_some()
                     || (!only_online && self.offline.get(session).is_some())
             }
-            Choice::Remote { shard, nth } => self.remote.iter().any(|r| {
-                r.shard == shard && nth < if only_online { r.online } else { r.total }
-            }),
+            Choice::Remote { shard, nth } => self
+                .remote
+                .iter()
+                .any(|r| r.shard == shard && nth < if only_online { r.online } else { r.total }),
         }
     }
 
     /// The member for a message that another shard has sent to the `nth` of ours. Our members may have changed
     /// meanwhile; then another of ours gets it.
     pub(crate) fn choose_here(&mut self, nth: u32, strategy: SharedStrategy) -> Option<u32> {
-        let list = if self.online.is_empty() { &self.offline } else { &self.online };
+        let list = if self.online.is_empty() {
+            &self.offline
+        } else {
+            &self.online
+        };
         if list.is_empty() {
             return None;
         }
@@ -196,7 +208,11 @@ impl Group {
     }
 
     fn nth(&self, mut n: usize, only_online: bool, this_shard: u16) -> Choice {
-        let local = if only_online { &self.online } else { &self.offline };
+        let local = if only_online {
+            &self.online
+        } else {
+            &self.offline
+        };
         let mut local_done = false;
         for remote in &self.remote {
             if !local_done && remote.shard > this_shard {
@@ -206,9 +222,16 @@ impl Group {
                 n -= local.len();
                 local_done = true;
             }
-            let count = if only_online { remote.online } else { remote.total } as usize;
+            let count = if only_online {
+                remote.online
+            } else {
+                remote.total
+            } as usize;
             if n < count {
-                return Choice::Remote { shard: remote.shard, nth: n as u32 };
+                return Choice::Remote {
+                    shard: remote.shard,
+                    nth: n as u32,
+                };
             }
             n -= count;
         }

@@ -82,17 +82,4 @@ impl SubList {
         }
         Some(removed)
     }
-
-    /// Exchanges two places.
-    pub(crate) fn swap(&mut self, a: usize, b: usize) {
-        self.entries.swap(a, b);
-        if let Some(index) = &mut self.index {
-            index.insert(self.entries[a].session, a as u32);
-            index.insert(self.entries[b].session, b as u32);
-        }
-    }
-
-    pub(crate) fn position_of(&self, session: u32) -> Option<usize> {
-        self.position(session)
-    }
 }

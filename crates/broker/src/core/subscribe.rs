@@ -38,14 +38,23 @@ struct Outcome {
 
 impl Outcome {
     fn refused(code: ReasonCode, detail: impl Into<String>) -> Self {
-        Self { code, detail: Some(detail.into()), sequence: 0, retained: None }
+        Self {
+            code,
+            detail: Some(detail.into()),
+            sequence: 0,
+            retained: None,
+        }
     }
 }
 
 impl Shard {
     pub(crate) fn subscribe(&mut self, at: u32, subscribe: &Subscribe<'_>) -> Result<(), Closing> {
         let session = self.session_of(at);
-        let identifier = subscribe.properties.subscription_identifiers().next().unwrap_or(0);
+        let identifier = subscribe
+            .properties
+            .subscription_identifiers()
+            .next()
+            .unwrap_or(0);
         let mut codes = Vec::with_capacity(subscribe.filters.len());
         let mut sequence = 0;
         let mut retained = Vec::new();
@@ -94,7 +103,11 @@ impl Shard {
     /// 3.1.1 knows one failure code, 3.1 none at all but the client still learns that it failed.
     fn suback_code(&self, at: u32, code: ReasonCode) -> u8 {
         let is_v5 = self.delivery.connections[at as usize].version == mqtt::Version::V5;
-        if code.is_error() && !is_v5 { ReasonCode::UNSPECIFIED_ERROR.0 } else { code.0 }
+        if code.is_error() && !is_v5 {
+            ReasonCode::UNSPECIFIED_ERROR.0
+        } else {
+            code.0
+        }
     }
 
     fn subscribe_one(
@@ -131,11 +144,17 @@ impl Shard {
             return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
                 .with_detail("SUBSCRIBE: no local on a shared subscription"));
         }
-        let action = Action::Subscribe { filter: filter.filter, options: filter.options };
+        let action = Action::Subscribe {
+            filter: filter.filter,
+            options: filter.options,
+        };
         match self.is_allowed(session_at, &action) {
             Authorization::Allow => {}
             Authorization::Deny => {
-                return Ok(Outcome::refused(ReasonCode::NOT_AUTHORIZED, "not authorized"));
+                return Ok(Outcome::refused(
+                    ReasonCode::NOT_AUTHORIZED,
+                    "not authorized",
+                ));
             }
             Authorization::Disconnect => {
                 return Err(Closing::new(ReasonCode::NOT_AUTHORIZED, "not_authorized"));
@@ -147,7 +166,10 @@ impl Shard {
         {
             return Ok(Outcome::refused(
                 ReasonCode::QUOTA_EXCEEDED,
-                format!("a session may hold {} subscriptions", limits.max_subscriptions_per_session),
+                format!(
+                    "a session may hold {} subscriptions",
+                    limits.max_subscriptions_per_session
+                ),
             ));
         }
         if let FilterKind::Exclusive { topic } = kind {
@@ -166,13 +188,21 @@ impl Shard {
             }
         }
         let mut options = filter.options;
-        options.qos = options.qos.min(mqtt::QoS::try_from(limits.max_qos).unwrap_or(options.qos));
-        let subscriber = Subscriber { session: session_at, identifier, options };
+        options.qos = options
+            .qos
+            .min(mqtt::QoS::try_from(limits.max_qos).unwrap_or(options.qos));
+        let subscriber = Subscriber {
+            session: session_at,
+            identifier,
+            options,
+        };
         Ok(self.file(text, group, subscriber, filter.filter))
     }
 
     fn has_subscription(&self, session: u32, text: &str, group: Option<&str>) -> bool {
-        let Some(filter) = self.tree.find(text) else { return false };
+        let Some(filter) = self.tree.find(text) else {
+            return false;
+        };
         let group = match group {
             None => NO_GROUP,
             Some(name) => match self.tree.find_group(filter, name) {
@@ -185,7 +215,13 @@ impl Shard {
     }
 
     /// Puts a subscription into the tree and, if it is the first of its kind here, tells the other shards.
-    fn file(&mut self, text: &str, group: Option<&str>, subscriber: Subscriber, as_written: &str) -> Outcome {
+    fn file(
+        &mut self,
+        text: &str,
+        group: Option<&str>,
+        subscriber: Subscriber,
+        as_written: &str,
+    ) -> Outcome {
         let filter = self.tree.find_or_insert(text);
         let (group_id, is_new, sequence) = match group {
             None => {
@@ -264,12 +300,15 @@ impl Shard {
     /// Sends a SUBACK, and behind it the retained messages its subscriptions ask for.
     fn answer(&mut self, awaited: AwaitedSubAck) {
         let at = awaited.connection;
-        let Some(connection) = self.delivery.connections.get(at as usize) else { return };
+        let Some(connection) = self.delivery.connections.get(at as usize) else {
+            return;
+        };
         if connection.serial != awaited.serial || connection.phase != Phase::Connected {
             return;
         }
         let session = connection.session;
-        self.delivery.write(at, |out| out.extend_from_slice(&awaited.packet));
+        self.delivery
+            .write(at, |out| out.extend_from_slice(&awaited.packet));
         let now_ms = self.now_ms();
         let mut any = false;
         for (filter, subscriber) in awaited.retained {
@@ -279,7 +318,10 @@ impl Shard {
                 continue;
             }
             let retained = &mut self.delivery.connections[at as usize].extra().retained;
-            retained.extend(found.into_iter().map(|message| PendingRetained { message, subscriber }));
+            retained.extend(found.into_iter().map(|message| PendingRetained {
+                message,
+                subscriber,
+            }));
         }
         if any {
             self.delivery.pump(session);
@@ -298,16 +340,24 @@ impl Shard {
         }
     }
 
-    pub(crate) fn unsubscribe(&mut self, at: u32, unsubscribe: &Unsubscribe<'_>) -> Result<(), Closing> {
+    pub(crate) fn unsubscribe(
+        &mut self,
+        at: u32,
+        unsubscribe: &Unsubscribe<'_>,
+    ) -> Result<(), Closing> {
         let session = self.session_of(at);
         let mut codes = Vec::with_capacity(unsubscribe.filters.len());
         for filter in unsubscribe.filters.iter() {
             codes.push(self.unsubscribe_one(session, filter).0);
         }
-        let unsuback =
-            UnsubAck { packet_id: unsubscribe.packet_id, properties: Properties::EMPTY, codes: &codes };
+        let unsuback = UnsubAck {
+            packet_id: unsubscribe.packet_id,
+            properties: Properties::EMPTY,
+            codes: &codes,
+        };
         let version = self.delivery.connections[at as usize].version;
-        self.delivery.write(at, |out| Packet::UnsubAck(unsuback).encode(version, out));
+        self.delivery
+            .write(at, |out| Packet::UnsubAck(unsuback).encode(version, out));
         Ok(())
     }
 
@@ -316,7 +366,9 @@ impl Shard {
             return ReasonCode::TOPIC_FILTER_INVALID;
         };
         let (text, group) = filed_under(&kind);
-        let Some(filter) = self.tree.find(text) else { return ReasonCode::NO_SUBSCRIPTION_EXISTED };
+        let Some(filter) = self.tree.find(text) else {
+            return ReasonCode::NO_SUBSCRIPTION_EXISTED;
+        };
         let group = match group {
             None => NO_GROUP,
             Some(name) => match self.tree.find_group(filter, name) {
@@ -335,7 +387,9 @@ impl Shard {
         }
         self.unfile(session, filter, group);
         if self.delivery.interest.contains(Interest::UNSUBSCRIBE) {
-            self.with_client(session, |hooks, client| hooks.unsubscribed(client, as_written));
+            self.with_client(session, |hooks, client| {
+                hooks.unsubscribed(client, as_written)
+            });
         }
         ReasonCode::SUCCESS
     }
@@ -375,7 +429,11 @@ impl Shard {
         for said in said {
             match said {
                 Said::Messages(batch) => self.deliver_batch(&batch),
-                Said::Interest { filter, wanted, sequence } => {
+                Said::Interest {
+                    filter,
+                    wanted,
+                    sequence,
+                } => {
                     to_confirm = sequence;
                     if wanted {
                         let filter = self.tree.find_or_insert(&filter);
@@ -385,11 +443,21 @@ impl Shard {
                         self.tree.remove_if_unused(filter);
                     }
                 }
-                Said::Members { filter, group, online, total, sequence } => {
+                Said::Members {
+                    filter,
+                    group,
+                    online,
+                    total,
+                    sequence,
+                } => {
                     to_confirm = sequence;
                     let filter = self.tree.find_or_insert(&filter);
                     let group = self.tree.find_or_insert_group(filter, &group);
-                    let members = RemoteMembers { shard: from, online, total };
+                    let members = RemoteMembers {
+                        shard: from,
+                        online,
+                        total,
+                    };
                     self.tree.group_mut(group).set_remote(members);
                     self.tree.remove_group_if_unused(group);
                 }
@@ -397,7 +465,12 @@ impl Shard {
             }
         }
         if to_confirm > 0 {
-            self.links.say(from, Said::Applied { sequence: to_confirm });
+            self.links.say(
+                from,
+                Said::Applied {
+                    sequence: to_confirm,
+                },
+            );
         }
     }
 

@@ -22,7 +22,10 @@ impl Wheel {
     pub(crate) const REACH_MS: u64 = TICK_MS * (SLOTS as u64 - 2);
 
     pub(crate) fn new(now_ms: u64) -> Self {
-        Self { slots: (0..SLOTS).map(|_| Vec::new()).collect(), at_tick: now_ms / TICK_MS }
+        Self {
+            slots: (0..SLOTS).map(|_| Vec::new()).collect(),
+            at_tick: now_ms / TICK_MS,
+        }
     }
 
     /// `at_ms` may lie at most `REACH_MS` ahead.

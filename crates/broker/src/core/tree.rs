@@ -135,7 +135,11 @@ impl Default for SubscriptionTree {
             cached_targets: 0,
             generation: 0,
             missed: vec![0; 4096].into_boxed_slice(),
-            unkept: MatchSet { locals: Locals::None, groups: Box::default(), remote: 0 },
+            unkept: MatchSet {
+                locals: Locals::None,
+                groups: Box::default(),
+                remote: 0,
+            },
             found: Vec::new(),
             pending: Vec::new(),
         }
@@ -146,7 +150,9 @@ impl SubscriptionTree {
     pub(crate) fn find(&self, text: &str) -> Option<FilterId> {
         let filters = &self.filters;
         self.by_text
-            .find(self.hasher.hash_one(text), |&id| *filters[id as usize].text == *text)
+            .find(self.hasher.hash_one(text), |&id| {
+                *filters[id as usize].text == *text
+            })
             .copied()
     }
 
@@ -179,9 +185,10 @@ impl SubscriptionTree {
             announced: 0,
         }) as FilterId;
         let (filters, hasher) = (&self.filters, &self.hasher);
-        self.by_text.insert_unique(hasher.hash_one(text), id, |&id| {
-            hasher.hash_one(&*filters[id as usize].text)
-        });
+        self.by_text
+            .insert_unique(hasher.hash_one(text), id, |&id| {
+                hasher.hash_one(&*filters[id as usize].text)
+            });
         if mqtt::has_wildcards(text) {
             self.insert_wildcard(text, id);
         } else {
@@ -197,7 +204,9 @@ impl SubscriptionTree {
             return;
         }
         let text = filter.text.clone();
-        if let Ok(entry) = self.by_text.find_entry(self.hasher.hash_one(&*text), |&other| other == id)
+        if let Ok(entry) = self
+            .by_text
+            .find_entry(self.hasher.hash_one(&*text), |&other| other == id)
         {
             entry.remove();
         }
@@ -217,7 +226,10 @@ impl SubscriptionTree {
     }
 
     pub(crate) fn unsubscribe(&mut self, id: FilterId, session: u32) -> bool {
-        let removed = self.filters[id as usize].subscribers.remove(session).is_some();
+        let removed = self.filters[id as usize]
+            .subscribers
+            .remove(session)
+            .is_some();
         self.changed_under(id);
         removed
     }
@@ -235,7 +247,10 @@ impl SubscriptionTree {
     /// The group `name` of a filter, if it has one.
     pub(crate) fn find_group(&self, id: FilterId, name: &str) -> Option<GroupId> {
         let groups = &self.filters[id as usize].groups;
-        groups.iter().copied().find(|&g| *self.groups[g as usize].name == *name)
+        groups
+            .iter()
+            .copied()
+            .find(|&g| *self.groups[g as usize].name == *name)
     }
 
     pub(crate) fn find_or_insert_group(&mut self, id: FilterId, name: &str) -> GroupId {
@@ -272,7 +287,10 @@ impl SubscriptionTree {
 
     fn forget_topic(&mut self, topic: &str) {
         let hash = self.hasher.hash_one(topic);
-        if let Ok(entry) = self.cache.find_entry(hash, |cached| *cached.topic == *topic) {
+        if let Ok(entry) = self
+            .cache
+            .find_entry(hash, |cached| *cached.topic == *topic)
+        {
             self.cached_targets -= entry.remove().0.set.targets();
         }
     }
@@ -337,7 +355,9 @@ impl SubscriptionTree {
             node.filter = None;
         }
         while self.nodes[at].is_empty() {
-            let Some((parent, level)) = path.pop() else { break };
+            let Some((parent, level)) = path.pop() else {
+                break;
+            };
             self.nodes.remove(at);
             if level == "+" {
                 self.nodes[parent].plus = None;
@@ -410,7 +430,11 @@ impl SubscriptionTree {
             [id] => Locals::One(id),
             _ => Locals::Merged(self.merge(&with_locals)),
         };
-        MatchSet { locals, groups: groups.into_boxed_slice(), remote }
+        MatchSet {
+            locals,
+            groups: groups.into_boxed_slice(),
+            remote,
+        }
     }
 
     /// One target per session: the highest QoS, every identifier, delivered if any subscription would deliver.
@@ -423,7 +447,11 @@ impl SubscriptionTree {
         let mut merged = Vec::with_capacity(all.len());
         for same in all.chunk_by(|a, b| a.session == b.session) {
             let mut subscriber = same[0];
-            let ids: Vec<u32> = same.iter().map(|s| s.identifier).filter(|&id| id != 0).collect();
+            let ids: Vec<u32> = same
+                .iter()
+                .map(|s| s.identifier)
+                .filter(|&id| id != 0)
+                .collect();
             for other in &same[1..] {
                 let (a, b) = (subscriber.options, other.options);
                 subscriber.options = SubscriptionOptions {
@@ -435,7 +463,10 @@ impl SubscriptionTree {
             }
             subscriber.identifier = ids.first().copied().unwrap_or(0);
             let more_ids = (ids.len() > 1).then(|| ids[1..].into());
-            merged.push(Target { subscriber, more_ids });
+            merged.push(Target {
+                subscriber,
+                more_ids,
+            });
         }
         merged.into_boxed_slice()
     }
@@ -447,7 +478,11 @@ impl SubscriptionTree {
         let generation = self.generation;
         let kept = |cached: &Cached| *cached.topic == *topic;
         // Looked up twice on a hit, since a reference that leaves the function would keep the miss from changing it.
-        if self.cache.find(hash, kept).is_some_and(|c| c.generation == generation) {
+        if self
+            .cache
+            .find(hash, kept)
+            .is_some_and(|c| c.generation == generation)
+        {
             let cached = self.cache.find(hash, kept).expect("it was there");
             return (&cached.set, &self.filters);
         }
@@ -473,10 +508,15 @@ impl SubscriptionTree {
             self.cached_targets = 0;
         }
         self.cached_targets += set.targets();
-        let cached = Cached { topic: topic.into(), generation: self.generation, set };
+        let cached = Cached {
+            topic: topic.into(),
+            generation: self.generation,
+            set,
+        };
         let hasher = &self.hasher;
-        let entry =
-            self.cache.insert_unique(hash, cached, |cached| hasher.hash_one(&*cached.topic));
+        let entry = self
+            .cache
+            .insert_unique(hash, cached, |cached| hasher.hash_one(&*cached.topic));
         (&entry.into_mut().set, &self.filters)
     }
 }

@@ -1,0 +1,273 @@
+//! A running broker: its shards' threads, its listeners, and the handle by which everybody else talks to it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+use crate::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, ListenerConfig};
+use crate::core::directory::Directory;
+use crate::core::retained::Retained;
+use crate::core::shard::{ListenerState, Node};
+use crate::handle::Handle;
+use crate::hooks::HooksFactory;
+use crate::info::ListenerInfo;
+use crate::metrics::ShardMetrics;
+use crate::net::inbox::{Inbox, Parcel};
+use crate::net::listener::{self, Entrance, OpenListener};
+use crate::net::shard_thread::{self, Clock, ShardSetup};
+use crate::net::tls::{ListenerTls, TlsError};
+use crate::scram::{Credential, Decoy};
+
+/// Bits in the sets of shards that filters carry.
+pub const MAX_SHARDS: usize = 64;
+/// What a credential made by `tidegate password` has; the stand-in for unknown users takes as long.
+const DECOY_ITERATIONS: u32 = 15_000;
+const CERTIFICATES_LOOKED_AT_EVERY: Duration = Duration::from_secs(2);
+
+/// Why a broker did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("listener {listener}: cannot listen on {address}: {source}")]
+    Listen {
+        listener: String,
+        address: String,
+        source: std::io::Error,
+    },
+    #[error("listener {listener}: {source}")]
+    Tls { listener: String, source: TlsError },
+    #[error(
+        "user {username}: the credential is not of the form scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY"
+    )]
+    Credential { username: String },
+    #[error("{0} shards were asked for; at most {MAX_SHARDS} are possible")]
+    TooManyShards(usize),
+    #[error("the system has no randomness to give")]
+    NoRandomness,
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+pub struct Broker {
+    handle: Handle,
+    threads: Vec<JoinHandle<()>>,
+    unix_sockets: Vec<PathBuf>,
+}
+
+impl Broker {
+    /// Opens the listeners and starts the shards.
+    pub fn start(config: BrokerConfig, hooks: Arc<dyn HooksFactory>) -> Result<Self, StartError> {
+        let shards = match config.shards {
+            0 => std::thread::available_parallelism()
+                .map_or(1, usize::from)
+                .min(MAX_SHARDS),
+            given => given,
+        };
+        if shards > MAX_SHARDS {
+            return Err(StartError::TooManyShards(shards));
+        }
+        let clock = Clock::new();
+        let mut per_shard: Vec<Vec<OpenListener>> = (0..shards).map(|_| Vec::new()).collect();
+        let mut infos = Vec::new();
+        let mut tls_listeners = Vec::new();
+        let mut unix_sockets = Vec::new();
+        for (index, listener) in config.listeners.iter().enumerate() {
+            let tls = load_tls(listener)?;
+            tls_listeners.extend(tls.clone());
+            let sockets =
+                listener::open(listener, shards).map_err(|source| StartError::Listen {
+                    listener: listener.name.clone(),
+                    address: address_of(listener),
+                    source,
+                })?;
+            if let BindAddress::Unix(path) = &listener.bind {
+                unix_sockets.push(path.clone());
+            }
+            infos.push(listener_info(listener, &sockets[0]));
+            let entrance = Arc::new(Entrance::new(index as u16, listener, tls));
+            for (socket, open) in sockets.into_iter().zip(&mut per_shard) {
+                open.push(OpenListener {
+                    entrance: entrance.clone(),
+                    socket,
+                });
+            }
+        }
+        let node = Arc::new(Node {
+            limits: Arc::new(config.limits.clone()),
+            listeners: config
+                .listeners
+                .iter()
+                .map(|config| ListenerState {
+                    config: config.clone(),
+                    connections: AtomicU64::new(0),
+                })
+                .collect(),
+            users: users(&config)?,
+            decoy: Decoy::random(DECOY_ITERATIONS).map_err(|_| StartError::NoRandomness)?,
+            directory: Directory::default(),
+            retained: Retained::default(),
+            server_reference: config.server_reference.clone(),
+            metrics: (0..shards)
+                .map(|_| Arc::new(ShardMetrics::default()))
+                .collect(),
+            started_ms: clock.now_ms(),
+        });
+        let inboxes: Arc<[Inbox]> = (0..shards).map(|_| Inbox::default()).collect();
+        let handle = Handle::new(node.clone(), inboxes.clone(), infos, tls_listeners);
+        let stop_timeout = match config.stop_timeout_s {
+            0 => DEFAULT_STOP_TIMEOUT_S,
+            given => given,
+        };
+        let mut threads = Vec::new();
+        for (id, listeners) in per_shard.into_iter().enumerate() {
+            let setup = ShardSetup {
+                id: id as u16,
+                node: node.clone(),
+                inboxes: inboxes.clone(),
+                listeners,
+                hooks: hooks.clone(),
+                clock,
+                stop_timeout: Duration::from_secs(stop_timeout.into()),
+                sys_interval_s: config.sys_interval_s,
+            };
+            let thread = std::thread::Builder::new().name(format!("shard-{id}"));
+            let run = move || {
+                if let Err(error) = shard_thread::run(setup) {
+                    tracing::error!(%error, "a shard could not run");
+                }
+            };
+            threads.push(thread.spawn(run).map_err(StartError::Thread)?);
+        }
+        watch_certificates(&handle).map_err(StartError::Thread)?;
+        handle.set_ready();
+        Ok(Self {
+            handle,
+            threads,
+            unix_sockets,
+        })
+    }
+
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    pub fn listeners(&self) -> Vec<ListenerInfo> {
+        self.handle.listeners()
+    }
+
+    /// Stops gracefully: no new connections, DISCONNECT 0x8B to every client, everything written out, within the
+    /// configured time. Blocks until it is done.
+    pub fn stop(self) {
+        self.handle.set_stopping();
+        for inbox in self.handle.inboxes() {
+            inbox.push(Parcel::Stop);
+        }
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("a shard ended by a panic; this is a bug");
+            }
+        }
+        for path in self.unix_sockets {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn users(config: &BrokerConfig) -> Result<HashMap<String, Credential, RandomState>, StartError> {
+    let parse = |user: &crate::config::UserConfig| match user.credential.parse::<Credential>() {
+        Ok(credential) => Ok((user.username.clone(), credential)),
+        Err(_) => Err(StartError::Credential {
+            username: user.username.clone(),
+        }),
+    };
+    config.users.iter().map(parse).collect()
+}
+
+fn load_tls(listener: &ListenerConfig) -> Result<Option<Arc<ListenerTls>>, StartError> {
+    let Some(files) = &listener.tls else {
+        return Ok(None);
+    };
+    let loaded = ListenerTls::load(files).map_err(|source| StartError::Tls {
+        listener: listener.name.clone(),
+        source,
+    })?;
+    Ok(Some(Arc::new(loaded)))
+}
+
+fn address_of(listener: &ListenerConfig) -> String {
+    match &listener.bind {
+        BindAddress::Tcp(address) => address.to_string(),
+        BindAddress::Unix(path) => path.display().to_string(),
+    }
+}
+
+fn listener_info(listener: &ListenerConfig, socket: &socket2::Socket) -> ListenerInfo {
+    let protocol = match (&listener.bind, &listener.tls, &listener.websocket_path) {
+        (BindAddress::Unix(_), ..) => "unix",
+        (_, None, None) => "mqtt",
+        (_, Some(_), None) => "mqtts",
+        (_, None, Some(_)) => "ws",
+        (_, Some(_), Some(_)) => "wss",
+    };
+    let bound = socket
+        .local_addr()
+        .ok()
+        .and_then(|address| address.as_socket());
+    ListenerInfo {
+        name: listener.name.clone(),
+        protocol,
+        address: bound.map_or_else(|| address_of(listener), |address| address.to_string()),
+        connections: 0,
+        max_connections: listener.max_connections,
+    }
+}
+
+/// Looks at the certificates' files now and then, on a thread of its own since files may be slow.
+fn watch_certificates(handle: &Handle) -> std::io::Result<()> {
+    if handle.tls_listeners().is_empty() {
+        return Ok(());
+    }
+    let handle = handle.clone();
+    let watch = move || {
+        while !handle.is_stopping() {
+            std::thread::sleep(CERTIFICATES_LOOKED_AT_EVERY);
+            for tls in handle
+                .tls_listeners()
+                .iter()
+                .filter(|tls| tls.has_changed())
+            {
+                log_reload(tls.reload());
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("certificates".into())
+        .spawn(watch)
+        .map(|_| ())
+}
+
+pub(crate) fn log_reload(result: Result<(), TlsError>) {
+    match result {
+        Ok(()) => tracing::info!("certificates were read again; new connections get the new ones"),
+        Err(error) => {
+            tracing::error!(%error, "certificates could not be read again; those in use stay");
+        }
+    }
+}
+
+/// Where a node is in its life.
+#[derive(Default)]
+pub(crate) struct Life {
+    pub(crate) ready: AtomicBool,
+    pub(crate) stopping: AtomicBool,
+}
+
+impl Life {
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.load(Relaxed) && !self.stopping.load(Relaxed)
+    }
+}

@@ -1,0 +1,83 @@
+//! Where a shard's thread finds what other threads have for it: words of other shards, connections that move to it,
+//! questions of the control plane. Locked once per batch, not per message.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use tokio::sync::Notify;
+
+use super::layers::Layers;
+use crate::core::connect::Moving;
+use crate::core::cross::Said;
+use crate::core::shard::Shard;
+
+/// A connection on its way to another shard: its state, its socket, what lies between.
+pub(crate) struct MovingConnection {
+    pub(crate) moving: Moving,
+    pub(crate) socket: socket2::Socket,
+    pub(crate) layers: Option<Box<Layers>>,
+}
+
+pub(crate) enum Parcel {
+    Said {
+        from: u16,
+        said: Vec<Said>,
+        bytes: usize,
+    },
+    Connection(Box<MovingConnection>),
+    /// Something to do with the shard; the answer goes its own way.
+    Ask(Box<dyn FnOnce(&mut Shard) + Send>),
+    /// Stop accepting, say goodbye to every client.
+    Stop,
+}
+
+#[derive(Default)]
+pub(crate) struct Inbox {
+    parcels: Mutex<VecDeque<Parcel>>,
+    bytes: AtomicUsize,
+    notify: Notify,
+}
+
+impl Inbox {
+    /// Bytes of words that wait here.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+
+    pub(crate) fn push(&self, parcel: Parcel) {
+        if let Parcel::Said { bytes, .. } = &parcel {
+            self.bytes.fetch_add(*bytes, Relaxed);
+        }
+        let was_empty = {
+            let mut parcels = self.parcels.lock().unwrap_or_else(PoisonError::into_inner);
+            parcels.push_back(parcel);
+            parcels.len() == 1
+        };
+        if was_empty {
+            self.notify.notify_one();
+        }
+    }
+
+    pub(crate) async fn wait(&self) {
+        self.notify.notified().await;
+    }
+
+    pub(crate) fn take(&self) -> VecDeque<Parcel> {
+        let parcels =
+            std::mem::take(&mut *self.parcels.lock().unwrap_or_else(PoisonError::into_inner));
+        let said: usize = parcels
+            .iter()
+            .map(|parcel| {
+                if let Parcel::Said { bytes, .. } = parcel {
+                    *bytes
+                } else {
+                    0
+                }
+            })
+            .sum();
+        if said > 0 {
+            self.bytes.fetch_sub(said, Relaxed);
+        }
+        parcels
+    }
+}

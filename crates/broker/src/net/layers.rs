@@ -1,0 +1,308 @@
+//! What may lie between a socket and MQTT: a PROXY header, TLS, WebSocket, in this order. Sans-io: bytes off the wire
+//! become MQTT bytes, MQTT bytes become bytes for the wire. A plain connection has no layers at all.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use rustls::{ServerConfig, ServerConnection};
+use ws::{
+    Decoder, DecoderOptions, Event, Opcode, Role, ServerHandshake, ServerOptions, ServerStep,
+};
+
+use super::{proxy, tls};
+use crate::hooks::Peer;
+
+/// Bytes for the wire that may wait here before more MQTT bytes are taken from the outbox.
+const WIRE_HIGH_BYTES: usize = 256 * 1024;
+
+enum WebSocket {
+    Handshake {
+        options: Arc<ServerOptions>,
+        state: ServerHandshake,
+        head: Vec<u8>,
+    },
+    Open {
+        decoder: Decoder,
+        held_back: Vec<u8>,
+    },
+}
+
+pub(crate) struct Layers {
+    /// The beginning of a PROXY header.
+    proxy: Option<Vec<u8>>,
+    tls: Option<ServerConnection>,
+    websocket: Option<WebSocket>,
+    /// Bytes for the wire, those before `written` are on it already.
+    wire: Vec<u8>,
+    written: usize,
+    told_name: bool,
+}
+
+/// What was learned besides MQTT bytes.
+#[derive(Default)]
+pub(crate) struct Learned {
+    pub(crate) peer: Option<Peer>,
+    pub(crate) common_name: Option<String>,
+    /// The client ended the stream in the way of a layer (TLS close_notify, WebSocket close).
+    pub(crate) closed: bool,
+}
+
+/// Why a connection cannot go on; what is to be said about it is in `wire` already.
+#[derive(Debug)]
+pub(crate) struct LayerError(pub(crate) String);
+
+impl Layers {
+    pub(crate) fn new(
+        proxy: bool,
+        tls: Option<Arc<ServerConfig>>,
+        websocket: Option<Arc<ServerOptions>>,
+    ) -> Result<Option<Box<Self>>, rustls::Error> {
+        if !proxy && tls.is_none() && websocket.is_none() {
+            return Ok(None);
+        }
+        let tls = match tls {
+            Some(config) => {
+                let mut tls = ServerConnection::new(config)?;
+                // What waits is bounded by the outbox.
+                tls.set_buffer_limit(None);
+                Some(tls)
+            }
+            None => None,
+        };
+        Ok(Some(Box::new(Self {
+            proxy: proxy.then(Vec::new),
+            tls,
+            websocket: websocket.map(|options| WebSocket::Handshake {
+                options,
+                state: ServerHandshake::new(),
+                head: Vec::new(),
+            }),
+            wire: Vec::new(),
+            written: 0,
+            told_name: false,
+        })))
+    }
+
+    /// Takes bytes off the wire; MQTT bytes are appended to `mqtt`.
+    pub(crate) fn inbound(
+        &mut self,
+        raw: &mut [u8],
+        mqtt: &mut Vec<u8>,
+    ) -> Result<Learned, LayerError> {
+        let mut learned = Learned::default();
+        let mut after_header;
+        let mut raw = raw;
+        if let Some(header) = &mut self.proxy {
+            header.extend_from_slice(raw);
+            match proxy::parse(header) {
+                proxy::Parsed::Incomplete => return Ok(learned),
+                proxy::Parsed::Invalid => {
+                    return Err(LayerError("expected a PROXY protocol header".into()));
+                }
+                proxy::Parsed::Whole(len, peer) => {
+                    learned.peer = peer;
+                    after_header = header.split_off(len);
+                    self.proxy = None;
+                    raw = &mut after_header;
+                }
+            }
+        }
+        if self.tls.is_some() {
+            let mut plain = Vec::new();
+            let result = self.decrypt(raw, &mut plain, &mut learned);
+            let result = result.and_then(|()| self.unframe(&mut plain, mqtt, &mut learned));
+            // Whatever TLS itself has to say, an alert included.
+            self.encrypt(&[]);
+            result?;
+        } else {
+            self.unframe(raw, mqtt, &mut learned)?;
+        }
+        Ok(learned)
+    }
+
+    fn decrypt(
+        &mut self,
+        mut raw: &[u8],
+        plain: &mut Vec<u8>,
+        learned: &mut Learned,
+    ) -> Result<(), LayerError> {
+        let Some(tls) = &mut self.tls else {
+            return Ok(());
+        };
+        while !raw.is_empty() {
+            let taken = tls
+                .read_tls(&mut raw)
+                .map_err(|e| LayerError(e.to_string()))?;
+            let state = tls.process_new_packets();
+            let state = match state {
+                Ok(state) => state,
+                Err(error) => return Err(LayerError(error.to_string())),
+            };
+            let at = plain.len();
+            plain.resize(at + state.plaintext_bytes_to_read(), 0);
+            if tls.reader().read_exact(&mut plain[at..]).is_err() {
+                plain.truncate(at);
+            }
+            learned.closed |= state.peer_has_closed();
+            if taken == 0 {
+                break;
+            }
+        }
+        if !self.told_name && !tls.is_handshaking() {
+            self.told_name = true;
+            let certificate = tls.peer_certificates().and_then(|chain| chain.first());
+            learned.common_name = certificate.and_then(tls::common_name);
+        }
+        Ok(())
+    }
+
+    fn unframe(
+        &mut self,
+        bytes: &mut [u8],
+        mqtt: &mut Vec<u8>,
+        learned: &mut Learned,
+    ) -> Result<(), LayerError> {
+        let mut frames = Vec::new();
+        match &mut self.websocket {
+            None => {
+                mqtt.extend_from_slice(bytes);
+                return Ok(());
+            }
+            Some(WebSocket::Handshake {
+                options,
+                state,
+                head,
+            }) => {
+                head.extend_from_slice(bytes);
+                match state.feed(options, head) {
+                    ServerStep::Incomplete => return Ok(()),
+                    ServerStep::Rejected(rejected) => {
+                        self.put(&rejected.response);
+                        return Err(LayerError(rejected.reason));
+                    }
+                    ServerStep::Accepted(accepted) => {
+                        frames.extend_from_slice(&head[accepted.consumed..]);
+                        self.websocket = Some(WebSocket::Open {
+                            decoder: Decoder::new(DecoderOptions::byte_stream(Role::Server)),
+                            held_back: Vec::new(),
+                        });
+                        self.put(&accepted.response);
+                        if frames.is_empty() {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+            Some(WebSocket::Open { held_back, .. }) if !held_back.is_empty() => {
+                frames = std::mem::take(held_back);
+                frames.extend_from_slice(bytes);
+            }
+            Some(WebSocket::Open { .. }) => return self.read_frames(bytes, mqtt, learned),
+        }
+        self.read_frames(&mut frames, mqtt, learned)
+    }
+
+    fn read_frames(
+        &mut self,
+        mut bytes: &mut [u8],
+        mqtt: &mut Vec<u8>,
+        learned: &mut Learned,
+    ) -> Result<(), LayerError> {
+        let Some(WebSocket::Open { decoder, held_back }) = &mut self.websocket else {
+            return Ok(());
+        };
+        let mut answers = Vec::new();
+        let mut failure = None;
+        loop {
+            let step = match decoder.decode(bytes) {
+                Ok(step) => step,
+                Err(error) => {
+                    ws::encode_close(Some(error.code), error.detail, None, &mut answers);
+                    failure = Some(LayerError(error.detail.into()));
+                    break;
+                }
+            };
+            let consumed = step.consumed;
+            let done = step.event.is_none();
+            match step.event {
+                Some(Event::Data { chunk, .. }) => mqtt.extend_from_slice(chunk),
+                Some(Event::Ping(payload)) => {
+                    ws::encode_frame(Opcode::Pong, payload, None, &mut answers);
+                }
+                Some(Event::Close { code, .. }) => {
+                    ws::encode_close(code, "", None, &mut answers);
+                    learned.closed = true;
+                }
+                Some(Event::Pong(_)) | None => {}
+            }
+            bytes = &mut bytes[consumed..];
+            if done {
+                held_back.extend_from_slice(bytes);
+                break;
+            }
+        }
+        if !answers.is_empty() {
+            self.put(&answers);
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Whether MQTT bytes can be taken: handshakes are done, not too much waits.
+    pub(crate) fn takes_more(&self) -> bool {
+        let open = !matches!(self.websocket, Some(WebSocket::Handshake { .. }));
+        let secure = self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking());
+        open && secure && self.wire.len() - self.written < WIRE_HIGH_BYTES
+    }
+
+    /// Takes MQTT bytes for the client.
+    pub(crate) fn outbound(&mut self, mqtt: &[u8]) {
+        if self.websocket.is_some() {
+            let header = ws::FrameHeader::new(Opcode::Binary, mqtt.len(), None);
+            self.put(header.as_bytes());
+        }
+        self.put(mqtt);
+    }
+
+    /// Says goodbye in the way of each layer.
+    pub(crate) fn finish(&mut self) {
+        if matches!(&self.websocket, Some(WebSocket::Open { decoder, .. }) if !decoder.is_closed())
+        {
+            let mut close = Vec::new();
+            ws::encode_close(Some(ws::close::NORMAL), "", None, &mut close);
+            self.put(&close);
+        }
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+        }
+        self.encrypt(&[]);
+    }
+
+    /// Bytes that are ready for the wire, encrypted if there is TLS.
+    fn put(&mut self, bytes: &[u8]) {
+        if self.tls.is_some() {
+            self.encrypt(bytes);
+        } else {
+            self.wire.extend_from_slice(bytes);
+        }
+    }
+
+    fn encrypt(&mut self, bytes: &[u8]) {
+        let Some(tls) = &mut self.tls else { return };
+        // Neither can fail: there is no buffer limit, and a Vec takes everything.
+        let _ = tls.writer().write_all(bytes);
+        while tls.wants_write() && tls.write_tls(&mut self.wire).is_ok() {}
+    }
+
+    pub(crate) fn wire(&self) -> &[u8] {
+        &self.wire[self.written..]
+    }
+
+    pub(crate) fn advance(&mut self, count: usize) {
+        self.written += count;
+        if self.written == self.wire.len() {
+            // An idle connection keeps no buffer.
+            self.wire = Vec::new();
+            self.written = 0;
+        }
+    }
+}

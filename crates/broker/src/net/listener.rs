@@ -1,0 +1,240 @@
+//! Listening sockets: one per shard where the system spreads connections over them, else one whose connections go to
+//! the shards in turn. Accepting is bounded in number and rate.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::layers::Layers;
+use super::shard_thread::{ShardIo, watch};
+use super::tls::ListenerTls;
+use crate::config::{BindAddress, ListenerConfig};
+use crate::core::directory::Directory;
+use crate::hooks::Peer;
+use crate::metrics::Metric;
+
+/// Connections taken at once before others have their turn.
+const ACCEPT_BATCH: usize = 64;
+
+/// What the sockets of one listener share.
+pub(crate) struct Entrance {
+    pub(crate) index: u16,
+    pub(crate) config: ListenerConfig,
+    pub(crate) tls: Option<Arc<ListenerTls>>,
+    pub(crate) websocket: Option<Arc<ws::ServerOptions>>,
+    rate: Mutex<AcceptRate>,
+}
+
+struct AcceptRate {
+    tokens: f64,
+    refilled: Instant,
+}
+
+/// One listening socket.
+pub(crate) struct OpenListener {
+    pub(crate) entrance: Arc<Entrance>,
+    pub(crate) socket: Socket,
+}
+
+impl Entrance {
+    pub(crate) fn new(index: u16, config: &ListenerConfig, tls: Option<Arc<ListenerTls>>) -> Self {
+        let websocket = config.websocket_path.as_ref();
+        Self {
+            index,
+            config: config.clone(),
+            tls,
+            websocket: websocket.map(|path| Arc::new(ws::ServerOptions::mqtt(path.clone()))),
+            rate: Mutex::new(AcceptRate {
+                tokens: f64::from(config.max_accept_rate),
+                refilled: Instant::now(),
+            }),
+        }
+    }
+
+    /// How long the next connection has to wait, if the rate is used up.
+    fn wait_for_rate(&self) -> Option<Duration> {
+        let per_s = f64::from(self.config.max_accept_rate);
+        if per_s == 0.0 {
+            return None;
+        }
+        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let elapsed = now.duration_since(rate.refilled).as_secs_f64();
+        rate.refilled = now;
+        rate.tokens = (rate.tokens + elapsed * per_s).min(per_s);
+        if rate.tokens >= 1.0 {
+            rate.tokens -= 1.0;
+            return None;
+        }
+        Some(Duration::from_secs_f64((1.0 - rate.tokens) / per_s))
+    }
+}
+
+/// Opens the sockets of one listener for `shards` shards. With port 0 all get the port the first was given.
+pub(crate) fn open(config: &ListenerConfig, shards: usize) -> io::Result<Vec<Socket>> {
+    match &config.bind {
+        BindAddress::Unix(path) => Ok(vec![open_unix(path, config.backlog)?]),
+        BindAddress::Tcp(address) => {
+            // Whether somebody else listens there, of which sockets that share a port would not tell.
+            let probe = tcp_socket(*address, false)?;
+            drop(probe);
+            let first = tcp_socket(*address, true)?;
+            let address = first.local_addr()?.as_socket().unwrap_or(*address);
+            let mut sockets = vec![first];
+            for _ in 1..shards {
+                sockets.push(tcp_socket(address, true)?);
+            }
+            for socket in &sockets {
+                socket.listen(config.backlog.min(i32::MAX as u32) as i32)?;
+            }
+            Ok(sockets)
+        }
+    }
+}
+
+fn tcp_socket(address: std::net::SocketAddr, shared: bool) -> io::Result<Socket> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_nonblocking(true)?;
+    socket.set_reuse_address(true)?;
+    if shared {
+        socket.set_reuse_port(true)?;
+    }
+    if address.is_ipv6() {
+        // IPv4 has listeners of its own, so that what is open is what the configuration says.
+        socket.set_only_v6(true)?;
+    }
+    // Inherited by the connections, which saves a call for each.
+    socket.set_tcp_nodelay(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
+    let address = SockAddr::unix(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    if path.exists() {
+        // A socket nobody listens on was left by a process that was killed.
+        let other = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        match other.connect(&address) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path)?;
+            }
+            _ => return Err(io::ErrorKind::AddrInUse.into()),
+        }
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address)?;
+    socket.listen(backlog.min(i32::MAX as u32) as i32)?;
+    Ok(socket)
+}
+
+/// Accepts connections until it is aborted.
+pub(crate) async fn accept(shard: Rc<ShardIo>, listener: OpenListener) {
+    let OpenListener { entrance, socket } = listener;
+    let socket = match watch(socket) {
+        Ok(socket) => socket,
+        Err(error) => {
+            tracing::error!(listener = entrance.config.name, %error, "cannot listen");
+            return;
+        }
+    };
+    let last_warning = Cell::new(None);
+    loop {
+        let Ok(mut ready) = socket.readable().await else {
+            return;
+        };
+        for _ in 0..ACCEPT_BATCH {
+            if let Some(wait) = entrance.wait_for_rate() {
+                tokio::time::sleep(wait).await;
+                break;
+            }
+            match socket.get_ref().accept() {
+                Ok((accepted, address)) => admit(&shard, &entrance, accepted, &address),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready.clear_ready();
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    warn_now_and_then(&last_warning, &entrance, &error);
+                    // Out of file descriptors, most likely: nothing to be done but to wait for some to be closed.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    break;
+                }
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn warn_now_and_then(last: &Cell<Option<Instant>>, entrance: &Entrance, error: &io::Error) {
+    if last
+        .get()
+        .is_none_or(|at| at.elapsed() > Duration::from_secs(10))
+    {
+        last.set(Some(Instant::now()));
+        tracing::warn!(
+            listener = entrance.config.name,
+            %error,
+            "cannot accept connections; if it says too many open files, raise the limit (ulimit -n)"
+        );
+    }
+}
+
+fn admit(shard: &Rc<ShardIo>, entrance: &Entrance, socket: Socket, address: &SockAddr) {
+    let node = shard.core.borrow().node.clone();
+    let listener = &node.listeners[usize::from(entrance.index)];
+    let limit = u64::from(entrance.config.max_connections);
+    let take = |n: u64| (n < limit).then_some(n + 1);
+    if listener
+        .connections
+        .fetch_update(Relaxed, Relaxed, take)
+        .is_err()
+    {
+        shard
+            .core
+            .borrow()
+            .metrics()
+            .inc(Metric::ConnectionsRefusedLimit);
+        return;
+    }
+    if !Directory::take_place(&node.directory.connections, node.limits.max_connections) {
+        listener.connections.fetch_sub(1, Relaxed);
+        shard
+            .core
+            .borrow()
+            .metrics()
+            .inc(Metric::ConnectionsRefusedLimit);
+        return;
+    }
+    let give_back = || {
+        listener.connections.fetch_sub(1, Relaxed);
+        Directory::give_place_back(&node.directory.connections);
+    };
+    let peer = address.as_socket().map_or(Peer::Unix, Peer::Tcp);
+    if let Err(error) = socket.set_nonblocking(true) {
+        tracing::warn!(%error, "an accepted socket could not be used");
+        return give_back();
+    }
+    let tls = entrance.tls.as_ref().map(|tls| tls.config());
+    match Layers::new(
+        entrance.config.proxy_protocol,
+        tls,
+        entrance.websocket.clone(),
+    ) {
+        Ok(layers) => shard.open(entrance.index, socket, peer, layers),
+        Err(error) => {
+            tracing::warn!(%error, "TLS could not be started for a connection");
+            give_back();
+        }
+    }
+}

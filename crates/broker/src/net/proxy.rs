@@ -1,0 +1,80 @@
+//! The PROXY protocol, versions 1 and 2: who a connection is really from, told by the proxy in front.
+
+use ppp::{HeaderResult, PartialResult, v1, v2};
+use std::net::SocketAddr;
+
+use crate::hooks::Peer;
+
+/// Longest header taken: version 1 has at most 107 bytes, version 2 sixteen and what it announces.
+const MAX_HEADER_BYTES: usize = 1024;
+
+#[derive(Debug, PartialEq)]
+pub(crate) enum Parsed {
+    Incomplete,
+    /// The header's length and whom it names; nobody for the proxy's own checks (`LOCAL`, `UNKNOWN`).
+    Whole(usize, Option<Peer>),
+    Invalid,
+}
+
+pub(crate) fn parse(buffer: &[u8]) -> Parsed {
+    let result = HeaderResult::parse(buffer);
+    if result.is_incomplete() {
+        return if buffer.len() > MAX_HEADER_BYTES {
+            Parsed::Invalid
+        } else {
+            Parsed::Incomplete
+        };
+    }
+    match result {
+        HeaderResult::V1(Ok(header)) => {
+            let source: Option<SocketAddr> = match header.addresses {
+                v1::Addresses::Tcp4(tcp) => Some((tcp.source_address, tcp.source_port).into()),
+                v1::Addresses::Tcp6(tcp) => Some((tcp.source_address, tcp.source_port).into()),
+                v1::Addresses::Unknown => None,
+            };
+            Parsed::Whole(header.header.len(), source.map(Peer::Tcp))
+        }
+        HeaderResult::V2(Ok(header)) => {
+            let source: Option<SocketAddr> = match header.addresses {
+                _ if header.command == v2::Command::Local => None,
+                v2::Addresses::IPv4(tcp) => Some((tcp.source_address, tcp.source_port).into()),
+                v2::Addresses::IPv6(tcp) => Some((tcp.source_address, tcp.source_port).into()),
+                v2::Addresses::Unix(_) | v2::Addresses::Unspecified => None,
+            };
+            Parsed::Whole(header.as_bytes().len(), source.map(Peer::Tcp))
+        }
+        HeaderResult::V1(Err(_)) | HeaderResult::V2(Err(_)) => Parsed::Invalid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_1_names_the_client_and_leaves_the_rest() {
+        let input = b"PROXY TCP4 192.0.2.7 198.51.100.1 5555 1883\r\n\x10\x0c";
+        for cut in 0..input.len() - 2 {
+            assert_eq!(parse(&input[..cut]), Parsed::Incomplete, "{cut} bytes");
+        }
+        let peer = Peer::Tcp("192.0.2.7:5555".parse().unwrap());
+        assert_eq!(parse(input), Parsed::Whole(input.len() - 2, Some(peer)));
+    }
+
+    #[test]
+    fn version_2_names_the_client() {
+        let mut input = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c".to_vec();
+        input.extend_from_slice(&[192, 0, 2, 7, 198, 51, 100, 1, 0x15, 0xb3, 0x07, 0x5b]);
+        let peer = Peer::Tcp("192.0.2.7:5555".parse().unwrap());
+        assert_eq!(parse(&input), Parsed::Whole(input.len(), Some(peer)));
+        assert_eq!(parse(&input[..15]), Parsed::Incomplete);
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        assert_eq!(
+            parse(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00"),
+            Parsed::Invalid
+        );
+    }
+}

@@ -1,0 +1,603 @@
+//! The thread of a shard: one tokio runtime, the tasks on it, and the sockets of its connections.
+//!
+//! A turn: connection tasks read and feed the shard's core; the flusher, woken once, then writes every socket that has
+//! something to be written, hands words to the other shards and tells connections that were closed. Nobody is woken
+//! just to deliver a message.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use socket2::Socket;
+use tokio::io::unix::AsyncFd;
+use tokio::task::LocalSet;
+
+use super::connection;
+use super::inbox::{Inbox, MovingConnection, Parcel};
+use super::layers::Layers;
+use super::listener::{self, OpenListener};
+use crate::core::connection::{Closing, Phase};
+use crate::core::directory::Directory;
+use crate::core::shard::{Flow, Node, PasswordCheck, Shard};
+use crate::core::timers::TICK_MS;
+use crate::hooks::{Authentication, HooksFactory, Peer};
+use crate::metrics::Metric;
+use crate::sys;
+
+/// One read takes at most so many bytes; then others have their turn.
+const SCRATCH_BYTES: usize = 128 * 1024;
+/// Pieces handed to one `writev`.
+const MAX_SLICES: usize = 64;
+const SWEEP_EVERY_TICKS: u64 = 30_000 / TICK_MS;
+
+/// Time that does not jump: the wall clock at start, and a monotonic one from there.
+#[derive(Clone, Copy)]
+pub(crate) struct Clock {
+    started: Instant,
+    started_ms: u64,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            started: Instant::now(),
+            started_ms: now.as_millis() as u64,
+        }
+    }
+
+    /// Milliseconds since the Unix epoch, and microseconds since start.
+    #[inline]
+    pub(crate) fn now(&self) -> (u64, u64) {
+        let us = self.started.elapsed().as_micros() as u64;
+        (self.started_ms + us / 1000, us)
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now().0
+    }
+}
+
+/// The socket of one connection and what lies on it.
+pub(crate) struct Io {
+    pub(crate) socket: AsyncFd<Socket>,
+    pub(crate) layers: RefCell<Option<Box<Layers>>>,
+    /// The socket took less than it was given; its task waits until it takes more.
+    pub(crate) blocked: Cell<bool>,
+    pub(crate) waker: RefCell<Option<Waker>>,
+    /// Where the connection is to go, once its task runs.
+    pub(crate) hand_over_to: Cell<Option<u16>>,
+}
+
+/// Registers a socket with the runtime of this thread.
+pub(crate) fn watch(socket: Socket) -> io::Result<AsyncFd<Socket>> {
+    // SAFETY: a `Socket` owns its descriptor, keeps it open for its whole life and never changes it.
+    let watched = unsafe { AsyncFd::register(socket) };
+    watched.map_err(io::Error::from)
+}
+
+impl Io {
+    pub(crate) fn new(socket: Socket, layers: Option<Box<Layers>>) -> io::Result<Rc<Self>> {
+        Ok(Rc::new(Self {
+            socket: watch(socket)?,
+            layers: RefCell::new(layers),
+            blocked: Cell::new(false),
+            waker: RefCell::new(None),
+            hand_over_to: Cell::new(None),
+        }))
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// What the tasks of a shard share.
+pub(crate) struct ShardIo {
+    pub(crate) core: RefCell<Shard>,
+    pub(crate) ios: RefCell<Vec<Option<Rc<Io>>>>,
+    pub(crate) scratch: RefCell<Box<[u8]>>,
+    pub(crate) clock: Clock,
+    pub(crate) inboxes: Arc<[Inbox]>,
+    flusher: RefCell<Option<Waker>>,
+    flush_due: Cell<bool>,
+    pub(crate) accepting: Cell<bool>,
+    stop_timeout: Duration,
+    stopped: tokio::sync::Notify,
+}
+
+pub(crate) struct ShardSetup {
+    pub(crate) id: u16,
+    pub(crate) node: Arc<Node>,
+    pub(crate) inboxes: Arc<[Inbox]>,
+    pub(crate) listeners: Vec<OpenListener>,
+    pub(crate) hooks: Arc<dyn HooksFactory>,
+    pub(crate) clock: Clock,
+    pub(crate) stop_timeout: Duration,
+    pub(crate) sys_interval_s: u32,
+}
+
+/// Runs a shard until it is stopped.
+pub(crate) fn run(setup: ShardSetup) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(2)
+        .build()?;
+    let local = LocalSet::new();
+    local.block_on(&runtime, run_tasks(setup));
+    // Passwords still being checked are of no use to anybody.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+async fn run_tasks(setup: ShardSetup) {
+    let ShardSetup {
+        id,
+        node,
+        inboxes,
+        listeners,
+        hooks,
+        clock,
+        stop_timeout,
+        sys_interval_s,
+    } = setup;
+    let shards = inboxes.len() as u16;
+    let core = Shard::new(
+        id,
+        shards,
+        node,
+        hooks.hooks_for(id),
+        check_password_elsewhere(),
+        clock.now_ms(),
+    );
+    let shard = Rc::new(ShardIo {
+        core: RefCell::new(core),
+        ios: RefCell::new(Vec::new()),
+        scratch: RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice()),
+        clock,
+        inboxes,
+        flusher: RefCell::new(None),
+        flush_due: Cell::new(false),
+        accepting: Cell::new(true),
+        stop_timeout,
+        stopped: tokio::sync::Notify::new(),
+    });
+    tokio::task::spawn_local(flush(shard.clone()));
+    tokio::task::spawn_local(tick(shard.clone(), sys_interval_s));
+    let accepting: Vec<_> = listeners
+        .into_iter()
+        .map(|listener| tokio::task::spawn_local(listener::accept(shard.clone(), listener)))
+        .collect();
+    hear(&shard).await;
+    // Stopped: sockets that listen are closed first, so that nobody waits for an answer in vain.
+    for task in accepting {
+        task.abort();
+    }
+    let _ = tokio::time::timeout(shard.stop_timeout, shard.wait_until_empty()).await;
+}
+
+/// Passwords are checked on a blocking thread: each check takes milliseconds by design.
+fn check_password_elsewhere() -> PasswordCheck {
+    Box::new(|credential, password| {
+        Authentication::Later(Box::pin(async move {
+            let check = move || credential.verify_password(&password);
+            match tokio::task::spawn_blocking(check).await {
+                Ok(true) => Authentication::Allow,
+                _ => Authentication::Deny(mqtt::ReasonCode::BAD_USER_NAME_OR_PASSWORD),
+            }
+        }))
+    })
+}
+
+/// Takes what other threads have for this shard, until it is stopped.
+async fn hear(shard: &Rc<ShardIo>) {
+    let id = usize::from(shard.core.borrow().id);
+    loop {
+        shard.inboxes[id].wait().await;
+        let parcels = shard.inboxes[id].take();
+        if shard.take_in(parcels) {
+            return;
+        }
+    }
+}
+
+/// The one task that writes: woken by the first that has something to write, it runs when those that were ready before
+/// it have had their turn.
+async fn flush(shard: Rc<ShardIo>) {
+    poll_fn(|context| {
+        *shard.flusher.borrow_mut() = Some(context.waker().clone());
+        shard.flush_due.set(false);
+        shard.flush_all();
+        Poll::<()>::Pending
+    })
+    .await;
+}
+
+async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
+    let mut interval = tokio::time::interval(Duration::from_millis(TICK_MS));
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let is_first = shard.core.borrow().id == 0;
+    let sys_ticks = u64::from(sys_interval_s) * 1000 / TICK_MS;
+    let mut ticks = 0_u64;
+    loop {
+        interval.tick().await;
+        let busy = tokio::runtime::Handle::current()
+            .metrics()
+            .worker_total_busy_duration(0);
+        {
+            let mut core = shard.borrow_now();
+            core.metrics()
+                .set(Metric::BusyNanoseconds, busy.as_nanos() as u64);
+            let inbox = shard.inboxes[usize::from(core.id)].bytes();
+            core.metrics().set(Metric::InboxBytes, inbox as u64);
+            let buffered = core.delivery.buffered_bytes as u64;
+            let queued = core.metrics().get(Metric::QueuedBytes);
+            core.metrics()
+                .set(Metric::OutboxBytes, buffered.saturating_sub(queued));
+            core.tick();
+            if is_first && sys_ticks > 0 && ticks.is_multiple_of(sys_ticks) {
+                sys::publish(&mut core);
+            }
+            if is_first && ticks % SWEEP_EVERY_TICKS == SWEEP_EVERY_TICKS - 1 {
+                let node = core.node.clone();
+                let now_ms = core.now_ms();
+                drop(tokio::task::spawn_blocking(move || {
+                    node.retained.sweep(now_ms)
+                }));
+            }
+        }
+        ticks += 1;
+        shard.update_congestion();
+        shard.schedule_flush();
+    }
+}
+
+impl ShardIo {
+    /// The core, told the time.
+    pub(crate) fn borrow_now(&self) -> std::cell::RefMut<'_, Shard> {
+        let mut core = self.core.borrow_mut();
+        let (ms, us) = self.clock.now();
+        core.set_now(ms, us);
+        core
+    }
+
+    /// Calls into the core for one connection. A panic there closes the connection and nothing else.
+    #[inline]
+    pub(crate) fn with_core(
+        self: &Rc<Self>,
+        at: u32,
+        call: impl FnOnce(&mut Shard) -> Flow,
+    ) -> Flow {
+        let flow = catch_unwind(AssertUnwindSafe(|| call(&mut self.borrow_now())));
+        let flow = flow.unwrap_or_else(|_| {
+            tracing::error!(
+                connection = at,
+                "a panic in the broker closed a connection; this is a bug"
+            );
+            let mut core = self.borrow_now();
+            core.metrics().inc(Metric::Panics);
+            let why = Closing::new(mqtt::ReasonCode::UNSPECIFIED_ERROR, "panic");
+            core.close(at, why);
+            Flow::Close
+        });
+        self.after_core();
+        flow
+    }
+
+    /// Sees to what a call into the core has left to do.
+    #[inline]
+    pub(crate) fn after_core(self: &Rc<Self>) {
+        let core = self.core.borrow();
+        let due =
+            !core.delivery.dirty.is_empty() || core.links.waiting != 0 || !core.closed.is_empty();
+        let authentications = !core.authentications.is_empty();
+        drop(core);
+        if due {
+            self.schedule_flush();
+        }
+        if authentications {
+            self.start_authentications();
+        }
+    }
+
+    pub(crate) fn schedule_flush(&self) {
+        if !self.flush_due.replace(true)
+            && let Some(waker) = &*self.flusher.borrow()
+        {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn start_authentications(self: &Rc<Self>) {
+        let started = std::mem::take(&mut self.core.borrow_mut().authentications);
+        for (at, serial, authentication) in started {
+            let Authentication::Later(answer) = authentication else {
+                continue;
+            };
+            let shard = self.clone();
+            tokio::task::spawn_local(async move {
+                let mut answer = answer.await;
+                while let Authentication::Later(next) = answer {
+                    answer = next.await;
+                }
+                let flow = shard.with_core(at, |core| core.authenticated(at, serial, &answer));
+                connection::set_pending_flow(&shard, at, serial, flow);
+            });
+        }
+    }
+
+    fn flush_all(self: &Rc<Self>) {
+        let mut dirty = std::mem::take(&mut self.core.borrow_mut().delivery.dirty);
+        for &at in &dirty {
+            if let Some(connection) = self
+                .core
+                .borrow_mut()
+                .delivery
+                .connections
+                .get_mut(at as usize)
+            {
+                connection.dirty = false;
+            }
+            let io = self.ios.borrow().get(at as usize).cloned().flatten();
+            if let Some(io) = io
+                && !io.blocked.get()
+            {
+                self.flush_one(at, &io);
+            }
+        }
+        dirty.clear();
+        let mut core = self.core.borrow_mut();
+        if core.delivery.dirty.is_empty() {
+            // Keeps the allocation for the next turn.
+            core.delivery.dirty = dirty;
+        } else {
+            self.schedule_flush();
+        }
+        let closed = std::mem::take(&mut core.closed);
+        let waiting = core.links.waiting;
+        if waiting != 0 {
+            self.hand_out(&mut core, waiting);
+        }
+        drop(core);
+        for at in closed {
+            if let Some(Some(io)) = self.ios.borrow().get(at as usize) {
+                io.wake();
+            }
+        }
+    }
+
+    fn hand_out(&self, core: &mut Shard, mut waiting: u64) {
+        let from = core.id;
+        while waiting != 0 {
+            let shard = waiting.trailing_zeros() as u16;
+            waiting &= waiting - 1;
+            let said = core.links.take(shard);
+            let bytes = said.iter().map(crate::core::cross::Said::size).sum();
+            let inbox = &self.inboxes[usize::from(shard)];
+            inbox.push(Parcel::Said { from, said, bytes });
+        }
+        core.congested = self.is_congested(core);
+    }
+
+    fn is_congested(&self, core: &Shard) -> bool {
+        let limit = core.node.limits.max_cross_shard_bytes as usize;
+        let own = usize::from(core.id);
+        self.inboxes
+            .iter()
+            .enumerate()
+            .any(|(n, inbox)| n != own && inbox.bytes() > limit)
+    }
+
+    pub(crate) fn update_congestion(&self) {
+        let mut core = self.core.borrow_mut();
+        core.congested = core.congested && self.is_congested(&core);
+    }
+
+    /// Writes what waits for one socket, once. Whoever blocks is left to its own task.
+    pub(crate) fn flush_one(self: &Rc<Self>, at: u32, io: &Io) {
+        let result = if io.layers.borrow().is_some() {
+            self.flush_layers(at, io)
+        } else {
+            self.flush_plain(at, io)
+        };
+        match result {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                io.blocked.set(true);
+                io.wake();
+            }
+            Err(error) => {
+                tracing::debug!(connection = at, %error, "writing failed");
+                let mut core = self.borrow_now();
+                core.lost(at, "socket_error");
+            }
+        }
+    }
+
+    fn flush_plain(&self, at: u32, io: &Io) -> io::Result<()> {
+        let mut core = self.borrow_now();
+        let Some(connection) = core.delivery.connections.get_mut(at as usize) else {
+            return Ok(());
+        };
+        let len = connection.outbox.len();
+        if len == 0 {
+            return Ok(());
+        }
+        let socket = io.socket.get_ref();
+        let (offered, sent) = match connection.outbox.single() {
+            Some(bytes) => (bytes.len(), socket.send(bytes)?),
+            None => {
+                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+                let filled = connection.outbox.slices(&mut slices);
+                let offered = slices[..filled].iter().map(|slice| slice.len()).sum();
+                (offered, socket.send_vectored(&slices[..filled])?)
+            }
+        };
+        core.metrics().add(Metric::BytesSent, sent as u64);
+        core.delivery.written(at, sent);
+        if sent < offered {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if let Some(connection) = core.delivery.connections.get_mut(at as usize)
+            && !connection.outbox.is_empty()
+            && !connection.dirty
+        {
+            connection.dirty = true;
+            core.delivery.dirty.push(at);
+        }
+        Ok(())
+    }
+
+    fn flush_layers(&self, at: u32, io: &Io) -> io::Result<()> {
+        let mut core = self.borrow_now();
+        let mut layers = io.layers.borrow_mut();
+        let Some(layers) = &mut *layers else {
+            return Ok(());
+        };
+        loop {
+            if let Some(connection) = core.delivery.connections.get(at as usize)
+                && !connection.outbox.is_empty()
+                && layers.takes_more()
+            {
+                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+                let filled = connection.outbox.slices(&mut slices);
+                let mut taken = 0;
+                for slice in &slices[..filled] {
+                    layers.outbound(slice);
+                    taken += slice.len();
+                }
+                core.delivery.written(at, taken);
+            }
+            if layers.wire().is_empty() {
+                return Ok(());
+            }
+            let sent = io.socket.get_ref().send(layers.wire())?;
+            core.metrics().add(Metric::BytesSent, sent as u64);
+            layers.advance(sent);
+            if !layers.wire().is_empty() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+        }
+    }
+
+    /// True when the shard is to stop.
+    fn take_in(self: &Rc<Self>, parcels: VecDeque<Parcel>) -> bool {
+        let mut stop = false;
+        for parcel in parcels {
+            match parcel {
+                Parcel::Said { from, said, .. } => {
+                    let heard =
+                        catch_unwind(AssertUnwindSafe(|| self.borrow_now().hear(from, said)));
+                    if heard.is_err() {
+                        tracing::error!(
+                            "a panic while messages of another shard were delivered; this is a bug"
+                        );
+                        self.core.borrow().metrics().inc(Metric::Panics);
+                    }
+                }
+                Parcel::Connection(moving) => self.take_connection(*moving),
+                Parcel::Ask(question) => question(&mut self.borrow_now()),
+                Parcel::Stop => {
+                    self.accepting.set(false);
+                    self.borrow_now().stop();
+                    stop = true;
+                }
+            }
+        }
+        self.after_core();
+        stop
+    }
+
+    fn take_connection(self: &Rc<Self>, moving: MovingConnection) {
+        let MovingConnection {
+            moving,
+            socket,
+            layers,
+        } = moving;
+        let (at, flow) = self.borrow_now().take_over(moving);
+        match Io::new(socket, layers) {
+            Ok(io) => connection::start(self, at, io, flow),
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be moved to another shard");
+                let mut core = self.borrow_now();
+                core.lost(at, "socket_error");
+                self.forget(&mut core, at);
+            }
+        }
+    }
+
+    /// A new connection.
+    pub(crate) fn open(
+        self: &Rc<Self>,
+        listener: u16,
+        socket: Socket,
+        peer: Peer,
+        layers: Option<Box<Layers>>,
+    ) {
+        let io = match Io::new(socket, layers) {
+            Ok(io) => io,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be registered");
+                let core = self.core.borrow();
+                give_places_back(&core.node, listener);
+                return;
+            }
+        };
+        let at = {
+            let mut core = self.borrow_now();
+            core.metrics().inc(Metric::ConnectionsOpened);
+            core.open(listener, peer, None)
+        };
+        connection::start(self, at, io, Flow::Continue);
+    }
+
+    pub(crate) fn register(&self, at: u32, io: Rc<Io>) {
+        let mut ios = self.ios.borrow_mut();
+        if ios.len() <= at as usize {
+            ios.resize_with(at as usize + 1, || None);
+        }
+        ios[at as usize] = Some(io);
+    }
+
+    pub(crate) fn unregister(&self, at: u32) {
+        self.ios.borrow_mut()[at as usize] = None;
+    }
+
+    /// The connection is over: its slot, its places, its socket.
+    pub(crate) fn forget(&self, core: &mut Shard, at: u32) {
+        let listener = core.delivery.connections[at as usize].listener;
+        core.remove(at);
+        core.metrics().inc(Metric::ConnectionsClosed);
+        give_places_back(&core.node, listener);
+        if core.stopping && core.delivery.connections.is_empty() {
+            self.stopped.notify_one();
+        }
+    }
+
+    async fn wait_until_empty(&self) {
+        while !self.core.borrow().delivery.connections.is_empty() {
+            self.stopped.notified().await;
+        }
+    }
+
+    pub(crate) fn phase(&self, at: u32) -> Phase {
+        self.core.borrow().delivery.connections[at as usize].phase
+    }
+}
+
+fn give_places_back(node: &Node, listener: u16) {
+    Directory::give_place_back(&node.directory.connections);
+    let connections = &node.listeners[usize::from(listener)].connections;
+    connections.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+}

@@ -1,0 +1,163 @@
+//! TLS of a listener: its certificate, who may show one, and how it is replaced while connections stay open.
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::SystemTime;
+use x509_cert::der::Decode;
+
+use crate::config::TlsConfig;
+
+/// Why a listener's TLS files cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("cannot read {what} from {path}: {reason}")]
+    File {
+        what: &'static str,
+        path: String,
+        reason: String,
+    },
+    #[error("{path} holds no certificate; expected a PEM file with at least one")]
+    NoCertificate { path: String },
+    #[error(
+        "the certificate {certificate} and the private key {private_key} cannot be used: {reason}"
+    )]
+    Unusable {
+        certificate: String,
+        private_key: String,
+        reason: String,
+    },
+}
+
+/// The TLS of one listener.
+pub(crate) struct ListenerTls {
+    files: TlsConfig,
+    current: RwLock<(Arc<ServerConfig>, Vec<Option<SystemTime>>)>,
+}
+
+impl ListenerTls {
+    pub(crate) fn load(files: &TlsConfig) -> Result<Self, TlsError> {
+        let current = RwLock::new((build(files)?, modified(files)));
+        Ok(Self {
+            files: files.clone(),
+            current,
+        })
+    }
+
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        self.current
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .0
+            .clone()
+    }
+
+    pub(crate) fn has_changed(&self) -> bool {
+        self.current
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            != modified(&self.files)
+    }
+
+    /// Reads the files again. On an error the certificate in use stays, and the same files are not tried again
+    /// until they change.
+    pub(crate) fn reload(&self) -> Result<(), TlsError> {
+        let modified = modified(&self.files);
+        let built = build(&self.files);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        current.1 = modified;
+        current.0 = built?;
+        Ok(())
+    }
+}
+
+/// Checks that the files of a listener can be used, without opening it.
+pub fn check_tls(files: &TlsConfig) -> Result<(), TlsError> {
+    build(files).map(|_| ())
+}
+
+fn modified(files: &TlsConfig) -> Vec<Option<SystemTime>> {
+    let paths = [
+        Some(&files.certificate),
+        Some(&files.private_key),
+        files.client_ca.as_ref(),
+    ];
+    let time = |path| {
+        std::fs::metadata(path)
+            .and_then(|meta| meta.modified())
+            .ok()
+    };
+    paths.into_iter().flatten().map(time).collect()
+}
+
+fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let failed = |reason: String| TlsError::File {
+        what,
+        path: path.display().to_string(),
+        reason,
+    };
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
+        .map_err(|e| failed(e.to_string()))?
+        .collect::<Result<_, _>>()
+        .map_err(|e| failed(e.to_string()))?;
+    if certificates.is_empty() {
+        return Err(TlsError::NoCertificate {
+            path: path.display().to_string(),
+        });
+    }
+    Ok(certificates)
+}
+
+fn build(files: &TlsConfig) -> Result<Arc<ServerConfig>, TlsError> {
+    let chain = certificates("the certificate", &files.certificate)?;
+    let key = PrivateKeyDer::from_pem_file(&files.private_key).map_err(|e| TlsError::File {
+        what: "the private key",
+        path: files.private_key.display().to_string(),
+        reason: e.to_string(),
+    })?;
+    let unusable = |reason: String| TlsError::Unusable {
+        certificate: files.certificate.display().to_string(),
+        private_key: files.private_key.display().to_string(),
+        reason,
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| unusable(e.to_string()))?;
+    let builder = match &files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for authority in certificates("the client authorities", path)? {
+                roots.add(authority).map_err(|e| unusable(e.to_string()))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+            let verifier = if files.require_client_certificate {
+                verifier
+            } else {
+                verifier.allow_unauthenticated()
+            };
+            builder
+                .with_client_cert_verifier(verifier.build().map_err(|e| unusable(e.to_string()))?)
+        }
+    };
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .map_err(|e| unusable(e.to_string()))?;
+    config.alpn_protocols = Vec::new();
+    Ok(Arc::new(config))
+}
+
+/// The first common name in the subject of a certificate.
+pub(crate) fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
+    let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
+    let subject = certificate.tbs_certificate().subject();
+    subject
+        .common_name()
+        .ok()
+        .flatten()
+        .map(|name| name.value().into_owned())
+}
