@@ -1,6 +1,6 @@
 //! What the program writes to standard error: lines or JSON, at levels that can be changed while it runs.
 
-use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
 
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -14,16 +14,27 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Changes the log levels of the running process; the text is that of `log.level`.
-#[derive(Clone)]
+/// The log levels of the running process; the text is that of `log.level`.
 pub(crate) struct LogLevels {
-    apply: Arc<dyn Fn(Targets) -> Result<(), String> + Send + Sync>,
+    current: Mutex<String>,
+    apply: Apply,
 }
+
+type Apply = Box<dyn Fn(Targets) -> Result<(), String> + Send + Sync>;
 
 impl LogLevels {
     /// Takes effect at once for every thread. The error says what was expected.
     pub(crate) fn set(&self, levels: &str) -> Result<(), String> {
-        (self.apply)(parse_levels(levels)?)
+        let targets = parse_levels(levels)?;
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.apply)(targets)?;
+        levels.clone_into(&mut current);
+        Ok(())
+    }
+
+    pub(crate) fn current(&self) -> String {
+        let current = self.current.lock();
+        current.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -48,7 +59,8 @@ pub(crate) fn start(levels: &str, format: LogFormat) -> Result<LogLevels, String
         .map_err(|error| error.to_string())?;
     let apply = move |targets| handle.reload(targets).map_err(|error| error.to_string());
     Ok(LogLevels {
-        apply: Arc::new(apply),
+        current: Mutex::new(levels.to_owned()),
+        apply: Box::new(apply),
     })
 }
 

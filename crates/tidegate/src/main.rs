@@ -1,5 +1,4 @@
 //! Tidegate: the program. Reads the command line and hands over to one command.
-#![expect(dead_code, reason = "the broker is not there yet to be started")]
 
 mod cli;
 mod client;

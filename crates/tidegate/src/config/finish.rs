@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use api::HttpConfig;
 use broker::config::{BindAddress, ListenerConfig, TlsConfig, UserConfig};
 
 use super::draft::Draft;
-use super::environment::variable_of;
 use super::nearest::nearest;
 use super::setting::{Bind, Choice as _};
 use super::table::{Listener, Protocol};
@@ -26,7 +26,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         }
     }
     let http = finish_http(&mut draft);
-    find_shared_addresses(&broker.listeners, http, &mut draft);
+    find_shared_addresses(&broker.listeners, http.as_ref(), &mut draft);
     if broker.listeners.is_empty() && draft.problems.is_empty() {
         let origin = draft.origin("listener");
         let message = "no listener is left, so no client could connect; give one a bind address";
@@ -39,10 +39,10 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
             .data_dir
             .take()
             .unwrap_or_else(|| home.default_dir()),
+        warnings: warnings(&broker.listeners, broker.users.is_empty(), http.as_ref()),
         http,
         log_level: std::mem::take(&mut draft.node.log_level),
         log_format: draft.node.log_format,
-        warnings: warnings(&broker.listeners, broker.users.is_empty(), http),
         file,
         origins: std::mem::take(&mut draft.origins),
         broker,
@@ -210,22 +210,38 @@ fn refuse_keys_of_others(
     }
 }
 
-fn finish_http(draft: &mut Draft) -> Option<SocketAddr> {
-    match draft.node.http_bind.take() {
-        Some(Bind::At(BindAddress::Tcp(address))) => Some(address),
+fn finish_http(draft: &mut Draft) -> Option<HttpConfig> {
+    let address = match draft.node.http_bind.take() {
+        Some(Bind::At(BindAddress::Tcp(address))) => address,
         Some(Bind::At(BindAddress::Unix(_))) => {
             let origin = draft.origin("http.bind");
             let message = "HTTP is not served on a Unix socket; expected an address such as \"127.0.0.1:8080\"";
             draft.problem(origin, "http.bind", message);
-            None
+            return None;
         }
-        Some(Bind::Off) | None => None,
+        Some(Bind::Off) | None => return None,
+    };
+    let http = HttpConfig {
+        bind: address,
+        ..draft.node.http.clone()
+    };
+    if !http.allow_remote_without_authentication && !is_loopback(address) {
+        let message = format!(
+            "other machines can reach {address} and the API asks for no password; bind it to 127.0.0.1, or \
+             set http.allow_remote_without_authentication if something in front of it asks"
+        );
+        draft.problem(draft.origin("http.bind"), "http.bind", message);
     }
+    Some(http)
+}
+
+fn is_loopback(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
 }
 
 fn find_shared_addresses(
     listeners: &[ListenerConfig],
-    http: Option<SocketAddr>,
+    http: Option<&HttpConfig>,
     draft: &mut Draft,
 ) {
     let mut taken: HashMap<String, String> = HashMap::new();
@@ -236,8 +252,8 @@ fn find_shared_addresses(
         };
         (format!("listener.{}.bind", listener.name), address)
     });
-    let http = http.filter(|address| address.port() != 0);
-    let http = http.map(|address| ("http.bind".to_owned(), Some(address.to_string())));
+    let http = http.filter(|http| http.bind.port() != 0);
+    let http = http.map(|http| ("http.bind".to_owned(), Some(http.bind.to_string())));
     for (key, address) in binds.chain(http) {
         let Some(address) = address else { continue };
         if let Some(other) = taken.get(&address) {
@@ -267,7 +283,11 @@ fn finish_users(draft: &mut Draft) -> Vec<UserConfig> {
 }
 
 /// What is allowed but probably not meant.
-fn warnings(listeners: &[ListenerConfig], no_users: bool, http: Option<SocketAddr>) -> Vec<String> {
+fn warnings(
+    listeners: &[ListenerConfig],
+    no_users: bool,
+    http: Option<&HttpConfig>,
+) -> Vec<String> {
     let mut warnings = Vec::new();
     for listener in listeners {
         let name = &listener.name;
@@ -288,11 +308,10 @@ fn warnings(listeners: &[ListenerConfig], no_users: bool, http: Option<SocketAdd
             ));
         }
     }
-    if http.is_some_and(|address| !address.ip().is_loopback()) {
+    if let Some(http) = http.filter(|http| !is_loopback(http.bind)) {
         warnings.push(format!(
-            "the HTTP API asks for no password and anybody who can reach it may use it; keep http.bind \
-             ({}) on a loopback address or behind a proxy that asks",
-            variable_of("http.bind")
+            "the HTTP API on {} asks for no password (http.allow_remote_without_authentication)",
+            http.bind
         ));
     }
     warnings

@@ -16,9 +16,9 @@ mod tests;
 mod tls_files;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use api::HttpConfig;
 use broker::config::BrokerConfig;
 
 use crate::logging::LogFormat;
@@ -32,7 +32,7 @@ pub(crate) struct Config {
     pub(crate) broker: BrokerConfig,
     pub(crate) data_dir: PathBuf,
     /// `None`: HTTP is off.
-    pub(crate) http: Option<SocketAddr>,
+    pub(crate) http: Option<HttpConfig>,
     pub(crate) log_level: String,
     pub(crate) log_format: LogFormat,
     /// The file that was read, if any.

@@ -254,7 +254,7 @@ fn parse_bind(text: &str) -> Result<Bind, String> {
             port,
         ))))),
         "" | "*" => Err(format!(
-            "write \"0.0.0.0:{port}\" for every IPv4 address, \"[::]:{port}\" for every address"
+            "write \"0.0.0.0:{port}\" for every IPv4 address, \"[::]:{port}\" for every IPv6 address"
         )),
         host if host.contains(':') => Err(format!("write \"[{host}]:{port}\" for an IPv6 address")),
         _ => Err("a host name is not looked up; write its IP address".into()),

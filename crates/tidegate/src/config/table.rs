@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use api::HttpConfig;
 use broker::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, Limits, ListenerConfig};
 
 use super::setting::Kind::{Bytes, Count, Credential, Flag, Levels, Path, Seconds, Text};
@@ -43,6 +44,8 @@ pub(super) struct Node {
     pub(super) broker: BrokerConfig,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) http_bind: Option<Bind>,
+    /// Its `bind` is filled in at the end.
+    pub(super) http: HttpConfig,
     pub(super) log_level: String,
     pub(super) log_format: LogFormat,
 }
@@ -58,6 +61,7 @@ impl Default for Node {
             },
             data_dir: None,
             http_bind: Some(tcp(8080)),
+            http: HttpConfig::new(([127, 0, 0, 1], 8080).into()),
             log_level: "info".into(),
             log_format: LogFormat::Text,
         }
@@ -108,6 +112,10 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("limits.shared_strategy", broker.limits.shared_strategy, choice::<broker::config::SharedStrategy>(), "Which member of a shared subscription gets a message."),
 
     setting!("http.bind", http_bind, Kind::Bind, "Where HTTP is served."),
+    setting!("http.allow_remote_without_authentication", http.allow_remote_without_authentication, Flag, "Whether `bind` may be an address other machines can reach although the API asks for no password. Only with something in front that does."),
+    setting!("http.max_connections", http.max_connections, Count(1, 10_000), "Connections at once; more wait."),
+    setting!("http.max_body_bytes", http.max_body_bytes, Bytes(1024, 1 << 30), "Largest body of a request."),
+    setting!("http.request_timeout_s", http.request_timeout_s, Seconds(1, 3600), "Time for a request to arrive, for its answer to be made, and for those under way when the node stops."),
 
     setting!("log.level", log_level, Levels, "How much is logged. Can be changed at run time over the API."),
     setting!("log.format", log_format, choice::<LogFormat>(), "Lines for people or JSON objects for machines."),

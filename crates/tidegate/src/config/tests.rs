@@ -82,7 +82,8 @@ fn without_anything_said_the_defaults_hold() {
     let ws = listener(&config, "ws");
     assert_eq!(ws.bind, tcp("127.0.0.1:8083"));
     assert_eq!(ws.websocket_path.as_deref(), Some("/mqtt"));
-    assert_eq!(config.http, Some("127.0.0.1:8080".parse().unwrap()));
+    let http = config.http.unwrap();
+    assert_eq!(http, HttpConfig::new("127.0.0.1:8080".parse().unwrap()));
     assert_eq!(config.log_level, "info");
     assert_eq!(config.warnings, [""; 0]);
 }
@@ -129,7 +130,7 @@ fn a_file_sets_every_kind_of_value() {
     assert_eq!(config.broker.limits.max_connections, 16);
     assert_eq!(config.broker.limits.queue_policy, QueuePolicy::Disconnect);
     assert!(config.broker.limits.queue_qos0);
-    assert_eq!(config.http, None);
+    assert!(config.http.is_none());
     assert_eq!(config.log_format, LogFormat::Json);
     assert_eq!(config.broker.listeners.len(), 2, "the listed ones only");
     assert_eq!(listener(&config, "mqtt").bind, tcp("127.0.0.1:1"));
@@ -189,7 +190,7 @@ conf/tidegate.toml:11:1: limits.queue_qos0: expected true or false, found 1
 conf/tidegate.toml:12:1: limits.retained_expiry_s: expected seconds as a whole number from 0 to 4294967295, found -1
 conf/tidegate.toml:13:1: limits.max_delay_s: expected seconds as a whole number from 0 to 4294967295, found a number with a fraction
 conf/tidegate.toml:14:2: limit: unknown section; did you mean `limits`?
-conf/tidegate.toml:17:1: listener.mqtt.bind: expected an address such as "127.0.0.1:1883" or "[::1]:1883", the absolute path of a Unix socket, or "off", found "1883"; write "0.0.0.0:1883" for every IPv4 address, "[::]:1883" for every address
+conf/tidegate.toml:17:1: listener.mqtt.bind: expected an address such as "127.0.0.1:1883" or "[::1]:1883", the absolute path of a Unix socket, or "off", found "1883"; write "0.0.0.0:1883" for every IPv4 address, "[::]:1883" for every IPv6 address
 conf/tidegate.toml:18:1: listener.mqtt.max_conections: unknown key; did you mean `max_connections`?
 conf/tidegate.toml:19:1: listener.mqtt: the name is taken by the listener at conf/tidegate.toml:16:1; names are unique
 conf/tidegate.toml:23:1: listener.tls.protocol: expected one of "mqtt", "mqtts", "ws", "wss", "unix", found "mqts"; did you mean "mqtts"?
@@ -400,6 +401,15 @@ conf/tidegate.toml:23:1: listener.mqqt.bind: missing; a listener needs an addres
 conf/tidegate.toml:25:1: user.ann.credential: missing; `tidegate password` prints one
 conf/tidegate.toml:27:1: user.username: a user needs a username that is not empty"#,
     );
+    let exposed = Said {
+        sets: &["http.bind=0.0.0.0:80"],
+        ..Said::default()
+    };
+    assert_eq!(
+        exposed.problems(),
+        "--set http.bind: other machines can reach 0.0.0.0:80 and the API asks for no password; bind it to \
+         127.0.0.1, or set http.allow_remote_without_authentication if something in front of it asks"
+    );
     let none_left = Said {
         sets: &["listener.mqtt.bind=off", "listener.ws.bind=off"],
         ..Said::default()
@@ -481,6 +491,7 @@ fn what_is_probably_not_meant_is_a_warning() {
             "listener.ws.bind=0.0.0.0:8083",
             "listener.ws.allow_anonymous=true",
             "http.bind=0.0.0.0:8080",
+            "http.allow_remote_without_authentication=true",
         ],
         ..Said::default()
     }
@@ -495,7 +506,7 @@ fn what_is_probably_not_meant_is_a_warning() {
         [
             "nobody can log in on listener `mqtt`: there a",
             "listener `ws` lets anybody in who can reach i",
-            "the HTTP API asks for no password and anybody",
+            "the HTTP API on 0.0.0.0:8080 asks for no pass",
         ]
     );
 }

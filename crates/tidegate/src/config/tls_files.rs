@@ -46,6 +46,12 @@ pub(super) fn check(tls: &TlsConfig) -> Vec<(&'static str, String)> {
         });
         problems.extend(outcome.err().map(|message| ("tls.client_ca", message)));
     }
+    if problems.is_empty()
+        && let Err(error) = broker::check_tls(tls)
+    {
+        // The broker has the last word on what it can use.
+        problems.push(("tls.certificate", error.to_string()));
+    }
     problems
 }
 
