@@ -73,6 +73,7 @@ impl Node {
         command.stderr(fs::File::create(&log).unwrap());
         let child = spawn_with_our_life(command);
         let pid = child.id();
+        running().push(pid);
         let process = Process {
             child: Mutex::new(child),
             pid,
@@ -260,6 +261,7 @@ impl Drop for Process {
             .child
             .get_mut()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
+        running().retain(|pid| *pid != self.pid);
         let _ = child.kill();
         let _ = child.wait();
         let _ = fs::remove_dir_all(&self.data_dir);
@@ -289,10 +291,23 @@ fn temporary_directory() -> PathBuf {
     path
 }
 
-/// One directory per test process, removed when it exits (shared nodes are never dropped).
+fn running() -> std::sync::MutexGuard<'static, Vec<u32>> {
+    RUNNING
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Nodes that live; shared ones are never dropped.
+static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// One directory per test process, removed when it exits, after the nodes in it have been killed.
 fn own_directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    extern "C" fn remove() {
+    extern "C" fn clean_up() {
+        for pid in RUNNING.try_lock().iter().flat_map(|running| running.iter()) {
+            // SAFETY: kill has no memory effects; the pid is that of a child that has not been waited for.
+            unsafe { libc::kill(*pid as i32, libc::SIGKILL) };
+        }
         if let Some(path) = DIRECTORY.get() {
             let _ = fs::remove_dir_all(path);
         }
@@ -301,8 +316,8 @@ fn own_directory() -> &'static Path {
         let path = std::env::temp_dir().join(format!("tidegate-wire-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
-        // SAFETY: `remove` is an extern "C" function that does not unwind and only touches an initialised static.
-        unsafe { libc::atexit(remove) };
+        // SAFETY: `clean_up` is an extern "C" function that does not unwind and only touches initialised statics.
+        unsafe { libc::atexit(clean_up) };
         path
     })
 }
