@@ -66,7 +66,7 @@ fn mqtt_3_2_2_4_session_present_is_0_in_a_refusal() {
     super::resume(&id, false).disconnect();
     let mut raw = Raw::open(Node::shared(), V311);
     let mut connect = persistent(&id);
-    connect.version = 9;
+    connect.version = 2;
     raw.send(&connect.bytes());
     raw.recv_exactly(&[0x20, 2, 0, 1]);
     raw.expect_closed();

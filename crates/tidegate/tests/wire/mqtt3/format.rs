@@ -52,10 +52,12 @@ fn mqtt_1_5_3_1_ill_formed_utf8_in_connect_closes_the_connection() {
                 .bytes(),
         );
         expect_no_connack(what, &Connect::new(V311, unique("c")).username(bad).bytes());
-        expect_no_connack(
-            what,
-            &Connect::new(V311, unique("c")).protocol_name(bad).bytes(),
-        );
+        // A name that is not MQTT's may also be refused with code 1 (3.1.2-1, 3.1.2-2).
+        let mut raw = Raw::open(Node::shared(), V311);
+        raw.send(&Connect::new(V311, unique("c")).protocol_name(bad).bytes());
+        for packet in raw.packets_until_closed() {
+            assert_eq!(packet.bytes, [0x20, 2, 0, 1], "{what}");
+        }
     }
 }
 
@@ -165,11 +167,18 @@ fn mqtt_2_2_2_1_the_servers_reserved_flags_are_as_table_2_2_says() {
     client.send(&Subscribe::new(0x0102).filter(&topic, 2).bytes(V311));
     client.recv_exactly(&[0x90, 3, 1, 2, 2]);
     client.send_publish(&Publish::new(&topic, "x").qos(2, 0x0304));
-    client.recv_exactly(&[0x50, 2, 3, 4]);
+    // The server may send the message on at the PUBLISH or at the PUBREL.
+    let mut packets = vec![client.recv_packet()];
+    if packets[0].kind == kind::PUBLISH {
+        packets.push(client.recv_packet());
+    }
     client.send(&ack(kind::PUBREL, 0x0304));
-    let mut packets = [client.recv_packet(), client.recv_packet()];
+    while packets.len() < 3 {
+        packets.push(client.recv_packet());
+    }
     packets.sort_by_key(|packet| packet.kind);
-    let [publish, pubcomp] = packets;
+    let [publish, pubrec, pubcomp] = packets.try_into().unwrap();
+    assert_eq!(pubrec.bytes, [0x50, 2, 3, 4]);
     assert_eq!(pubcomp.bytes, [0x70, 2, 3, 4]);
     assert_eq!(publish.bytes[0], 0x34);
     let [high, low] = publish.id().to_be_bytes();
@@ -284,10 +293,12 @@ fn mqtt_2_packets_may_come_byte_by_byte() {
         client.send(&[byte]);
     }
     client.recv_exactly(&[0x20, 2, 0, 0]);
-    client.recv_exactly(&[0x90, 3, 0, 1, 1]);
-    let mut kinds: Vec<u8> = (0..3).map(|_| client.recv_packet().kind).collect();
+    let mut kinds: Vec<u8> = (0..4).map(|_| client.recv_packet().kind).collect();
     kinds.sort_unstable();
-    assert_eq!(kinds, [kind::PUBLISH, kind::PUBACK, kind::PINGRESP]);
+    assert_eq!(
+        kinds,
+        [kind::PUBLISH, kind::PUBACK, kind::SUBACK, kind::PINGRESP]
+    );
 }
 
 #[test]
@@ -346,12 +357,12 @@ fn mqtt_2_3_1_4_the_servers_identifiers_in_flight_differ_and_are_not_0() {
 
 #[test]
 fn mqtt_2_3_1_4_an_identifier_in_flight_is_not_used_again_when_the_numbers_wrap() {
+    const BATCH: u16 = 500;
     let topic = topic();
     let mut subscriber = subscriber(&topic, 1);
     let mut publisher = client();
-    publisher.publish_qos1(&topic, "held", 1);
-    let held = subscriber.recv_message(&topic, "held").id();
-    const BATCH: u16 = 500;
+    // In the order they came; always some hundred are not acknowledged.
+    let mut in_flight = std::collections::VecDeque::new();
     for _ in 0..70_000 / u32::from(BATCH) {
         let bytes: Vec<u8> = (1..=BATCH)
             .flat_map(|id| Publish::new(&topic, "x").qos(1, id).bytes(V311))
@@ -359,11 +370,14 @@ fn mqtt_2_3_1_4_an_identifier_in_flight_is_not_used_again_when_the_numbers_wrap(
         publisher.send(&bytes);
         for _ in 1..=BATCH {
             let id = subscriber.recv_message(&topic, "x").id();
-            assert_ne!(
-                id, held,
-                "the identifier of a message that is not acknowledged"
+            assert!(
+                !in_flight.contains(&id),
+                "{id} is the identifier of a message that is not acknowledged"
             );
-            subscriber.send(&ack(kind::PUBACK, id));
+            in_flight.push_back(id);
+            if in_flight.len() > 100 {
+                subscriber.send(&ack(kind::PUBACK, in_flight.pop_front().unwrap()));
+            }
         }
         for id in 1..=BATCH {
             assert_eq!(publisher.recv(kind::PUBACK).id(), id);

@@ -73,7 +73,7 @@ impl Node {
         command.stderr(fs::File::create(&log).unwrap());
         let child = spawn_with_our_life(command);
         let pid = child.id();
-        running().push(pid);
+        running().push((pid, log.clone()));
         let process = Process {
             child: Mutex::new(child),
             pid,
@@ -261,7 +261,7 @@ impl Drop for Process {
             .child
             .get_mut()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        running().retain(|pid| *pid != self.pid);
+        running().retain(|(pid, _)| *pid != self.pid);
         let _ = child.kill();
         let _ = child.wait();
         let _ = fs::remove_dir_all(&self.data_dir);
@@ -291,20 +291,25 @@ fn temporary_directory() -> PathBuf {
     path
 }
 
-fn running() -> std::sync::MutexGuard<'static, Vec<u32>> {
+fn running() -> std::sync::MutexGuard<'static, Vec<(u32, PathBuf)>> {
     RUNNING
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Nodes that live; shared ones are never dropped.
-static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+static RUNNING: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
 
 /// One directory per test process, removed when it exits, after the nodes in it have been killed.
 fn own_directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     extern "C" fn clean_up() {
-        for pid in RUNNING.try_lock().iter().flat_map(|running| running.iter()) {
+        for (pid, log) in RUNNING.try_lock().iter().flat_map(|running| running.iter()) {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let log = fs::read_to_string(log).unwrap_or_default();
+            if status.contains("State:\tZ") || log.contains("panicked") {
+                eprintln!("the shared node {pid} has not come through the tests; it wrote:\n{log}");
+            }
             // SAFETY: kill has no memory effects; the pid is that of a child that has not been waited for.
             unsafe { libc::kill(*pid as i32, libc::SIGKILL) };
         }
