@@ -14,7 +14,7 @@ pub use build::{
 pub use node::{Node, external};
 pub use parse::{Packet, Value};
 pub use raw::{DEADLINE, Raw, Stream};
-pub use websocket::{WsStream, upgrade};
+pub use websocket::{WsStream, masked_frame, upgrade};
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

@@ -228,6 +228,17 @@ impl Raw {
         }
     }
 
+    /// The next packet, or `None` if the server closed the connection.
+    pub fn recv_unless_closed(&mut self) -> Option<Packet> {
+        match self.next_packet(DEADLINE) {
+            Next::Packet(packet) => Some(packet),
+            Next::Closed => None,
+            Next::Nothing => {
+                panic!("neither a packet nor the end of the connection within {DEADLINE:?}")
+            }
+        }
+    }
+
     /// A barrier: PINGREQ, and the very next packet must be the PINGRESP. Proves that nothing was sent before.
     ///
     /// What *another* client published may still be on its way between shards: let the same publisher send a second
