@@ -7,5 +7,8 @@
 // The workspace allows unwrap in `#[test]` functions; this binary is tests and what they stand on.
 #![allow(clippy::unwrap_used)]
 
+mod floods;
 mod mqtt3;
+mod overload;
+mod sessions;
 mod support;

@@ -2,11 +2,10 @@
 //!
 //! Not here, because only a client can break them, or because nothing a client sees would tell:
 //! - 2.3.1-2, 2.3.1-3: the client's own packet identifiers (the server's are under 2.3.1-4).
-//! - 3.1.2-23, 3.1.3-1, 3.1.3-3, 3.1.3-7: what a client sends; the server's answer to a breach is under 3.1.2-24,
-//!   3.1.2-9 to 3.1.2-22 and 3.1.3-8.
+//! - 3.1.2-23, 3.1.3-7: what a client must send; the server's answers to a breach are under 3.1.2-24 and 3.1.3-8.
 //! - 3.2.2-6: a refusal for which no return code fits; 3.8.3-2: wildcards are supported.
-//! - 3.14.4-1, 3.14.4-2, 4.5.0-2, 4.6.0-2 to 4.6.0-4: the client's duties. The server keeps the same order of
-//!   acknowledgements; see the tests of 4.6.0-6.
+//! - 3.14.4-1, 4.5.0-2, 4.6.0-2 to 4.6.0-4: the client's duties. That the server, too, acknowledges in order is under
+//!   4.6.0-6.
 //! - 4.7.3-3: a topic of more than 65,535 bytes cannot be written down in a packet.
 //! - 4.8.0-2: a transient error inside the server cannot be brought about from outside.
 //! - 6.0.0-3: the client's offer. 7.x: about implementations as a whole.

@@ -5,6 +5,7 @@
 mod build;
 mod node;
 mod parse;
+mod random;
 mod raw;
 mod websocket;
 
@@ -13,6 +14,7 @@ pub use build::{
 };
 pub use node::{Node, external};
 pub use parse::{Packet, Value};
+pub use random::Random;
 pub use raw::{DEADLINE, Raw, Stream};
 pub use websocket::{WsStream, masked_frame, upgrade};
 

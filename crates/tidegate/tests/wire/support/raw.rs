@@ -116,6 +116,13 @@ impl Raw {
             .is_ok()
     }
 
+    /// As [`Raw::send`], but waits up to `limit` for a server that does not read.
+    pub fn send_patiently(&mut self, bytes: &[u8], limit: Duration) {
+        self.stream.set_timeouts(limit);
+        self.send(bytes);
+        self.stream.set_timeouts(DEADLINE);
+    }
+
     pub fn send_publish(&mut self, publish: &Publish) {
         self.send(&publish.bytes(self.version));
     }
@@ -236,6 +243,14 @@ impl Raw {
             Next::Nothing => {
                 panic!("neither a packet nor the end of the connection within {DEADLINE:?}")
             }
+        }
+    }
+
+    /// The next packet if one comes within `limit`; `None` also if the server closed the connection.
+    pub fn try_recv_unless_closed(&mut self, limit: Duration) -> Option<Packet> {
+        match self.next_packet(limit) {
+            Next::Packet(packet) => Some(packet),
+            Next::Closed | Next::Nothing => None,
         }
     }
 
