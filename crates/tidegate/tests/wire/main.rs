@@ -9,6 +9,7 @@
 
 mod floods;
 mod mqtt3;
+mod mqtt5;
 mod overload;
 mod sessions;
 mod support;
