@@ -202,3 +202,33 @@ fn mqtt5_4_9_0_3_packets_of_the_client_are_answered_at_quota_0() {
     raw.acknowledge(&first);
     raw.recv_message(&topic, "2");
 }
+
+#[test]
+fn mqtt5_3_3_4_10_pubrel_is_sent_again_whatever_the_receive_maximum() {
+    let id = unique("c");
+    let topic = unique("flow/");
+    let mut raw = Raw::connect(node(), &session(&id, 60));
+    raw.subscribe(&topic, 2);
+    publish_all(&topic, 2, 4);
+    let mut released = Vec::new();
+    for number in 1..=4 {
+        let message = raw.recv_message(&topic, number.to_string());
+        if number < 4 {
+            raw.send(&ack(kind::PUBREC, message.id()));
+            raw.recv(kind::PUBREL);
+            released.push(message.id());
+        }
+    }
+    raw.cut();
+    // Only PUBLISH packets take from the quota.
+    let mut connect = session(&id, 0);
+    connect.properties = connect.properties.u16(property::RECEIVE_MAXIMUM, 1);
+    let mut raw = Raw::connect(node(), &connect);
+    let packets = raw.ping_for_packets();
+    let found: Vec<u16> = packets
+        .iter()
+        .filter(|packet| packet.kind == kind::PUBREL)
+        .map(Packet::id)
+        .collect();
+    assert_eq!(found, released, "{packets:?}");
+}
