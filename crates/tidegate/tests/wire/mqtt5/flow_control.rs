@@ -210,14 +210,13 @@ fn mqtt5_3_3_4_10_pubrel_is_sent_again_whatever_the_receive_maximum() {
     let mut raw = Raw::connect(node(), &session(&id, 60));
     raw.subscribe(&topic, 2);
     publish_all(&topic, 2, 4);
-    let mut released = Vec::new();
-    for number in 1..=4 {
-        let message = raw.recv_message(&topic, number.to_string());
-        if number < 4 {
-            raw.send(&ack(kind::PUBREC, message.id()));
-            raw.recv(kind::PUBREL);
-            released.push(message.id());
-        }
+    let ids: Vec<u16> = (1..=4)
+        .map(|number| raw.recv_message(&topic, number.to_string()).id())
+        .collect();
+    let released = &ids[..3];
+    for id in released {
+        raw.send(&ack(kind::PUBREC, *id));
+        assert_eq!(raw.recv(kind::PUBREL).id(), *id);
     }
     raw.cut();
     // Only PUBLISH packets take from the quota.
