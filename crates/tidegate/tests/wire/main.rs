@@ -7,8 +7,10 @@
 // The workspace allows unwrap in `#[test]` functions; this binary is tests and what they stand on.
 #![allow(clippy::unwrap_used)]
 
+mod extensions;
 mod floods;
 mod mqtt3;
+mod mqtt5;
 mod overload;
 mod sessions;
 mod support;
