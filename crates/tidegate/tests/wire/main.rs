@@ -7,7 +7,10 @@
 // The workspace allows unwrap in `#[test]` functions; this binary is tests and what they stand on.
 #![allow(clippy::unwrap_used)]
 
+mod certificates;
 mod floods;
+mod interop;
+mod listeners;
 mod mqtt3;
 mod overload;
 mod sessions;
