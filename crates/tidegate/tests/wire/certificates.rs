@@ -10,9 +10,13 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose,
 };
+use rustls::client::WantsClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{
+    ClientConfig, ClientConnection, ConfigBuilder, RootCertStore, StreamOwned,
+    SupportedProtocolVersion,
+};
 
 use crate::support::Stream;
 
@@ -101,15 +105,18 @@ impl Authority {
         identity
     }
 
+    /// As [`Authority::client_config`] without an identity, speaking only these versions.
+    pub(crate) fn client_config_for(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> Arc<ClientConfig> {
+        let config = self.builder(versions).with_no_client_auth();
+        Arc::new(config)
+    }
+
     /// What a client needs to trust this authority's servers, showing `identity` if asked.
     pub(crate) fn client_config(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.issuer.der().clone()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots);
+        let builder = self.builder(rustls::DEFAULT_VERSIONS);
         let config = match identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
@@ -119,6 +126,18 @@ impl Authority {
             }
         };
         Arc::new(config)
+    }
+
+    fn builder(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> ConfigBuilder<ClientConfig, WantsClientCert> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.issuer.der().clone()).unwrap();
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(roots)
     }
 
     /// Connects with TLS and finishes the handshake. In TLS 1.3 a server that refuses the client's certificate says so
@@ -136,9 +155,16 @@ pub(crate) fn connect(
     address: &str,
     config: Arc<ClientConfig>,
 ) -> Result<TlsStream, std::io::Error> {
+    connect_over(TcpStream::connect(address)?, config)
+}
+
+/// The handshake over a socket that has been used for something else before.
+pub(crate) fn connect_over(
+    mut socket: TcpStream,
+    config: Arc<ClientConfig>,
+) -> Result<TlsStream, std::io::Error> {
     let name = ServerName::try_from("localhost").unwrap();
     let mut session = ClientConnection::new(config, name).unwrap();
-    let mut socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;
     socket.set_read_timeout(Some(crate::support::DEADLINE))?;
     while session.is_handshaking() {

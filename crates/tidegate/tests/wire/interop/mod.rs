@@ -113,7 +113,7 @@ fn own_node() -> bool {
 }
 
 /// What xtask installs, unless a variable names another place: `target/tools/NAME`.
-fn installed(variable: &str, below_target: &str) -> Option<PathBuf> {
+pub(crate) fn installed(variable: &str, below_target: &str) -> Option<PathBuf> {
     let path = match std::env::var_os(variable) {
         Some(path) => PathBuf::from(path),
         None => Path::new(env!("CARGO_TARGET_TMPDIR"))
