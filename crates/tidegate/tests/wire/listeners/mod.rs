@@ -95,24 +95,7 @@ fn get(node: &Node, path: &str) -> Answer {
 
 /// What the API says about one client.
 fn client_info(node: &Node, client_id: &str) -> serde_json::Value {
-    let answer = get(node, "/api/v1/clients");
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let value = serde_json::from_str(&answer.body).unwrap();
-    find_client(&value, client_id)
-        .unwrap_or_else(|| panic!("no client {client_id} in {}", answer.body))
-        .clone()
-}
-
-/// The object about this client, wherever it is in the answer.
-fn find_client<'a>(value: &'a serde_json::Value, client_id: &str) -> Option<&'a serde_json::Value> {
-    match value {
-        serde_json::Value::Array(items) => {
-            items.iter().find_map(|item| find_client(item, client_id))
-        }
-        serde_json::Value::Object(fields) if value["client_id"] == client_id => Some(value),
-        serde_json::Value::Object(fields) => fields
-            .values()
-            .find_map(|field| find_client(field, client_id)),
-        _ => None,
-    }
+    let answer = get(node, &format!("/api/v1/clients/{client_id}"));
+    assert_eq!(answer.status, 200, "{client_id}: {}", answer.body);
+    serde_json::from_str(&answer.body).unwrap()
 }
