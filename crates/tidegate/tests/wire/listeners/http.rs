@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::{client, get, own_node};
 use crate::interop::{find_program, installed, skipped};
-use crate::support::{Node, Raw, WsStream, eventually, unique};
+use crate::support::{Node, Raw, WsStream, eventually, kind, unique};
 
 fn promtool() -> Option<PathBuf> {
     let found = installed("TIDEGATE_TEST_PROMTOOL", "prometheus/usr/bin/promtool");
@@ -18,13 +18,19 @@ fn busy_node() -> Node {
     let node = Node::start(&[]);
     let topic = unique("metrics/");
     for version in [3, 4, 5] {
-        let mut raw = client(&node, "mqtt", version);
-        raw.subscribe(&topic, 2);
-        raw.publish(&topic, "zero");
-        raw.publish_qos1(&topic, "one", 1);
-        raw.publish_qos2(&topic, "two", 2);
-        raw.unsubscribe(&topic);
-        raw.disconnect();
+        let mut receiver = client(&node, "mqtt", version);
+        receiver.subscribe(&topic, 2);
+        let mut sender = client(&node, "mqtt", version);
+        sender.publish(&topic, "zero");
+        sender.publish_qos1(&topic, "one", 1);
+        sender.publish_qos2(&topic, "two", 2);
+        for _ in 0..3 {
+            let message = receiver.recv(kind::PUBLISH);
+            receiver.acknowledge(&message);
+        }
+        receiver.unsubscribe(&topic);
+        receiver.disconnect();
+        sender.disconnect();
     }
     let mut refused = Raw::open(&node, 4);
     refused.send(b"\x10\xff\xff\xff\xff\xff");
@@ -91,7 +97,7 @@ fn metrics_tell_what_happened() {
         "{}",
         answer.head
     );
-    // Each of three clients published at each QoS to itself, alone at that time.
+    // A pair in each of three versions exchanged one message at each QoS.
     eventually("9 messages in and 9 out", || {
         let metrics = get(&node, "/metrics").body;
         let received = sum(&metrics, "tidegate_messages_received_total");

@@ -12,8 +12,12 @@ const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 fn node() -> &'static Node {
     Node::shared_with_config(
         &[],
-        &(listener("proxied", "mqtt", "127.0.0.1:0", "proxy_protocol = true")
-            + &listener("proxied-ws", "ws", "127.0.0.1:0", "proxy_protocol = true")),
+        &(listener(
+            "proxied",
+            "mqtt",
+            "127.0.0.1:0",
+            "proxy_protocol = true\nconnect_timeout_s = 2",
+        ) + &listener("proxied-ws", "ws", "127.0.0.1:0", "proxy_protocol = true")),
     )
 }
 
@@ -43,7 +47,7 @@ fn peer_after(header: &[u8]) -> String {
     info["peer_address"].as_str().unwrap().to_owned()
 }
 
-/// The node must close the connection without an answer.
+/// The node must close the connection without an answer, at the latest when the time to connect is over.
 fn refused(bytes: &[u8]) {
     let mut raw = open(node(), "proxied", 5);
     raw.send(bytes);

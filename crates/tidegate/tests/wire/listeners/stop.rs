@@ -159,18 +159,20 @@ fn two_nodes_do_not_share_a_data_directory() {
     }
     let first = Node::start(&[]);
     let data_dir = first.data_dir().to_str().unwrap();
-    let second = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .args(["serve", "--data-dir", data_dir])
-        .args([
-            "--mqtt",
-            "127.0.0.1:0",
-            "--ws",
-            "127.0.0.1:0",
-            "--http",
-            "127.0.0.1:0",
-        ])
-        .output()
-        .unwrap();
+    let mut second = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    second.args(["serve", "--data-dir", data_dir]);
+    second.args([
+        "--mqtt",
+        "127.0.0.1:0",
+        "--ws",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+    ]);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDEGATE_")) {
+        second.env_remove(name);
+    }
+    let second = second.output().unwrap();
     let said = String::from_utf8_lossy(&second.stderr);
     assert!(!second.status.success(), "{said}");
     assert!(

@@ -184,18 +184,21 @@ fn mqtt_over_websocket_and_over_tcp_are_one_broker() {
 #[test]
 fn a_large_message_passes_both_ways() {
     let node = Node::shared();
-    let mut raw = Raw::over(WsStream::connect(node.address("ws")), 5);
-    greet(&mut raw);
+    let [mut sender, mut receiver] = [(); 2].map(|()| {
+        let mut raw = Raw::over(WsStream::connect(node.address("ws")), 5);
+        greet(&mut raw);
+        raw
+    });
     let topic = unique("ws/large/");
-    raw.subscribe(&topic, 2);
+    receiver.subscribe(&topic, 2);
     // Lengths of 7, 16 and 64 bits in the frame's header.
     for length in [1, 100, 125, 126, 1_000, 65_535, 65_536, 300_000] {
         let payload: Vec<u8> = (0..length as u32)
             .map(|number| (number * 7) as u8)
             .collect();
-        raw.publish_qos1(&topic, &payload, 9);
-        let message = raw.recv_message(&topic, &payload);
-        raw.acknowledge(&message);
+        sender.publish_qos1(&topic, &payload, 9);
+        let message = receiver.recv_message(&topic, &payload);
+        receiver.acknowledge(&message);
     }
 }
 
