@@ -171,7 +171,8 @@ const scenarios = {
     const receiver = await Peer.connect("r", {
       properties: { topicAliasMaximum: 5, receiveMaximum: 10, requestResponseInformation: true },
     });
-    await receiver.subscribe(topic, { qos: 2, properties: { subscriptionIdentifier: 7 } });
+    // At QoS 2 mqtt.js hands a message over with the topic as it came, empty if an alias stands for it.
+    await receiver.subscribe(topic, { qos: 1, properties: { subscriptionIdentifier: 7 } });
     const sender = await Peer.connect("s", { autoUseTopicAlias: true, autoAssignTopicAlias: true });
     const said = {
       payloadFormatIndicator: true,

@@ -102,9 +102,7 @@ fn a_taken_port_is_an_error_that_names_it() {
     }
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let why = Node::try_start(&["--mqtt", &address], "")
-        .err()
-        .expect("the port is taken");
+    let why = taken_by(&address);
     assert!(why.contains(&address), "names the address: {why}");
     assert!(why.contains("in use"), "says what is wrong: {why}");
     assert!(!why.contains("panicked"), "{why}");
