@@ -1,1 +1,28 @@
-fn main() {}
+//! Tidegate: the program. Reads the command line and hands over to one command.
+
+mod cli;
+mod client;
+mod config;
+mod logging;
+mod password;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+/// Shards allocate and free small buffers all the time; mimalloc keeps that off the profile.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let outcome = cli::Cli::parse().run();
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            // One line per cause; the last one says what to do where there is something to do.
+            eprintln!("error: {error:#}");
+            cli::exit_code_of(&error).into()
+        }
+    }
+}

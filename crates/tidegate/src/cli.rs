@@ -1,0 +1,242 @@
+//! The command line: which commands there are and what they take.
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+
+use crate::client::{ClientError, PubArgs, SubArgs};
+use crate::config::{self, Flag, Problems, Sources};
+use crate::logging::LogFormat;
+use crate::password::PasswordArgs;
+
+const EXIT_CODES: &str = "\
+Exit status:
+  0  done
+  1  something else failed
+  2  wrong usage, or something is wrong with the configuration
+  3  the broker cannot be reached, or the connection to it was lost
+  4  the broker refused
+  5  a time limit (-W) passed";
+
+/// What a failed command ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Failure = 1,
+    Usage = 2,
+    Connection = 3,
+    Refused = 4,
+    TimedOut = 5,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// The exit status that tells scripts what kind of failure this was.
+pub(crate) fn exit_code_of(error: &anyhow::Error) -> Exit {
+    match error.downcast_ref::<ClientError>() {
+        Some(error) => error.exit(),
+        None if error.is::<Problems>() => Exit::Usage,
+        None => Exit::Failure,
+    }
+}
+
+/// An MQTT broker and IoT messaging platform. Without a command it serves.
+#[derive(Parser)]
+#[command(
+    name = "tidegate",
+    version,
+    after_help = EXIT_CODES,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a node
+    Serve(ServeArgs),
+    /// Publish messages to a broker
+    Pub(PubArgs),
+    /// Subscribe to topics of a broker and write what comes
+    Sub(SubArgs),
+    /// Check or explain the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Turn a password into the credential of a [[user]]
+    Password(PasswordArgs),
+    /// Tell the version and how it was built
+    Version,
+    /// Print completions for a shell
+    Completions { shell: clap_complete::Shell },
+}
+
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    /// Configuration file [default: tidegate.toml here or in /etc/tidegate, if there is one]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where the node keeps its data
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// Address of the MQTT listener, or "off" [default: 127.0.0.1:1883]
+    #[arg(long, value_name = "ADDR")]
+    mqtt: Option<String>,
+    /// Address of the listener for MQTT under TLS (needs listener.mqtts.tls.certificate and .private_key)
+    #[arg(long, value_name = "ADDR")]
+    mqtts: Option<String>,
+    /// Address of the WebSocket listener, or "off" [default: 127.0.0.1:8083]
+    #[arg(long, value_name = "ADDR")]
+    ws: Option<String>,
+    /// Address of the HTTP listener (API, metrics, health), or "off" [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+    /// Threads that route messages [default: one per core]
+    #[arg(long, value_name = "N")]
+    shards: Option<String>,
+    /// How log lines look [default: text]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    log: Option<LogFormat>,
+    /// How much is logged, such as debug or info,broker=debug [default: info]
+    #[arg(long, value_name = "LEVELS")]
+    log_level: Option<String>,
+    /// Set any key of `tidegate config reference`, such as limits.max_packet_size=2MiB
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+impl ServeArgs {
+    /// These arguments with the environment of this process.
+    fn sources(self) -> Sources {
+        let format = self.log.map(|format| match format {
+            LogFormat::Text => "text".to_owned(),
+            LogFormat::Json => "json".to_owned(),
+        });
+        let flags = [
+            ("--data-dir", "node.data_dir", self.data_dir),
+            ("--mqtt", "listener.mqtt.bind", self.mqtt),
+            ("--mqtts", "listener.mqtts.bind", self.mqtts),
+            ("--ws", "listener.ws.bind", self.ws),
+            ("--http", "http.bind", self.http),
+            ("--shards", "node.shards", self.shards),
+            ("--log", "log.format", format),
+            ("--log-level", "log.level", self.log_level),
+        ];
+        let mut sources = Sources::of_process(self.config);
+        sources.sets = self.sets;
+        sources.flags = flags
+            .into_iter()
+            .filter_map(|(flag, key, value)| {
+                let value = value?;
+                Some(Flag { flag, key, value })
+            })
+            .collect();
+        sources
+    }
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Tell everything that is wrong with a configuration, without starting a node
+    Check {
+        /// Configuration file [default: the one `tidegate serve` would read]
+        file: Option<PathBuf>,
+        /// Set a key as `tidegate serve --set` does
+        #[arg(long = "set", value_name = "KEY=VALUE")]
+        sets: Vec<String>,
+    },
+    /// Print every setting with its values, its default and its meaning
+    Reference {
+        #[arg(long, value_enum, default_value_t = ReferenceFormat::Markdown)]
+        format: ReferenceFormat,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ReferenceFormat {
+    /// A page of documentation
+    Markdown,
+    /// A tidegate.toml to start from
+    Toml,
+}
+
+impl Cli {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command.unwrap_or(Command::Serve(self.serve)) {
+            Command::Serve(arguments) => {
+                let config = config::load(&arguments.sources())?;
+                crate::serve::run(config)?;
+            }
+            Command::Pub(arguments) => arguments.run()?,
+            Command::Sub(arguments) => arguments.run()?,
+            Command::Config(ConfigCommand::Check { file, sets }) => check(file, sets)?,
+            Command::Config(ConfigCommand::Reference { format }) => print(&match format {
+                ReferenceFormat::Markdown => config::markdown(),
+                ReferenceFormat::Toml => config::toml_template(),
+            })?,
+            Command::Password(arguments) => print(&arguments.run()?)?,
+            Command::Version => print(&version())?,
+            Command::Completions { shell } => {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Self::command(), "tidegate", &mut script);
+                print(&String::from_utf8_lossy(&script))?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn check(file: Option<PathBuf>, sets: Vec<String>) -> anyhow::Result<()> {
+    let mut sources = Sources::of_process(file);
+    sources.sets = sets;
+    let config = config::load(&sources)?;
+    let mut text = match &config.file {
+        Some(file) => format!("{} is fine\n", file.display()),
+        None => {
+            "there is no configuration file; the defaults and the environment are fine\n".into()
+        }
+    };
+    for warning in &config.warnings {
+        text.push_str(&format!("warning: {warning}\n"));
+    }
+    print(&text)
+}
+
+fn version() -> String {
+    format!(
+        "tidegate {}\ncommit {}\nbuilt with {} for {} ({})\n",
+        env!("CARGO_PKG_VERSION"),
+        env!("TIDEGATE_COMMIT"),
+        env!("TIDEGATE_COMPILER"),
+        env!("TIDEGATE_TARGET"),
+        env!("TIDEGATE_PROFILE"),
+    )
+}
+
+/// Writes to standard output. A reader that went away (`| head`) is no failure.
+fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome.context("cannot write to standard output"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

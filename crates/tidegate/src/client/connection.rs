@@ -1,0 +1,285 @@
+//! One connection to a broker: the handshake with whatever authentication was asked for, then events, with
+//! the bytes moved and the connection kept alive in between.
+
+use std::time::Duration;
+
+use broker::scram::{self, ClientScram};
+use mqtt::{Auth, Connect, Packet, PropertiesBuf, Property, ReasonCode, Will};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::error::ClientError;
+use super::options::ConnectOptions;
+use super::session::{Connected, Event, Session};
+use super::transport::{Transport, Turn};
+
+/// How long a PINGRESP may take.
+const PONG_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long our last packets may take to leave.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(crate) struct Connection<'a> {
+    transport: Transport,
+    pub(crate) session: &'a mut Session,
+    /// Zero: never.
+    keep_alive: Duration,
+    last_sent: Instant,
+    pinged: Option<Instant>,
+}
+
+impl<'a> Connection<'a> {
+    /// Connects and logs in, within the options' time limit.
+    pub(crate) async fn open(
+        options: &ConnectOptions,
+        session: &'a mut Session,
+    ) -> Result<(Self, Connected), ClientError> {
+        let limit = options.connect_timeout;
+        timeout(limit, Self::open_slowly(options, session))
+            .await
+            .unwrap_or_else(|_| {
+                Err(ClientError::Unreachable {
+                    endpoint: options.route.endpoint.to_string(),
+                    reason: format!("no answer within {} s", limit.as_secs()),
+                    hint: "; --connect-timeout gives it more",
+                })
+            })
+    }
+
+    async fn open_slowly(
+        options: &ConnectOptions,
+        session: &'a mut Session,
+    ) -> Result<(Self, Connected), ClientError> {
+        session.start_connection();
+        let transport = Transport::connect(&options.route).await?;
+        let mut scram = match (&options.username, &options.password) {
+            (Some(name), Some(password)) if options.scram => {
+                let exchange = ClientScram::new(name, password);
+                Some(exchange.map_err(|error| ClientError::Usage(error.to_string()))?)
+            }
+            _ => None,
+        };
+        send_connect(options, scram.as_ref(), session);
+        let mut connection = Self {
+            transport,
+            session,
+            keep_alive: Duration::from_secs(options.keep_alive_s.into()),
+            last_sent: Instant::now(),
+            pinged: None,
+        };
+        loop {
+            let event = connection.next().await.map_err(|error| match error {
+                // Whatever answers here may not be a broker at all.
+                ClientError::Protocol(reason) => ClientError::Unreachable {
+                    endpoint: options.route.endpoint.to_string(),
+                    reason,
+                    hint: match options.route.endpoint.tls {
+                        true => "; does that port speak MQTT?",
+                        false => "; does that port speak MQTT without TLS?",
+                    },
+                },
+                error => error,
+            })?;
+            match event {
+                Event::Auth { reason, data } if reason == ReasonCode::CONTINUE_AUTHENTICATION => {
+                    let exchange = scram.as_mut().ok_or_else(|| {
+                        ClientError::Protocol("AUTH although no exchange was asked for".into())
+                    })?;
+                    connection.answer_challenge(exchange, &data)?;
+                }
+                Event::Connected(connected) if !connected.answer.reason.is_error() => {
+                    if let Some(exchange) = &mut scram {
+                        let proof = exchange.finish(&connected.authentication_data);
+                        proof.map_err(|error| ClientError::Protocol(error.to_string()))?;
+                    }
+                    if let Some(seconds) = connected.server_keep_alive_s {
+                        connection.keep_alive = Duration::from_secs(seconds.into());
+                    }
+                    if options.debug {
+                        tell(options, &connected);
+                    }
+                    return Ok((connection, connected));
+                }
+                Event::Connected(connected) => {
+                    let elsewhere = connected.server_reference;
+                    let elsewhere = elsewhere
+                        .map_or_else(String::new, |other| format!("; it names {other} instead"));
+                    return Err(ClientError::Refused {
+                        what: "the connection".into(),
+                        reason: format!("{}{elsewhere}", connected.answer),
+                        is_passing: is_passing(connected.answer.reason),
+                    });
+                }
+                Event::Disconnected { answer, .. } => {
+                    return Err(ClientError::Refused {
+                        what: "the connection".into(),
+                        reason: answer.to_string(),
+                        is_passing: is_passing(answer.reason),
+                    });
+                }
+                other => {
+                    let message = format!("{other:?} before CONNACK");
+                    return Err(ClientError::Protocol(message));
+                }
+            }
+        }
+    }
+
+    fn answer_challenge(
+        &mut self,
+        exchange: &mut ClientScram,
+        challenge: &[u8],
+    ) -> Result<(), ClientError> {
+        let answer = exchange.last(challenge);
+        let answer = answer.map_err(|error| ClientError::Protocol(error.to_string()))?;
+        let mut properties = PropertiesBuf::new();
+        properties.push(Property::AuthenticationMethod(scram::METHOD));
+        properties.push(Property::AuthenticationData(&answer));
+        self.session.send(&Packet::Auth(Auth {
+            reason: ReasonCode::CONTINUE_AUTHENTICATION,
+            properties: properties.as_properties(),
+        }));
+        Ok(())
+    }
+
+    /// The next event. Sends what is to be sent and pings meanwhile; may be dropped at any time.
+    pub(crate) async fn next(&mut self) -> Result<Event, ClientError> {
+        loop {
+            if let Some(event) = self.progress().await? {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// An event if one is at hand, else `None` after some bytes went out or came in.
+    pub(crate) async fn progress(&mut self) -> Result<Option<Event>, ClientError> {
+        match self.next_at_hand()? {
+            Some(event) => Ok(Some(event)),
+            None => self.turn().await.map(|()| None),
+        }
+    }
+
+    /// An event that is here already, without waiting for the broker.
+    pub(crate) fn next_at_hand(&mut self) -> Result<Option<Event>, ClientError> {
+        loop {
+            match self.session.next_event() {
+                Ok(Some(Event::Pong)) => self.pinged = None,
+                outcome => return outcome.map_err(ClientError::Protocol),
+            }
+        }
+    }
+
+    /// Bytes the system has not taken yet.
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        self.session.out.len() + self.transport.unsent_bytes()
+    }
+
+    /// Moves bytes once, or pings if it is time.
+    async fn turn(&mut self) -> Result<(), ClientError> {
+        let wake_at = match self.pinged {
+            Some(pinged) => Some(pinged + PONG_TIMEOUT),
+            None if self.keep_alive.is_zero() => None,
+            None => Some(self.last_sent + self.keep_alive),
+        };
+        let (outgoing, incoming) = self.session.buffers();
+        if !outgoing.is_empty() {
+            self.last_sent = Instant::now();
+        }
+        let clock = async {
+            match wake_at {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            turn = self.transport.turn(outgoing, incoming) => match turn {
+                Ok(Turn::Read | Turn::Written) => Ok(()),
+                Ok(Turn::Closed) => Err(ClientError::Lost("the broker closed it".into())),
+                Err(error) => Err(ClientError::Lost(error.to_string())),
+            },
+            () = clock => {
+                if self.pinged.is_some() {
+                    return Err(ClientError::Lost("the broker does not answer pings".into()));
+                }
+                self.session.send(&Packet::PingReq);
+                self.pinged = Some(Instant::now());
+                Ok(())
+            }
+        }
+    }
+
+    /// Says good-bye, sends all there is to send and closes.
+    pub(crate) async fn close(
+        self,
+        reason: ReasonCode,
+        properties: &PropertiesBuf,
+    ) -> Result<(), ClientError> {
+        self.session.disconnect(reason, properties);
+        let last_words = std::mem::take(&mut self.session.out);
+        match timeout(CLOSE_TIMEOUT, self.transport.close(last_words)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(ClientError::Lost(error.to_string())),
+            Err(_) => Err(ClientError::Lost("the broker takes no more bytes".into())),
+        }
+    }
+}
+
+fn send_connect(options: &ConnectOptions, scram: Option<&ClientScram>, session: &mut Session) {
+    let mut properties = options.properties.clone();
+    let first = scram.map(ClientScram::first);
+    if let Some(first) = &first {
+        properties.push(Property::AuthenticationMethod(scram::METHOD));
+        properties.push(Property::AuthenticationData(first));
+    }
+    // SCRAM carries the name in its own message and never the password.
+    let plain = scram.is_none();
+    let will = options.will.as_ref().map(|will| Will {
+        topic: &will.topic,
+        payload: &will.payload,
+        qos: will.qos,
+        retain: will.retain,
+        properties: will.properties.as_properties(),
+    });
+    session.send(&Packet::Connect(Connect {
+        version: options.version,
+        clean_start: options.clean_start,
+        keep_alive: options.keep_alive_s,
+        client_id: &options.client_id,
+        username: options.username.as_deref().filter(|_| plain),
+        password: options.password.as_deref().filter(|_| plain),
+        will,
+        properties: properties.as_properties(),
+        bridge: false,
+    }));
+}
+
+/// `--debug`: what CONNACK said.
+fn tell(options: &ConnectOptions, connected: &Connected) {
+    let mut text = format!(
+        "connected to {} with MQTT {} as {:?}",
+        options.route.endpoint,
+        options.version.as_str(),
+        connected
+            .assigned_client_id
+            .as_ref()
+            .unwrap_or(&options.client_id),
+    );
+    if connected.session_present {
+        text.push_str(", going on with a session");
+    }
+    if let Some(seconds) = connected.server_keep_alive_s {
+        text.push_str(&format!(", keep-alive {seconds} s by the broker's wish"));
+    }
+    eprintln!("{text}");
+}
+
+/// Whether a broker that gives this reason may think otherwise in a while.
+pub(super) fn is_passing(reason: ReasonCode) -> bool {
+    [
+        ReasonCode::UNSPECIFIED_ERROR,
+        ReasonCode::SERVER_UNAVAILABLE,
+        ReasonCode::SERVER_BUSY,
+        ReasonCode::SERVER_SHUTTING_DOWN,
+        ReasonCode::KEEP_ALIVE_TIMEOUT,
+        ReasonCode::CONNECTION_RATE_EXCEEDED,
+    ]
+    .contains(&reason)
+}

@@ -1,0 +1,214 @@
+//! Where a broker is and how to speak to it: host and port, TLS, WebSocket, Unix socket.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Where to connect to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    pub(crate) address: Address,
+    pub(crate) tls: bool,
+    /// The path, if MQTT goes through a WebSocket.
+    pub(crate) websocket_path: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// A name or an IP address (IPv6 without brackets), and a port.
+    Tcp {
+        host: String,
+        port: u16,
+    },
+    Unix(PathBuf),
+}
+
+/// What a URL such as `mqtts://ann:secret@broker.example:8883` says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Url {
+    pub(super) host: String,
+    pub(super) port: Option<u16>,
+    pub(super) unix: Option<PathBuf>,
+    pub(super) tls: bool,
+    pub(super) websocket: bool,
+    /// Behind host and port, beginning with a slash; empty if there is none.
+    pub(super) path: String,
+    pub(super) username: Option<String>,
+    pub(super) password: Option<String>,
+}
+
+impl Url {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or("expected a URL such as mqtt://localhost:1883")?;
+        let (tls, websocket) = match scheme {
+            "mqtt" | "tcp" => (false, false),
+            "mqtts" | "ssl" | "tls" => (true, false),
+            "ws" => (false, true),
+            "wss" => (true, true),
+            "unix" => {
+                return Ok(Self {
+                    unix: Some(rest.into()),
+                    ..Self::default()
+                });
+            }
+            _ => return Err("expected mqtt://, mqtts://, ws://, wss:// or unix://".into()),
+        };
+        let (authority, path) = match rest.find('/') {
+            Some(slash) => rest.split_at(slash),
+            None => (rest, ""),
+        };
+        let (user_info, host_port) = match authority.rsplit_once('@') {
+            Some((user_info, host_port)) => (Some(user_info), host_port),
+            None => (None, authority),
+        };
+        let (host, port) = split_host_port(host_port)?;
+        let (username, password) = match user_info.map(|info| (info, info.split_once(':'))) {
+            Some((_, Some((name, password)))) => (Some(decode(name)?), Some(decode(password)?)),
+            Some((name, None)) => (Some(decode(name)?), None),
+            None => (None, None),
+        };
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+            unix: None,
+            tls,
+            websocket,
+            path: path.to_owned(),
+            username,
+            password,
+        })
+    }
+}
+
+fn split_host_port(text: &str) -> Result<(&str, Option<u16>), String> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest
+                .split_once(']')
+                .ok_or("an IPv6 address needs a closing bracket")?;
+            (host, rest.strip_prefix(':'))
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() {
+        return Err("the URL has no host".into());
+    }
+    let port = port
+        .map(|port| {
+            let expected = format!("expected a port from 1 to 65535, found {port:?}");
+            port.parse().map_err(|_| expected)
+        })
+        .transpose()?;
+    Ok((host, port))
+}
+
+/// Undoes percent encoding.
+fn decode(text: &str) -> Result<String, String> {
+    let bad = || format!("%-encoding is broken in {text:?}");
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let (digits, tail) = rest.split_at_checked(2).ok_or_else(bad)?;
+        let digits = std::str::from_utf8(digits).map_err(|_| bad())?;
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| bad())?);
+        rest = tail;
+    }
+    String::from_utf8(bytes).map_err(|_| bad())
+}
+
+impl Endpoint {
+    /// The port where a broker is expected if none is given.
+    pub(super) fn default_port(tls: bool, websocket: bool) -> u16 {
+        match (tls, websocket) {
+            (false, false) => 1883,
+            (true, false) => 8883,
+            (false, true) => 8083,
+            (true, true) => 8084,
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match (&self.address, self.tls, &self.websocket_path) {
+            (Address::Unix(_), ..) => "unix",
+            (_, false, None) => "mqtt",
+            (_, true, None) => "mqtts",
+            (_, false, Some(_)) => "ws",
+            (_, true, Some(_)) => "wss",
+        };
+        let path = self.websocket_path.as_deref().unwrap_or_default();
+        match &self.address {
+            Address::Tcp { host, port } if host.contains(':') => {
+                write!(f, "{scheme}://[{host}]:{port}{path}")
+            }
+            Address::Tcp { host, port } => write!(f, "{scheme}://{host}:{port}{path}"),
+            Address::Unix(socket) => write!(f, "{scheme}://{}", socket.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_say_scheme_user_host_port_and_path() {
+        let url = Url::parse("wss://ann%40home:a%2Fb@[::1]:9/x/y").unwrap();
+        assert_eq!(
+            url,
+            Url {
+                host: "::1".into(),
+                port: Some(9),
+                unix: None,
+                tls: true,
+                websocket: true,
+                path: "/x/y".into(),
+                username: Some("ann@home".into()),
+                password: Some("a/b".into()),
+            }
+        );
+        let url = Url::parse("mqtt://broker").unwrap();
+        assert_eq!(
+            (url.host.as_str(), url.port, url.tls),
+            ("broker", None, false)
+        );
+        let url = Url::parse("unix:///run/tidegate.sock").unwrap();
+        assert_eq!(url.unix, Some("/run/tidegate.sock".into()));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_url_is_said() {
+        let error = |text| Url::parse(text).unwrap_err();
+        assert!(error("localhost:1883").starts_with("expected a URL such as"));
+        assert!(error("http://x").starts_with("expected mqtt://"));
+        assert_eq!(error("mqtt://:1883"), "the URL has no host");
+        assert_eq!(
+            error("mqtt://h:x"),
+            "expected a port from 1 to 65535, found \"x\""
+        );
+        assert_eq!(error("mqtt://%4@h"), "%-encoding is broken in \"%4\"");
+    }
+
+    #[test]
+    fn an_endpoint_shows_as_a_url() {
+        let endpoint = Endpoint {
+            address: Address::Tcp {
+                host: "::1".into(),
+                port: 8083,
+            },
+            tls: false,
+            websocket_path: Some("/mqtt".into()),
+        };
+        assert_eq!(endpoint.to_string(), "ws://[::1]:8083/mqtt");
+    }
+}

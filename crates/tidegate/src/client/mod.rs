@@ -1,0 +1,31 @@
+//! `tidegate pub` and `tidegate sub`: an MQTT client in small pieces. [transport] moves bytes, [session] is
+//! the protocol without I/O, [connection] puts the two together.
+
+mod connection;
+mod endpoint;
+mod error;
+mod options;
+mod output;
+mod publish;
+mod session;
+mod subscribe;
+mod tls;
+mod transport;
+
+pub(crate) use error::ClientError;
+pub(crate) use publish::PubArgs;
+pub(crate) use subscribe::SubArgs;
+
+/// Runs a client to its end on a runtime of its own.
+pub(crate) fn block_on<T>(
+    client: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, ClientError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| ClientError::Local {
+            what: "cannot start".into(),
+            error,
+        })?;
+    runtime.block_on(client)
+}

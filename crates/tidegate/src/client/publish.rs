@@ -1,0 +1,366 @@
+//! `tidegate pub`: publishes what the arguments, a file or standard input say, and waits until the broker has
+//! taken it.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead as _, Read as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args};
+use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, TopicLimits, Version, validate_topic_name};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::connection::{Connection, is_passing};
+use super::error::ClientError;
+use super::options::{
+    ConnectArgs, ConnectOptions, parse_qos, parse_user_property, require_version_5, usage,
+};
+use super::session::{Event, Outgoing};
+
+/// Lines that are read ahead.
+const LINES_AHEAD: usize = 64;
+/// Longest line, the largest packet there is.
+const MAX_LINE_BYTES: u64 = 268_435_455;
+/// No more messages are taken while this much waits for the socket.
+const MAX_UNSENT_BYTES: usize = 1 << 20;
+
+#[derive(Args)]
+#[command(
+    disable_help_flag = true,
+    group = ArgGroup::new("source").required(true).args(["message", "file", "null", "lines", "stdin"]),
+    after_help = "Example: tidegate pub -t home/kitchen/light -m on -q 1 -r"
+)]
+pub(crate) struct PubArgs {
+    /// Topic to publish to
+    #[arg(short = 't', long, value_name = "TOPIC")]
+    topic: String,
+    /// The message itself
+    #[arg(short = 'm', long, value_name = "TEXT")]
+    message: Option<String>,
+    /// The message is the content of a file
+    #[arg(short = 'f', long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The message is empty (with -r: delete the retained message)
+    #[arg(short = 'n', long)]
+    null: bool,
+    /// Each line of standard input is a message
+    #[arg(short = 'l', long)]
+    lines: bool,
+    /// The message is all of standard input
+    #[arg(short = 's', long)]
+    stdin: bool,
+    /// Quality of service: 0, 1 or 2
+    #[arg(short = 'q', long, value_name = "QOS", default_value = "0", value_parser = parse_qos)]
+    qos: QoS,
+    /// Have the broker keep the message for later subscribers
+    #[arg(short = 'r', long)]
+    retain: bool,
+    /// Publish the message that many times
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "lines")]
+    repeat: u64,
+    /// Seconds between two of them, such as 0.5
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_delay)]
+    repeat_delay: Duration,
+    /// Give up if not everything is published and acknowledged after that many seconds
+    #[arg(short = 'W', long, value_name = "SECONDS")]
+    timeout: Option<u32>,
+    /// End the connection in a way that publishes the will (MQTT 5)
+    #[arg(long)]
+    disconnect_with_will: bool,
+    #[command(flatten)]
+    properties: MessageArgs,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Message properties (MQTT 5)")]
+struct MessageArgs {
+    /// Content type, such as application/json
+    #[arg(long, value_name = "TYPE")]
+    content_type: Option<String>,
+    /// Topic for the answer
+    #[arg(long, value_name = "TOPIC")]
+    response_topic: Option<String>,
+    /// Data that ties the answer to the request
+    #[arg(long, value_name = "TEXT")]
+    correlation_data: Option<String>,
+    /// Seconds after which the message is not delivered any more
+    #[arg(long, value_name = "SECONDS")]
+    message_expiry: Option<u32>,
+    /// Mark the payload as UTF-8 text
+    #[arg(long)]
+    utf8: bool,
+    /// User property, as often as needed
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_user_property)]
+    user_property: Vec<(String, String)>,
+    /// Send the topic once and that number instead of it afterwards
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    topic_alias: Option<u16>,
+}
+
+impl MessageArgs {
+    fn properties(&self) -> PropertiesBuf {
+        let mut properties = PropertiesBuf::new();
+        if self.utf8 {
+            properties.push(Property::PayloadFormatIndicator(1));
+        }
+        if let Some(seconds) = self.message_expiry {
+            properties.push(Property::MessageExpiryInterval(seconds));
+        }
+        if let Some(content_type) = &self.content_type {
+            properties.push(Property::ContentType(content_type));
+        }
+        if let Some(topic) = &self.response_topic {
+            properties.push(Property::ResponseTopic(topic));
+        }
+        if let Some(data) = &self.correlation_data {
+            properties.push(Property::CorrelationData(data.as_bytes()));
+        }
+        for (name, value) in &self.user_property {
+            properties.push(Property::UserProperty(name, value));
+        }
+        properties
+    }
+}
+
+impl PubArgs {
+    pub(crate) fn run(self) -> Result<(), ClientError> {
+        validate_topic_name(&self.topic, &TopicLimits::NONE)
+            .map_err(|error| usage(format!("--topic {:?}: {error}", self.topic)))?;
+        let properties = self.properties.properties();
+        let version = self.connect.version();
+        require_version_5(version, "message", &properties)?;
+        if version != Version::V5 && self.properties.topic_alias.is_some() {
+            return Err(usage("topic aliases need MQTT 5".into()));
+        }
+        let source = self.source()?;
+        let limit = self.timeout;
+        let job = Job {
+            goodbye: match self.disconnect_with_will {
+                true => ReasonCode::DISCONNECT_WITH_WILL,
+                false => ReasonCode::SUCCESS,
+            },
+            topic: self.topic,
+            qos: self.qos,
+            retain: self.retain,
+            topic_alias: self.properties.topic_alias,
+            properties,
+        };
+        let options = self.connect.resolve("pub")?;
+        super::block_on(async move {
+            let work = job.publish_all(&options, source);
+            match limit {
+                None => work.await,
+                Some(seconds) => timeout(Duration::from_secs(seconds.into()), work)
+                    .await
+                    .unwrap_or_else(|_| {
+                        let text =
+                            format!("not everything was acknowledged within {seconds} s (-W)");
+                        Err(ClientError::TimedOut(text))
+                    }),
+            }
+        })
+    }
+
+    fn source(&self) -> Result<Source, ClientError> {
+        let whole = if let Some(text) = &self.message {
+            text.clone().into_bytes()
+        } else if let Some(path) = &self.file {
+            std::fs::read(path)
+                .map_err(|error| local(format!("cannot read {}", path.display()), error))?
+        } else if self.stdin {
+            let mut input = Vec::new();
+            let read = io::stdin().take(MAX_LINE_BYTES + 1).read_to_end(&mut input);
+            read.map_err(|error| local("cannot read standard input".into(), error))?;
+            input
+        } else if self.lines {
+            return Ok(Source::Lines(read_lines()));
+        } else {
+            Vec::new()
+        };
+        Ok(Source::Repeated {
+            payload: whole.into(),
+            left: self.repeat,
+            delay: self.repeat_delay,
+            next_at: Instant::now(),
+        })
+    }
+}
+
+fn local(what: String, error: io::Error) -> ClientError {
+    ClientError::Local { what, error }
+}
+
+fn parse_delay(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok();
+    let delay = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    delay.ok_or_else(|| "expected seconds such as 2 or 0.5".into())
+}
+
+/// Where payloads come from.
+enum Source {
+    Repeated {
+        payload: Arc<[u8]>,
+        left: u64,
+        delay: Duration,
+        next_at: Instant,
+    },
+    Lines(mpsc::Receiver<io::Result<Vec<u8>>>),
+}
+
+impl Source {
+    /// `None`: there are no more. May be dropped without losing one.
+    async fn next(&mut self) -> Option<io::Result<Arc<[u8]>>> {
+        match self {
+            Self::Repeated { left: 0, .. } => None,
+            Self::Repeated {
+                payload,
+                left,
+                delay,
+                next_at,
+            } => {
+                if !delay.is_zero() {
+                    sleep_until(*next_at).await;
+                    *next_at += *delay;
+                }
+                *left -= 1;
+                Some(Ok(payload.clone()))
+            }
+            Self::Lines(lines) => Some(lines.recv().await?.map(Into::into)),
+        }
+    }
+}
+
+/// Reads on a thread of its own: a read of standard input cannot be broken off, and must not keep the program
+/// from ending.
+fn read_lines() -> mpsc::Receiver<io::Result<Vec<u8>>> {
+    let (sender, receiver) = mpsc::channel(LINES_AHEAD);
+    std::thread::spawn(move || {
+        let mut input = io::stdin().lock();
+        loop {
+            let mut line = Vec::new();
+            let read = (&mut input)
+                .take(MAX_LINE_BYTES)
+                .read_until(b'\n', &mut line);
+            let line = match read {
+                Ok(0) => return,
+                Ok(_) => {
+                    if line.ends_with(b"\n") {
+                        line.pop();
+                    }
+                    Ok(line)
+                }
+                Err(error) => Err(error),
+            };
+            let is_end = line.is_err();
+            if sender.blocking_send(line).is_err() || is_end {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+struct Job {
+    topic: String,
+    qos: QoS,
+    retain: bool,
+    topic_alias: Option<u16>,
+    properties: PropertiesBuf,
+    goodbye: ReasonCode,
+}
+
+impl Job {
+    async fn publish_all(
+        self,
+        options: &ConnectOptions,
+        mut source: Source,
+    ) -> Result<(), ClientError> {
+        let mut session = options.session();
+        let (mut connection, connected) = Connection::open(options, &mut session).await?;
+        if self.qos as u8 > connected.max_qos {
+            return Err(usage(format!(
+                "the broker takes QoS {} at most; choose it with -q",
+                connected.max_qos
+            )));
+        }
+        let mut is_done = false;
+        let mut numbers = HashMap::new();
+        let mut published = 0_u64;
+        let mut refused = None;
+        while !is_done || connection.session.in_flight() > 0 {
+            let takes_more = !is_done
+                && (self.qos == QoS::AtMostOnce || connection.session.has_quota())
+                && connection.unsent_bytes() < MAX_UNSENT_BYTES;
+            tokio::select! {
+                event = connection.progress() => {
+                    if let Some(event) = event? {
+                        self.handle(event, &mut numbers, &mut refused, options.debug)?;
+                    }
+                }
+                payload = source.next(), if takes_more => match payload {
+                    None => is_done = true,
+                    Some(payload) => {
+                        let payload = payload
+                            .map_err(|error| local("cannot read standard input".into(), error))?;
+                        published += 1;
+                        let packet_id = self.publish(&mut connection, &payload)?;
+                        numbers.insert(packet_id, published);
+                    }
+                },
+            }
+        }
+        connection
+            .close(self.goodbye, &PropertiesBuf::new())
+            .await?;
+        refused.map_or(Ok(()), Err)
+    }
+
+    fn publish(&self, connection: &mut Connection<'_>, payload: &[u8]) -> Result<u16, ClientError> {
+        let message = Outgoing {
+            topic: &self.topic,
+            payload,
+            qos: self.qos,
+            retain: self.retain,
+            properties: &self.properties,
+            topic_alias: self.topic_alias,
+        };
+        connection.session.publish(&message).map_err(usage)
+    }
+
+    /// Notes how a message fared; the first refusal is what the program ends with.
+    fn handle(
+        &self,
+        event: Event,
+        numbers: &mut HashMap<u16, u64>,
+        refused: &mut Option<ClientError>,
+        debug: bool,
+    ) -> Result<(), ClientError> {
+        match event {
+            Event::Published { packet_id, answer } => {
+                let number = numbers.remove(&packet_id).unwrap_or_default();
+                if debug {
+                    eprintln!("message {number}: {answer}");
+                }
+                if answer.reason.is_error() && refused.is_none() {
+                    *refused = Some(ClientError::Refused {
+                        what: format!("message {number} to {:?}", self.topic),
+                        reason: answer.to_string(),
+                        is_passing: false,
+                    });
+                }
+                Ok(())
+            }
+            Event::Disconnected { answer, .. } => Err(ClientError::Refused {
+                what: "to go on".into(),
+                reason: answer.to_string(),
+                is_passing: is_passing(answer.reason),
+            }),
+            // Messages of an older session, for example.
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! `tidegate sub`: subscribes and writes what comes to standard output, over as many connections as it takes.
+
+use std::io::{self, BufWriter, Stdout, Write as _};
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use mqtt::{
+    PropertiesBuf, Property, QoS, ReasonCode, SubscriptionOptions, TopicLimits, Version,
+    filter_matches, validate_topic_filter,
+};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::connection::{Connection, is_passing};
+use super::error::ClientError;
+use super::options::{
+    ConnectArgs, ConnectOptions, parse_qos, parse_user_property, require_version_5, usage,
+};
+use super::output::Format;
+use super::session::{Answer, Event, Message, Session};
+
+const FIRST_RETRY: Duration = Duration::from_millis(250);
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
+#[derive(Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "Example: tidegate sub -t 'home/+/light' -v"
+)]
+pub(crate) struct SubArgs {
+    /// Topic filter to subscribe to, as often as needed
+    #[arg(short = 't', long = "topic", value_name = "FILTER", required = true)]
+    topics: Vec<String>,
+    /// Highest quality of service to get messages with: 0, 1 or 2
+    #[arg(short = 'q', long, value_name = "QOS", default_value = "0", value_parser = parse_qos)]
+    qos: QoS,
+    /// Leave out messages whose topic matches, as often as needed
+    #[arg(short = 'T', long, value_name = "FILTER")]
+    filter_out: Vec<String>,
+    /// Unsubscribe a filter of the session, as often as needed
+    #[arg(short = 'U', long, value_name = "FILTER")]
+    unsubscribe: Vec<String>,
+    /// Leave out retained messages
+    #[arg(short = 'R', long)]
+    no_retained: bool,
+    /// Write retained messages only and end at the first other one
+    #[arg(long, conflicts_with = "no_retained")]
+    retained_only: bool,
+    /// End after that many messages
+    #[arg(short = 'C', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// End after that many seconds
+    #[arg(short = 'W', long, value_name = "SECONDS")]
+    timeout: Option<u32>,
+    /// End as soon as the subscription is made (with -c or -x: the session keeps it)
+    #[arg(short = 'E', long)]
+    exit_after_subscribe: bool,
+    /// End instead of connecting again when the connection is lost
+    #[arg(long)]
+    no_reconnect: bool,
+    /// End the connection in a way that publishes the will (MQTT 5)
+    #[arg(long)]
+    disconnect_with_will: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    subscription: SubscriptionArgs,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Output")]
+struct OutputArgs {
+    /// Write the topic in front of the payload
+    #[arg(short = 'v', long, conflicts_with_all = ["json", "format"])]
+    verbose: bool,
+    /// Write one JSON object per message, with all properties
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+    /// Write by a template, such as '{time} {topic} {payload_hex}'
+    #[arg(short = 'F', long, value_name = "TEMPLATE", value_parser = |text: &str| Format::template(text).map(|_| text.to_owned()))]
+    format: Option<String>,
+    /// Write no line break behind a message
+    #[arg(short = 'N', long)]
+    no_newline: bool,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Subscription options (MQTT 5)")]
+struct SubscriptionArgs {
+    /// Do not get what we publish ourselves
+    #[arg(long)]
+    no_local: bool,
+    /// Keep the retain flag as it was published
+    #[arg(long)]
+    retain_as_published: bool,
+    /// When retained messages are sent: 0 at each subscribe, 1 if the subscription is new, 2 never
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    retain_handling: u8,
+    /// Number the broker adds to each message of this subscription
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=268_435_455))]
+    subscription_id: Option<u32>,
+    /// User property of SUBSCRIBE, as often as needed
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_user_property)]
+    subscribe_user_property: Vec<(String, String)>,
+}
+
+impl SubArgs {
+    pub(crate) fn run(self) -> Result<(), ClientError> {
+        let version = self.connect.version();
+        let filters = [
+            ("--topic", &self.topics),
+            ("--filter-out", &self.filter_out),
+            ("--unsubscribe", &self.unsubscribe),
+        ];
+        for (flag, filters) in filters {
+            for filter in filters {
+                validate_topic_filter(filter, &TopicLimits::NONE)
+                    .map_err(|error| usage(format!("{flag} {filter:?}: {error}")))?;
+            }
+        }
+        let arguments = &self.subscription;
+        let mut properties = PropertiesBuf::new();
+        if let Some(id) = arguments.subscription_id {
+            properties.push(Property::SubscriptionIdentifier(id));
+        }
+        for (name, value) in &arguments.subscribe_user_property {
+            properties.push(Property::UserProperty(name, value));
+        }
+        require_version_5(version, "subscription", &properties)?;
+        let options = SubscriptionOptions {
+            qos: self.qos,
+            no_local: arguments.no_local,
+            retain_as_published: arguments.retain_as_published,
+            retain_handling: arguments.retain_handling,
+        };
+        let is_plain =
+            !options.no_local && !options.retain_as_published && options.retain_handling == 0;
+        if version != Version::V5 && !is_plain {
+            return Err(usage("subscription options need MQTT 5".into()));
+        }
+        let format = match (&self.output.format, self.output.json, self.output.verbose) {
+            (Some(template), ..) => Format::template(template).map_err(usage)?,
+            (None, true, _) => Format::Json,
+            (None, false, true) => Format::TopicAndPayload,
+            (None, false, false) => Format::Payload,
+        };
+        let subscriber = Subscriber {
+            filters: self
+                .topics
+                .into_iter()
+                .map(|filter| (filter, options))
+                .collect(),
+            properties,
+            unsubscribe: self.unsubscribe,
+            filter_out: self.filter_out,
+            no_retained: self.no_retained,
+            retained_only: self.retained_only,
+            left: self.count,
+            exit_after_subscribe: self.exit_after_subscribe,
+            reconnect: !self.no_reconnect,
+            goodbye: match self.disconnect_with_will {
+                true => ReasonCode::DISCONNECT_WITH_WILL,
+                false => ReasonCode::SUCCESS,
+            },
+            format,
+            bare: self.output.no_newline,
+            out: BufWriter::new(io::stdout()),
+            answers_missing: 0,
+            is_subscribed: false,
+        };
+        let limit = self
+            .timeout
+            .map(|seconds| Duration::from_secs(seconds.into()));
+        let options = self.connect.resolve("sub")?;
+        super::block_on(subscriber.run(options, limit))
+    }
+}
+
+struct Subscriber {
+    filters: Vec<(String, SubscriptionOptions)>,
+    properties: PropertiesBuf,
+    unsubscribe: Vec<String>,
+    filter_out: Vec<String>,
+    no_retained: bool,
+    retained_only: bool,
+    /// Messages still wanted; `None`: no end.
+    left: Option<u64>,
+    exit_after_subscribe: bool,
+    reconnect: bool,
+    goodbye: ReasonCode,
+    format: Format,
+    /// No line break behind a message.
+    bare: bool,
+    out: BufWriter<Stdout>,
+    /// Answers to SUBSCRIBE and UNSUBSCRIBE that have not come.
+    answers_missing: u32,
+    /// The broker knows our filters.
+    is_subscribed: bool,
+}
+
+/// Why the program stops.
+#[derive(Clone, Copy)]
+enum End {
+    /// Everything wanted has come, or nobody reads what we write any more.
+    Done,
+    Interrupted,
+    TimeOver,
+}
+
+/// What stops the program from outside: SIGINT, SIGTERM, the time limit.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+    deadline: Option<Instant>,
+}
+
+impl Stop {
+    fn listen(deadline: Option<Instant>) -> Result<Self, ClientError> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| ClientError::Local {
+                what: "cannot listen for signals".into(),
+                error,
+            })
+        };
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            deadline,
+        })
+    }
+
+    async fn next(&mut self) -> End {
+        let deadline = self.deadline;
+        let clock = async {
+            match deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.interrupt.recv() => End::Interrupted,
+            _ = self.terminate.recv() => End::Interrupted,
+            () = clock => End::TimeOver,
+        }
+    }
+}
+
+impl Subscriber {
+    async fn run(
+        mut self,
+        mut options: ConnectOptions,
+        limit: Option<Duration>,
+    ) -> Result<(), ClientError> {
+        let mut stop = Stop::listen(limit.map(|limit| Instant::now() + limit))?;
+        let mut session = options.session();
+        let mut was_connected = false;
+        let mut retry = FIRST_RETRY;
+        let end = loop {
+            let mut is_connected = false;
+            let outcome = self
+                .one_connection(&options, &mut session, &mut stop, &mut is_connected)
+                .await;
+            let error = match outcome {
+                Ok(end) => break end,
+                Err(error) => error,
+            };
+            was_connected |= is_connected;
+            if !(self.reconnect && was_connected && error.is_passing()) {
+                return Err(error);
+            }
+            if is_connected {
+                retry = FIRST_RETRY;
+            }
+            eprintln!("{error}; trying again in {} s", retry.as_secs_f32());
+            tokio::select! {
+                () = sleep(retry) => {}
+                end = stop.next() => break end,
+            }
+            retry = (retry * 2).min(LAST_RETRY);
+            // A session that outlives the connection has kept messages for us.
+            let expiry = options.properties.as_properties().session_expiry_interval();
+            options.clean_start &= expiry.unwrap_or_default() == 0;
+        };
+        match (end, self.left) {
+            (End::TimeOver, Some(left)) if left > 0 => {
+                let seconds = limit.unwrap_or_default().as_secs();
+                let text = format!("{left} messages (-C) are missing after {seconds} s (-W)");
+                Err(ClientError::TimedOut(text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn one_connection(
+        &mut self,
+        options: &ConnectOptions,
+        session: &mut Session,
+        stop: &mut Stop,
+        is_connected: &mut bool,
+    ) -> Result<End, ClientError> {
+        let (mut connection, connected) = tokio::select! {
+            opened = Connection::open(options, session) => opened?,
+            end = stop.next() => return Ok(end),
+        };
+        *is_connected = true;
+        if !(connected.session_present && self.is_subscribed) {
+            self.subscribe(&mut connection)?;
+        }
+        let end = loop {
+            let event = match connection.next_at_hand()? {
+                Some(event) => event,
+                None => {
+                    // What has come is shown before we wait for more.
+                    if let Err(error) = self.out.flush() {
+                        break written(error)?;
+                    }
+                    tokio::select! {
+                        event = connection.next() => event?,
+                        end = stop.next() => break end,
+                    }
+                }
+            };
+            if let Some(end) = self.handle(event, options.debug)? {
+                break end;
+            }
+        };
+        let flushed = self.out.flush();
+        connection
+            .close(self.goodbye, &PropertiesBuf::new())
+            .await?;
+        flushed.map_or_else(written, |()| Ok(end))
+    }
+
+    fn subscribe(&mut self, connection: &mut Connection<'_>) -> Result<(), ClientError> {
+        let session = &mut connection.session;
+        session
+            .subscribe(&self.filters, &self.properties)
+            .map_err(usage)?;
+        self.answers_missing = 1;
+        if !self.unsubscribe.is_empty() {
+            session
+                .unsubscribe(&self.unsubscribe, &PropertiesBuf::new())
+                .map_err(usage)?;
+            self.answers_missing = 2;
+        }
+        Ok(())
+    }
+
+    /// Does what an event asks for; an end if it is the last that is wanted.
+    fn handle(&mut self, event: Event, debug: bool) -> Result<Option<End>, ClientError> {
+        match event {
+            Event::Message(message) => self.show(&message),
+            Event::Subscribed {
+                codes,
+                reason_string,
+            } => {
+                self.check_subscribed(&codes, reason_string, debug)?;
+                Ok(self.answered())
+            }
+            Event::Unsubscribed {
+                codes,
+                reason_string,
+            } => {
+                let failed = |code: &&ReasonCode| code.is_error();
+                if let Some(reason) = codes.iter().find(failed).copied() {
+                    let answer = Answer {
+                        reason,
+                        reason_string,
+                    };
+                    eprintln!("the broker refused to unsubscribe: {answer}");
+                }
+                Ok(self.answered())
+            }
+            Event::Disconnected {
+                answer,
+                server_reference,
+            } => {
+                let elsewhere = server_reference
+                    .map_or_else(String::new, |other| format!("; it names {other} instead"));
+                Err(ClientError::Refused {
+                    what: "to go on".into(),
+                    reason: format!("{answer}{elsewhere}"),
+                    is_passing: is_passing(answer.reason),
+                })
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn answered(&mut self) -> Option<End> {
+        self.answers_missing -= 1;
+        self.is_subscribed = true;
+        (self.exit_after_subscribe && self.answers_missing == 0).then_some(End::Done)
+    }
+
+    /// Tells which filters were refused; an error if all were.
+    fn check_subscribed(
+        &self,
+        codes: &[ReasonCode],
+        reason_string: Option<String>,
+        debug: bool,
+    ) -> Result<(), ClientError> {
+        let mut last_refusal = None;
+        for ((filter, _), reason) in self.filters.iter().zip(codes) {
+            if reason.is_error() {
+                let answer = Answer {
+                    reason: *reason,
+                    reason_string: reason_string.clone(),
+                };
+                if codes.len() > 1 {
+                    eprintln!("the broker refused the subscription to {filter:?}: {answer}");
+                }
+                last_refusal = Some((filter, answer));
+            } else if debug {
+                eprintln!("subscribed to {filter:?} with QoS {}", reason.0);
+            }
+        }
+        match last_refusal {
+            Some((filter, answer)) if codes.iter().all(|code| code.is_error()) => {
+                Err(ClientError::Refused {
+                    what: format!("the subscription to {filter:?}"),
+                    reason: answer.to_string(),
+                    is_passing: false,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn show(&mut self, message: &Message) -> Result<Option<End>, ClientError> {
+        if self.retained_only && !message.retain {
+            return Ok(Some(End::Done));
+        }
+        let is_unwanted = (self.no_retained && message.retain)
+            || self
+                .filter_out
+                .iter()
+                .any(|filter| filter_matches(filter, &message.topic));
+        if is_unwanted {
+            return Ok(None);
+        }
+        let shown = self
+            .format
+            .write(message, SystemTime::now(), self.bare, &mut self.out);
+        if let Err(error) = shown {
+            return written(error).map(Some);
+        }
+        if let Some(left) = &mut self.left {
+            *left -= 1;
+            return Ok((*left == 0).then_some(End::Done));
+        }
+        Ok(None)
+    }
+}
+
+/// Standard output that is closed (`| head`) is an end like any other.
+fn written(error: io::Error) -> Result<End, ClientError> {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Ok(End::Done),
+        _ => Err(ClientError::Local {
+            what: "cannot write to standard output".into(),
+            error,
+        }),
+    }
+}

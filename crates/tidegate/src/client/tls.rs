@@ -1,0 +1,161 @@
+//! TLS towards a broker: whom to trust, who we are.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring::default_provider;
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::{Error as PemError, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use super::error::ClientError;
+use super::options::TlsArgs;
+
+/// What the arguments ask for, with the files read.
+pub(super) fn client_config(arguments: &TlsArgs) -> Result<Arc<ClientConfig>, ClientError> {
+    let provider = Arc::new(default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .expect("the provider has ciphers for the default versions");
+    let builder = if arguments.insecure {
+        let trusting = Arc::new(TrustAnybody(provider));
+        builder
+            .dangerous()
+            .with_custom_certificate_verifier(trusting)
+    } else {
+        builder.with_root_certificates(roots(arguments.cafile.as_deref())?)
+    };
+    let mut config = match (&arguments.cert, &arguments.key) {
+        (Some(cert), Some(key)) => {
+            let chain = certificates(cert)?;
+            let key_der = PrivateKeyDer::from_pem_file(key)
+                .map_err(|error| unusable(key, &error, "a private key"))?;
+            builder
+                .with_client_auth_cert(chain, key_der)
+                .map_err(|error| {
+                    let (cert, key) = (cert.display(), key.display());
+                    ClientError::Usage(format!("{cert} and {key} cannot be used together: {error}"))
+                })?
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = arguments
+        .alpn
+        .iter()
+        .map(|name| name.as_bytes().to_vec())
+        .collect();
+    Ok(Arc::new(config))
+}
+
+fn roots(cafile: Option<&Path>) -> Result<RootCertStore, ClientError> {
+    let mut roots = RootCertStore::empty();
+    match cafile {
+        Some(path) => {
+            for authority in certificates(path)? {
+                roots.add(authority).map_err(|error| {
+                    ClientError::Usage(format!("{} holds no authority: {error}", path.display()))
+                })?;
+            }
+        }
+        None => {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            if roots.is_empty() {
+                return Err(ClientError::Usage(
+                    "this system lists no certificate authorities; name one with --cafile FILE"
+                        .into(),
+                ));
+            }
+        }
+    }
+    Ok(roots)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ClientError> {
+    let what = "a certificate";
+    let certificates = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| unusable(path, &error, what))?;
+    match certificates.is_empty() {
+        true => Err(unusable(path, &PemError::NoItemsFound, what)),
+        false => Ok(certificates),
+    }
+}
+
+fn unusable(path: &Path, error: &PemError, what: &str) -> ClientError {
+    let path = path.display();
+    ClientError::Usage(match error {
+        PemError::Io(error) => format!("{path} cannot be read: {error}"),
+        PemError::NoItemsFound => format!("{path} holds no PEM section with {what}"),
+        error => format!("{path} is not a PEM file: {error}"),
+    })
+}
+
+/// What to do about a failed handshake, if there is something.
+pub(super) fn hint(error: &std::io::Error) -> &'static str {
+    use rustls::CertificateError::{NotValidForName, NotValidForNameContext, UnknownIssuer};
+    let error = error
+        .get_ref()
+        .and_then(|error| error.downcast_ref::<rustls::Error>());
+    match error {
+        Some(rustls::Error::InvalidCertificate(UnknownIssuer)) => {
+            "; name its authority with --cafile FILE (or check nothing with --insecure)"
+        }
+        Some(rustls::Error::InvalidCertificate(
+            NotValidForName | NotValidForNameContext { .. },
+        )) => "; give the name in the certificate with --tls-server-name",
+        Some(rustls::Error::InvalidMessage(_)) => "; does that port speak TLS?",
+        _ => "",
+    }
+}
+
+/// `--insecure`: any certificate will do. Signatures are still checked, so that a broken handshake shows.
+#[derive(Debug)]
+struct TrustAnybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for TrustAnybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(
+            message,
+            cert,
+            dss,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(
+            message,
+            cert,
+            dss,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

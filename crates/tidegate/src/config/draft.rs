@@ -1,0 +1,193 @@
+//! A configuration on its way: defaults first, then one assignment after the other, later ones winning.
+//! Mistakes are collected, so that all are told at once.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::nearest::nearest_key;
+use super::problem::{Origin, Problem};
+use super::setting::{Raw, Setting};
+use super::table::{LISTENER, Listener, NODE, Node, USER, User};
+
+const MAX_LISTENER_NAME_CHARS: usize = 32;
+
+pub(super) struct Draft {
+    pub(super) node: Node,
+    pub(super) listeners: Vec<Listener>,
+    pub(super) users: Vec<User>,
+    pub(super) problems: Vec<Problem>,
+    /// Who said last what a key is; keys with their section, `listener.NAME.bind` for those of a listener.
+    pub(super) origins: HashMap<String, Origin>,
+}
+
+/// Which of the things that exist several times a key belongs to.
+enum Owner<'a> {
+    Node,
+    Listener(&'a str),
+    User(&'a str),
+}
+
+impl Draft {
+    /// What holds if nobody says anything.
+    pub(super) fn defaults() -> Self {
+        Self {
+            node: Node::default(),
+            listeners: Listener::defaults(),
+            users: Vec::new(),
+            problems: Vec::new(),
+            origins: HashMap::new(),
+        }
+    }
+
+    pub(super) fn problem(
+        &mut self,
+        origin: Origin,
+        key: impl Into<String>,
+        message: impl Into<String>,
+    ) {
+        self.problems.push(Problem::new(origin, key, message));
+    }
+
+    /// A problem about a key nobody gave a value, told unless the key has a problem already.
+    pub(super) fn missing(&mut self, origin: Origin, key: String, message: impl Into<String>) {
+        if !self.problems.iter().any(|problem| problem.key == key) {
+            self.problem(origin, key, message);
+        }
+    }
+
+    /// Who said what a key is.
+    pub(super) fn origin(&self, key: &str) -> Origin {
+        self.origins.get(key).cloned().unwrap_or(Origin::Default)
+    }
+
+    /// Adds a listener without an address. `false`, and a problem, if the name is taken or not a name.
+    pub(super) fn declare_listener(&mut self, name: &str, origin: &Origin) -> bool {
+        let key = format!("listener.{name}");
+        let valid = (1..=MAX_LISTENER_NAME_CHARS).contains(&name.len())
+            && name
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_');
+        if !valid {
+            let message = "a listener's name must be 1 to 32 lower-case letters, digits, - and _";
+            self.problem(origin.clone(), key, message);
+            return false;
+        }
+        if self.listeners.iter().any(|known| known.rest.name == name) {
+            let earlier = self.origin(&key);
+            let message =
+                format!("the name is taken by the listener at {earlier}; names are unique");
+            self.problem(origin.clone(), key, message);
+            return false;
+        }
+        self.listeners.push(Listener::new(name));
+        self.origins.insert(key, origin.clone());
+        true
+    }
+
+    /// Adds a user without a credential. `false`, and a problem, if the name is taken or empty.
+    pub(super) fn declare_user(&mut self, username: &str, origin: &Origin) -> bool {
+        let key = format!("user.{username}");
+        if username.is_empty() {
+            let message = "a user needs a username that is not empty";
+            self.problem(origin.clone(), "user.username", message);
+            return false;
+        }
+        if self.users.iter().any(|known| known.username == username) {
+            let earlier = self.origin(&key);
+            let message = format!("the name is taken by the user at {earlier}; names are unique");
+            self.problem(origin.clone(), key, message);
+            return false;
+        }
+        self.users.push(User {
+            username: username.to_owned(),
+            credential: String::new(),
+        });
+        self.origins.insert(key, origin.clone());
+        true
+    }
+
+    /// Assigns a value to a key with everything in front: `limits.max_qos`, `listener.mqtt.bind`,
+    /// `user.ann.credential`. A listener or user that is not there yet is added.
+    pub(super) fn assign(&mut self, key: &str, raw: &Raw, origin: &Origin, folder: &Path) {
+        let (owner, rest) = match split(key) {
+            Ok(split) => split,
+            Err(shape) => return self.problem(origin.clone(), key, format!("expected {shape}")),
+        };
+        let outcome = match owner {
+            Owner::Node => set(NODE, &mut self.node, rest, raw, folder),
+            Owner::Listener(name) => {
+                let known = |draft: &Self| {
+                    let mut names = draft.listeners.iter().map(|known| &known.rest.name);
+                    names.position(|known| known == name)
+                };
+                if known(self).is_none() && !self.declare_listener(name, origin) {
+                    return;
+                }
+                let at = known(self).expect("it was there or has just been declared");
+                set(LISTENER, &mut self.listeners[at], rest, raw, folder)
+            }
+            Owner::User(name) => {
+                let known = |draft: &Self| {
+                    let mut users = draft.users.iter();
+                    users.position(|known| known.username == name)
+                };
+                if known(self).is_none() && !self.declare_user(name, origin) {
+                    return;
+                }
+                let at = known(self).expect("it was there or has just been declared");
+                set(USER, &mut self.users[at], rest, raw, folder)
+            }
+        };
+        match outcome {
+            Ok(()) => {
+                self.origins.insert(key.to_owned(), origin.clone());
+            }
+            Err(message) => self.problem(origin.clone(), key, message),
+        }
+    }
+}
+
+/// Splits a whole key into its owner and the key in the owner's table; the error is the shape it should have.
+fn split(key: &str) -> Result<(Owner<'_>, &str), &'static str> {
+    const LISTENER_SHAPE: &str = "listener.NAME.KEY, such as listener.mqtt.bind";
+    const USER_SHAPE: &str = "user.NAME.credential";
+    if let Some(rest) = key.strip_prefix("listener.") {
+        let (name, rest) = rest.split_once('.').ok_or(LISTENER_SHAPE)?;
+        if rest == "name" {
+            return Err("another key: the name of a listener stands in its key");
+        }
+        Ok((Owner::Listener(name), rest))
+    } else if let Some(rest) = key.strip_prefix("user.") {
+        // A user name may have dots, the keys of a user have none.
+        let (name, rest) = rest.rsplit_once('.').ok_or(USER_SHAPE)?;
+        if rest == "username" {
+            return Err("another key: the name of a user stands in its key");
+        }
+        Ok((Owner::User(name), rest))
+    } else {
+        match key {
+            "listener" => Err(LISTENER_SHAPE),
+            "user" => Err(USER_SHAPE),
+            _ => Ok((Owner::Node, key)),
+        }
+    }
+}
+
+fn set<T>(
+    table: &'static [Setting<T>],
+    section: &mut T,
+    key: &str,
+    raw: &Raw,
+    folder: &Path,
+) -> Result<(), String> {
+    let Some(setting) = table.iter().find(|setting| setting.key == key) else {
+        let guess = nearest_key(key, table.iter().map(|setting| setting.key));
+        return Err(match guess {
+            Some(guess) => format!("unknown key; did you mean `{guess}`?"),
+            None => "unknown key".to_owned(),
+        });
+    };
+    let value = setting.kind.read(raw, folder)?;
+    (setting.set)(section, value);
+    Ok(())
+}

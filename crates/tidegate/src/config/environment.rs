@@ -1,0 +1,84 @@
+//! What the environment and the command line say: `TIDEGATE_LIMITS__MAX_QOS=1`, `--set limits.max_qos=1`.
+
+use std::path::Path;
+
+use super::draft::Draft;
+use super::nearest::nearest;
+use super::problem::Origin;
+use super::setting::Raw;
+use super::table::NODE;
+
+const PREFIX: &str = "TIDEGATE_";
+/// Variables that are no settings: the configuration file, the password of `pub` and `sub`.
+const OTHER_VARIABLES: [&str; 2] = ["TIDEGATE_CONFIG", "TIDEGATE_PASSWORD"];
+const DATA_DIR: &str = "TIDEGATE_DATA_DIR";
+
+/// Applies every variable that looks like a setting. `TIDEGATE_` variables of other shapes are left alone:
+/// container platforms set some (`TIDEGATE_PORT_1883_TCP`) for a service of that name.
+pub(super) fn read_variables<'a>(
+    variables: impl IntoIterator<Item = (&'a str, &'a str)>,
+    draft: &mut Draft,
+) {
+    let mut variables: Vec<_> = variables.into_iter().collect();
+    variables.sort_unstable();
+    for (name, value) in variables {
+        let Some(rest) = name.strip_prefix(PREFIX) else {
+            continue;
+        };
+        let origin = Origin::Environment(name.to_owned());
+        let raw = Raw::Untyped(value.to_owned());
+        if name == DATA_DIR {
+            draft.assign("node.data_dir", &raw, &origin, Path::new(""));
+        } else if rest.contains("__") {
+            draft.assign(&key_of(rest), &raw, &origin, Path::new(""));
+        } else if !OTHER_VARIABLES.contains(&name)
+            && let Some(meant) = near_variable(name)
+        {
+            let message = format!("unknown variable; did you mean {meant}?");
+            draft.problem(origin, "", message);
+        }
+    }
+}
+
+/// Applies `--set KEY=VALUE`.
+pub(super) fn read_sets(sets: &[String], draft: &mut Draft) {
+    for set in sets {
+        match set.split_once('=') {
+            Some((key, value)) => {
+                let key = key.trim();
+                let origin = Origin::Set(key.to_owned());
+                draft.assign(key, &Raw::Untyped(value.to_owned()), &origin, Path::new(""));
+            }
+            None => {
+                let message = "expected KEY=VALUE, such as --set limits.max_qos=1";
+                draft.problem(Origin::Set(set.clone()), "", message);
+            }
+        }
+    }
+}
+
+/// `LISTENER__MQTT__BIND` means `listener.mqtt.bind`. User names keep their case.
+fn key_of(rest: &str) -> String {
+    if let Some((section, rest)) = rest.split_once("__")
+        && section.eq_ignore_ascii_case("user")
+        && let Some((name, key)) = rest.rsplit_once("__")
+    {
+        return format!("user.{name}.{}", key.to_lowercase());
+    }
+    rest.to_lowercase().replace("__", ".")
+}
+
+/// The variable of a key: `limits.max_qos` is `TIDEGATE_LIMITS__MAX_QOS`.
+pub(super) fn variable_of(key: &str) -> String {
+    format!("{PREFIX}{}", key.replace('.', "__").to_uppercase())
+}
+
+/// What was meant by a variable that is none: one underscore where two belong, or a slip of one character.
+fn near_variable(name: &str) -> Option<String> {
+    let mut settings = NODE.iter().map(|setting| variable_of(setting.key));
+    if let Some(meant) = settings.find(|known| known.replace("__", "_") == name) {
+        return Some(meant);
+    }
+    let near = nearest(name, OTHER_VARIABLES.into_iter().chain([DATA_DIR]))?;
+    (near.len().abs_diff(name.len()) <= 1).then(|| near.to_owned())
+}

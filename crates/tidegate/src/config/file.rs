@@ -1,0 +1,199 @@
+//! `tidegate.toml`: from text to assignments that know their line.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::draft::Draft;
+use super::nearest::nearest;
+use super::problem::Origin;
+use super::setting::Raw;
+use super::table::SECTIONS;
+
+/// Sections written as `[[name]]`, with the key that tells one entry from another.
+const REPEATED: [&str; 2] = ["listener", "user"];
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// Reads a file into the draft; what is wrong becomes the draft's problems.
+pub(super) fn read(path: &Path, draft: &mut Draft) {
+    let whole = Origin::WholeFile(Arc::new(path.to_owned()));
+    let too_large = std::fs::metadata(path).is_ok_and(|found| found.len() > MAX_FILE_BYTES);
+    if too_large {
+        return draft.problem(whole, "", "larger than 16 MiB; is it a configuration file?");
+    }
+    match std::fs::read_to_string(path) {
+        Ok(text) => read_text(path, &text, draft),
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            draft.problem(whole, "", "not UTF-8 text; is it a configuration file?");
+        }
+        Err(error) => draft.problem(whole, "", format!("cannot be read: {error}")),
+    }
+}
+
+pub(super) fn read_text(path: &Path, text: &str, draft: &mut Draft) {
+    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+    let places = Places {
+        path: Arc::new(path.to_owned()),
+        text,
+        folder,
+    };
+    let (document, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        for error in errors {
+            let origin = places.at(error.span().map_or(0, |span| span.start));
+            draft.problem(origin, "", format!("not TOML: {}", error.message()));
+        }
+        return;
+    }
+    for (section, value) in document.get_ref() {
+        let name = section.get_ref().as_ref();
+        let here = places.at(section.span().start);
+        let repeated = REPEATED.contains(&name);
+        match value.get_ref() {
+            DeValue::Array(entries) if repeated => {
+                if name == "listener" {
+                    draft.listeners.clear();
+                }
+                for entry in entries {
+                    let here = places.at(entry.span().start);
+                    match entry.get_ref() {
+                        DeValue::Table(entry) => read_entry(name, entry, &here, &places, draft),
+                        other => {
+                            let found = other.type_str();
+                            let message = format!("expected a table, found {found}");
+                            draft.problem(here, name, message);
+                        }
+                    }
+                }
+            }
+            _ if repeated => draft.problem(here, name, format!("write it as [[{name}]]")),
+            DeValue::Table(table) if is_section(name) => read_table(name, table, &places, draft),
+            _ if is_section(name) => draft.problem(here, name, format!("write it as [{name}]")),
+            DeValue::Table(_) | DeValue::Array(_) => {
+                let guess = nearest(name, SECTIONS.iter().map(|(name, _)| *name));
+                let message = match guess {
+                    Some(guess) => format!("unknown section; did you mean `{guess}`?"),
+                    None => format!("unknown section; there are {}", section_names()),
+                };
+                draft.problem(here, name, message);
+            }
+            _ => draft.assign(name, &raw(value.get_ref()), &here, &places.folder),
+        }
+    }
+}
+
+/// An entry of `[[listener]]` or `[[user]]`: its name first, then the rest under that name.
+fn read_entry(
+    section: &str,
+    entry: &DeTable<'_>,
+    here: &Origin,
+    places: &Places<'_>,
+    draft: &mut Draft,
+) {
+    let text = |key: &str| entry.get(key).and_then(|value| value.get_ref().as_str());
+    let name_key = if section == "listener" {
+        "name"
+    } else {
+        "username"
+    };
+    if let Some(value) = entry.get(name_key)
+        && !value.get_ref().is_str()
+    {
+        let found = value.get_ref().type_str();
+        let origin = places.at(value.span().start);
+        let message = format!("expected a text, found {found}");
+        return draft.problem(origin, format!("{section}.{name_key}"), message);
+    }
+    let (name, declared) = if section == "listener" {
+        let name = text("name").or_else(|| text("protocol")).unwrap_or("mqtt");
+        (name, draft.declare_listener(name, here))
+    } else {
+        let name = text("username").unwrap_or_default();
+        (name, draft.declare_user(name, here))
+    };
+    if !declared {
+        return;
+    }
+    let prefix = format!("{section}.{name}");
+    for (key, value) in entry {
+        if key.get_ref() != name_key {
+            read_pair(&prefix, key, value, places, draft);
+        }
+    }
+}
+
+fn read_table(prefix: &str, table: &DeTable<'_>, places: &Places<'_>, draft: &mut Draft) {
+    for (key, value) in table {
+        read_pair(prefix, key, value, places, draft);
+    }
+}
+
+fn read_pair(
+    prefix: &str,
+    key: &Spanned<std::borrow::Cow<'_, str>>,
+    value: &Spanned<DeValue<'_>>,
+    places: &Places<'_>,
+    draft: &mut Draft,
+) {
+    let whole_key = format!("{prefix}.{}", key.get_ref());
+    match value.get_ref() {
+        DeValue::Table(table) => read_table(&whole_key, table, places, draft),
+        plain => {
+            let origin = places.at(key.span().start);
+            draft.assign(&whole_key, &raw(plain), &origin, &places.folder);
+        }
+    }
+}
+
+fn raw(value: &DeValue<'_>) -> Raw {
+    match value {
+        DeValue::String(text) => Raw::String(text.as_ref().to_owned()),
+        DeValue::Boolean(flag) => Raw::Boolean(*flag),
+        DeValue::Integer(number) => {
+            let digits = number.as_str().replace('_', "");
+            let decimal = i128::from_str_radix(&digits, number.radix());
+            Raw::Integer(decimal.map_or(digits, |number| number.to_string()))
+        }
+        DeValue::Float(_) => Raw::Other("a number with a fraction"),
+        DeValue::Datetime(_) => Raw::Other("a date"),
+        DeValue::Array(_) => Raw::Other("a list"),
+        DeValue::Table(_) => Raw::Other("a table"),
+    }
+}
+
+fn is_section(name: &str) -> bool {
+    SECTIONS.iter().any(|(known, _)| *known == name)
+}
+
+fn section_names() -> String {
+    let names: Vec<_> = SECTIONS
+        .iter()
+        .map(|(name, _)| match REPEATED.contains(name) {
+            true => format!("[[{name}]]"),
+            false => format!("[{name}]"),
+        })
+        .collect();
+    names.join(", ")
+}
+
+/// Turns byte offsets into lines and columns.
+struct Places<'a> {
+    path: Arc<PathBuf>,
+    text: &'a str,
+    /// Where relative paths start.
+    folder: PathBuf,
+}
+
+impl Places<'_> {
+    fn at(&self, offset: usize) -> Origin {
+        let before = self.text.get(..offset).unwrap_or(self.text);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        Origin::File {
+            path: self.path.clone(),
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! From a draft to a configuration: what only shows when everything is known (a listener without an
+//! address, two on one port, TLS files that do not fit), and the defaults that depend on the machine.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use api::HttpConfig;
+use broker::config::{BindAddress, ListenerConfig, TlsConfig, UserConfig};
+
+use super::draft::Draft;
+use super::nearest::nearest;
+use super::setting::{Bind, Choice as _};
+use super::table::{Listener, Protocol};
+use super::{Config, tls_files};
+
+/// Longest path a Unix socket can have on Linux, the closing NUL aside.
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+
+pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -> (Config, Draft) {
+    let mut broker = draft.node.broker.clone();
+    let max_packet_size = broker.limits.max_packet_size;
+    for listener in std::mem::take(&mut draft.listeners) {
+        if let Some(listener) = finish_listener(listener, max_packet_size, &mut draft) {
+            broker.listeners.push(listener);
+        }
+    }
+    let http = finish_http(&mut draft);
+    find_shared_addresses(&broker.listeners, http.as_ref(), &mut draft);
+    if broker.listeners.is_empty() && draft.problems.is_empty() {
+        let origin = draft.origin("listener");
+        let message = "no listener is left, so no client could connect; give one a bind address";
+        draft.problem(origin, "listener", message);
+    }
+    broker.users = finish_users(&mut draft);
+    let config = Config {
+        data_dir: draft
+            .node
+            .data_dir
+            .take()
+            .unwrap_or_else(|| home.default_dir()),
+        warnings: warnings(&broker.listeners, broker.users.is_empty(), http.as_ref()),
+        http,
+        log_level: std::mem::take(&mut draft.node.log_level),
+        log_format: draft.node.log_format,
+        file,
+        origins: std::mem::take(&mut draft.origins),
+        broker,
+    };
+    (config, draft)
+}
+
+fn finish_listener(
+    listener: Listener,
+    max_packet_size: u32,
+    draft: &mut Draft,
+) -> Option<ListenerConfig> {
+    let name = listener.rest.name.clone();
+    let key = |setting: &str| format!("listener.{name}.{setting}");
+    let protocol = listener.protocol;
+    let mut config = listener.rest;
+
+    let bind = match listener.bind {
+        Some(Bind::Off) => return None,
+        Some(Bind::At(address)) => address,
+        None => {
+            let others = draft.origins.keys().filter_map(|key| {
+                let other = key.strip_prefix("listener.")?.split_once('.')?.0;
+                (other != name).then_some(other)
+            });
+            let known = others.chain(["mqtt", "ws"]);
+            let guess = nearest(&name, known)
+                .filter(|guess| *guess != name)
+                .map_or_else(String::new, |guess| {
+                    format!("; did you mean the listener `{guess}`?")
+                });
+            let origin = draft.origin(&format!("listener.{name}"));
+            let message =
+                format!("missing; a listener needs an address such as \"0.0.0.0:1883\"{guess}");
+            draft.missing(origin, key("bind"), message);
+            return None;
+        }
+    };
+    let is_unix = matches!(bind, BindAddress::Unix(_));
+    if is_unix != (protocol == Protocol::Unix) {
+        let origin = draft.origin(&key("bind"));
+        let message = match is_unix {
+            true => format!(
+                "a path, but the protocol is \"{}\"; set protocol = \"unix\"",
+                protocol.name()
+            ),
+            false => "protocol \"unix\" expects the absolute path of a socket".to_owned(),
+        };
+        draft.problem(origin, key("bind"), message);
+    }
+    if let BindAddress::Unix(path) = &bind
+        && path.as_os_str().len() > MAX_SOCKET_PATH_BYTES
+    {
+        let origin = draft.origin(&key("bind"));
+        let message = "the path of a Unix socket may have at most 107 bytes; choose a shorter one";
+        draft.problem(origin, key("bind"), message);
+    }
+
+    let tls = &listener.tls;
+    if protocol.has_tls() {
+        for (setting, value) in [
+            ("tls.certificate", &tls.certificate),
+            ("tls.private_key", &tls.private_key),
+        ] {
+            if value.is_none() {
+                let origin = draft.origin(&format!("listener.{name}"));
+                let message = format!(
+                    "missing; protocol \"{}\" needs a PEM file here (or --set {}=FILE)",
+                    protocol.name(),
+                    key(setting)
+                );
+                draft.missing(origin, key(setting), message);
+            }
+        }
+        for (setting, set) in [
+            (
+                "tls.require_client_certificate",
+                tls.require_client_certificate,
+            ),
+            ("tls.common_name_as_username", tls.common_name_as_username),
+        ] {
+            if set && tls.client_ca.is_none() {
+                let origin = draft.origin(&key(setting));
+                let message = "needs tls.client_ca, the authorities that sign client certificates";
+                draft.problem(origin, key(setting), message);
+            }
+        }
+        if let (Some(certificate), Some(private_key)) = (&tls.certificate, &tls.private_key) {
+            let files = TlsConfig {
+                certificate: certificate.clone(),
+                private_key: private_key.clone(),
+                client_ca: tls.client_ca.clone(),
+                require_client_certificate: tls.require_client_certificate,
+                common_name_as_username: tls.common_name_as_username,
+            };
+            for (setting, message) in tls_files::check(&files) {
+                draft.problem(draft.origin(&key(setting)), key(setting), message);
+            }
+            config.tls = Some(files);
+        }
+    } else {
+        refuse_keys_of_others(&name, "tls.", draft, || {
+            format!(
+                "not for protocol \"{}\", which has no TLS; use \"mqtts\" or \"wss\"",
+                protocol.name()
+            )
+        });
+    }
+
+    if protocol.has_websocket() {
+        let path = listener.websocket_path.unwrap_or_else(|| "/mqtt".into());
+        let fits = path.starts_with('/')
+            && path
+                .bytes()
+                .all(|b| b.is_ascii_graphic() && !b"?#\"".contains(&b));
+        if !fits {
+            let origin = draft.origin(&key("websocket_path"));
+            let message = format!("expected a path such as \"/mqtt\", found {path:?}");
+            draft.problem(origin, key("websocket_path"), message);
+        }
+        config.websocket_path = Some(path);
+    } else {
+        refuse_keys_of_others(&name, "websocket_path", draft, || {
+            format!(
+                "not for protocol \"{}\"; use \"ws\" or \"wss\"",
+                protocol.name()
+            )
+        });
+    }
+
+    if config.max_packet_size > max_packet_size {
+        let origin = draft.origin(&key("max_packet_size"));
+        let message = format!("more than limits.max_packet_size, which is {max_packet_size}");
+        draft.problem(origin, key("max_packet_size"), message);
+    }
+    if config.max_keep_alive_s != 0 && config.min_keep_alive_s > config.max_keep_alive_s {
+        let origin = draft.origin(&key("min_keep_alive_s"));
+        let message = format!(
+            "more than max_keep_alive_s, which is {}",
+            config.max_keep_alive_s
+        );
+        draft.problem(origin, key("min_keep_alive_s"), message);
+    }
+    config.bind = bind;
+    Some(config)
+}
+
+/// A problem for each key of that listener that begins so and was said by somebody.
+fn refuse_keys_of_others(
+    name: &str,
+    prefix: &str,
+    draft: &mut Draft,
+    message: impl Fn() -> String,
+) {
+    let prefix = format!("listener.{name}.{prefix}");
+    let mut said: Vec<_> = draft
+        .origins
+        .iter()
+        .filter(|(key, _)| key.starts_with(&prefix))
+        .map(|(key, origin)| (key.clone(), origin.clone()))
+        .collect();
+    said.sort_by(|a, b| a.0.cmp(&b.0));
+    for (key, origin) in said {
+        draft.problem(origin, key, message());
+    }
+}
+
+fn finish_http(draft: &mut Draft) -> Option<HttpConfig> {
+    let address = match draft.node.http_bind.take() {
+        Some(Bind::At(BindAddress::Tcp(address))) => address,
+        Some(Bind::At(BindAddress::Unix(_))) => {
+            let origin = draft.origin("http.bind");
+            let message = "HTTP is not served on a Unix socket; expected an address such as \"127.0.0.1:8080\"";
+            draft.problem(origin, "http.bind", message);
+            return None;
+        }
+        Some(Bind::Off) | None => return None,
+    };
+    let http = HttpConfig {
+        bind: address,
+        ..draft.node.http.clone()
+    };
+    if !http.allow_remote_without_authentication && !is_loopback(address) {
+        let message = format!(
+            "other machines can reach {address} and the API asks for no password; bind it to 127.0.0.1, or \
+             set http.allow_remote_without_authentication if something in front of it asks"
+        );
+        draft.problem(draft.origin("http.bind"), "http.bind", message);
+    }
+    Some(http)
+}
+
+fn is_loopback(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
+fn find_shared_addresses(
+    listeners: &[ListenerConfig],
+    http: Option<&HttpConfig>,
+    draft: &mut Draft,
+) {
+    let mut taken: HashMap<String, String> = HashMap::new();
+    let binds = listeners.iter().map(|listener| {
+        let address = match &listener.bind {
+            BindAddress::Tcp(address) => (address.port() != 0).then(|| address.to_string()),
+            BindAddress::Unix(path) => Some(path.display().to_string()),
+        };
+        (format!("listener.{}.bind", listener.name), address)
+    });
+    let http = http.filter(|http| http.bind.port() != 0);
+    let http = http.map(|http| ("http.bind".to_owned(), Some(http.bind.to_string())));
+    for (key, address) in binds.chain(http) {
+        let Some(address) = address else { continue };
+        if let Some(other) = taken.get(&address) {
+            let message = format!("{address} is the address of `{other}` too; choose another port");
+            draft.problem(draft.origin(&key), key, message);
+        } else {
+            taken.insert(address, key);
+        }
+    }
+}
+
+fn finish_users(draft: &mut Draft) -> Vec<UserConfig> {
+    let users = std::mem::take(&mut draft.users);
+    let mut complete = Vec::with_capacity(users.len());
+    for user in users {
+        let key = format!("user.{}.credential", user.username);
+        if user.credential.is_empty() {
+            let origin = draft.origin(&format!("user.{}", user.username));
+            draft.missing(origin, key, "missing; `tidegate password` prints one");
+        }
+        complete.push(UserConfig {
+            username: user.username,
+            credential: user.credential,
+        });
+    }
+    complete
+}
+
+/// What is allowed but probably not meant.
+fn warnings(
+    listeners: &[ListenerConfig],
+    no_users: bool,
+    http: Option<&HttpConfig>,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for listener in listeners {
+        let name = &listener.name;
+        let by_certificate = listener
+            .tls
+            .as_ref()
+            .is_some_and(|tls| tls.common_name_as_username);
+        if no_users && !listener.lets_anonymous_in() && !by_certificate {
+            warnings.push(format!(
+                "nobody can log in on listener `{name}`: there are no users and clients without a user \
+                 name are not let in; add a [[user]] or set listener.{name}.allow_anonymous"
+            ));
+        }
+        let is_public = matches!(&listener.bind, BindAddress::Tcp(at) if !at.ip().is_loopback());
+        if is_public && listener.allow_anonymous == Some(true) {
+            warnings.push(format!(
+                "listener `{name}` lets anybody in who can reach it (listener.{name}.allow_anonymous)"
+            ));
+        }
+    }
+    if let Some(http) = http.filter(|http| !is_loopback(http.bind)) {
+        warnings.push(format!(
+            "the HTTP API on {} asks for no password (http.allow_remote_without_authentication)",
+            http.bind
+        ));
+    }
+    warnings
+}
+
+/// Where a node keeps its data if nobody says so.
+pub(super) struct DataHome {
+    pub(super) is_root: bool,
+    pub(super) xdg_data_home: Option<PathBuf>,
+    pub(super) home: Option<PathBuf>,
+}
+
+impl DataHome {
+    /// `/var/lib/tidegate` for root, else within the user's home.
+    fn default_dir(&self) -> PathBuf {
+        if self.is_root {
+            return "/var/lib/tidegate".into();
+        }
+        let absolute = |path: &&PathBuf| path.is_absolute();
+        match (
+            self.xdg_data_home.as_ref().filter(absolute),
+            self.home.as_ref().filter(absolute),
+        ) {
+            (Some(data_home), _) => data_home.join("tidegate"),
+            (None, Some(home)) => home.join(".local/share/tidegate"),
+            (None, None) => std::env::temp_dir().join("tidegate"),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The table of settings. A new setting is one line here (and its field in the broker's configuration);
+//! the file, the environment, `--set`, the checks and the reference follow from it.
+
+use std::path::PathBuf;
+
+use api::HttpConfig;
+use broker::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, Limits, ListenerConfig};
+
+use super::setting::Kind::{Bytes, Count, Credential, Flag, Levels, Path, Seconds, Text};
+use super::setting::{Bind, Choice, Field, Kind, Setting, choice, setting};
+use crate::logging::LogFormat;
+
+const MAX_U16: u64 = u16::MAX as u64;
+const MAX_U32: u64 = u32::MAX as u64;
+/// A year in seconds is still something one may mean; more is a slip.
+const MAX_PERIOD_S: u64 = MAX_U32;
+/// The largest packet MQTT can express.
+const MAX_PACKET: u64 = 268_435_460;
+const MAX_MEMORY: u64 = 1 << 44;
+
+/// The sections in the order of the reference, each with a sentence about it.
+pub(super) const SECTIONS: &[(&str, &str)] = &[
+    ("node", "The process as a whole."),
+    (
+        "limits",
+        "Bounds that hold for every client of the node. A client that wants more gets what is allowed, or is \
+         refused with the reason code MQTT has for it.",
+    ),
+    ("http", "The HTTP listener: API, metrics, health."),
+    ("log", "What is written to standard error."),
+    (
+        "listener",
+        "A place to listen, once per `[[listener]]`. As soon as the file has one, the listeners open by \
+         default (`mqtt` on 127.0.0.1:1883, `ws` on 127.0.0.1:8083) are open only if they are listed too.",
+    ),
+    (
+        "user",
+        "A user who may log in with a password or by SCRAM-SHA-256, once per `[[user]]`.",
+    ),
+];
+
+/// Everything that exists once.
+pub(super) struct Node {
+    pub(super) broker: BrokerConfig,
+    pub(super) data_dir: Option<PathBuf>,
+    pub(super) http_bind: Option<Bind>,
+    /// Its `bind` is filled in at the end.
+    pub(super) http: HttpConfig,
+    pub(super) log_level: String,
+    pub(super) log_format: LogFormat,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self {
+            broker: BrokerConfig {
+                stop_timeout_s: DEFAULT_STOP_TIMEOUT_S,
+                sys_interval_s: 10,
+                limits: Limits::default(),
+                ..BrokerConfig::default()
+            },
+            data_dir: None,
+            http_bind: Some(tcp(8080)),
+            http: HttpConfig::new(([127, 0, 0, 1], 8080).into()),
+            log_level: "info".into(),
+            log_format: LogFormat::Text,
+        }
+    }
+}
+
+#[rustfmt::skip]
+pub(super) const NODE: &[Setting<Node>] = &[
+    setting!("node.shards", broker.shards, Count(0, 64), "Threads that route messages; 0 means one per core the process may use."),
+    setting!("node.data_dir", data_dir, Path, "Where the node keeps its data. One node at a time."),
+    setting!("node.stop_timeout_s", broker.stop_timeout_s, Seconds(1, 3600), "How long a graceful stop may take before what is left is cut."),
+    setting!("node.server_reference", broker.server_reference, Text, "Another server (`host:port`) that MQTT 5 clients are told to use when this one stops."),
+    setting!("node.sys_interval_s", broker.sys_interval_s, Seconds(0, 86_400), "Time between two publications of the `$SYS` topics; 0 turns them off."),
+
+    setting!("limits.max_connections", broker.limits.max_connections, Count(1, 100_000_000), "Connections of the whole node."),
+    setting!("limits.max_sessions", broker.limits.max_sessions, Count(1, 100_000_000), "Sessions of the whole node, connected or not."),
+    setting!("limits.max_packet_size", broker.limits.max_packet_size, Bytes(1024, MAX_PACKET), "Largest packet accepted, fixed header included. A listener may set a smaller one."),
+    setting!("limits.max_topic_bytes", broker.limits.max_topic_bytes, Bytes(1, MAX_U16), "Longest topic name or filter."),
+    setting!("limits.max_topic_levels", broker.limits.max_topic_levels, Count(1, MAX_U16), "Most levels of a topic name or filter."),
+    setting!("limits.max_client_id_bytes", broker.limits.max_client_id_bytes, Bytes(23, MAX_U16), "Longest client id."),
+    setting!("limits.max_qos", broker.limits.max_qos, Count(0, 2), "Highest QoS granted to subscribers and accepted from publishers."),
+    setting!("limits.retain_available", broker.limits.retain_available, Flag, "Whether messages may be retained."),
+    setting!("limits.wildcard_available", broker.limits.wildcard_available, Flag, "Whether filters may have wildcards."),
+    setting!("limits.shared_available", broker.limits.shared_available, Flag, "Whether `$share/` and `$queue/` subscriptions are allowed."),
+    setting!("limits.exclusive_available", broker.limits.exclusive_available, Flag, "Whether `$exclusive/` subscriptions are allowed."),
+    setting!("limits.max_subscriptions_per_session", broker.limits.max_subscriptions_per_session, Count(1, MAX_U32), "Subscriptions of one session."),
+    setting!("limits.max_session_expiry_s", broker.limits.max_session_expiry_s, Seconds(0, MAX_PERIOD_S), "How long a session may outlive its connection. A client that asks for more gets this."),
+    setting!("limits.receive_maximum", broker.limits.receive_maximum, Count(1, MAX_U16), "QoS 1 and 2 messages a client may have in flight towards the node."),
+    setting!("limits.max_inflight", broker.limits.max_inflight, Count(1, MAX_U16), "QoS 1 and 2 messages the node has in flight towards a client, if the client allows that many."),
+    setting!("limits.topic_alias_maximum", broker.limits.topic_alias_maximum, Count(0, MAX_U16), "Topic aliases a client may use towards the node."),
+    setting!("limits.max_outgoing_topic_aliases", broker.limits.max_outgoing_topic_aliases, Count(0, MAX_U16), "Topic aliases the node uses towards a client, if the client allows that many; 0 turns them off."),
+    setting!("limits.max_queued_messages", broker.limits.max_queued_messages, Count(0, MAX_U32), "Messages waiting for one session."),
+    setting!("limits.max_queued_bytes", broker.limits.max_queued_bytes, Bytes(0, MAX_U32), "Bytes waiting for one session."),
+    setting!("limits.queue_policy", broker.limits.queue_policy, choice::<broker::config::QueuePolicy>(), "What happens to one more message for a session whose queue is full: the oldest goes, the new one goes, or the client is disconnected (0x97)."),
+    setting!("limits.queue_qos0", broker.limits.queue_qos0, Flag, "Whether QoS 0 messages wait for a session that is away."),
+    setting!("limits.max_outbox_bytes", broker.limits.max_outbox_bytes, Bytes(1024, MAX_U32), "Bytes waiting for one socket. Beyond, QoS 0 messages are dropped, QoS 1 and 2 wait in the session."),
+    setting!("limits.max_buffered_bytes_per_shard", broker.limits.max_buffered_bytes_per_shard, Bytes(1 << 20, MAX_MEMORY), "Bytes waiting for all sockets and sessions of one shard. Beyond, publishers are not read."),
+    setting!("limits.max_cross_shard_bytes", broker.limits.max_cross_shard_bytes, Bytes(65_536, MAX_U32), "Bytes waiting between two shards. Beyond, publishers of the sending shard are not read."),
+    setting!("limits.max_retained_messages", broker.limits.max_retained_messages, Count(0, MAX_U32), "Retained messages of the whole node."),
+    setting!("limits.max_retained_bytes", broker.limits.max_retained_bytes, Bytes(0, MAX_MEMORY), "Bytes of all retained messages."),
+    setting!("limits.max_retained_payload", broker.limits.max_retained_payload, Bytes(0, MAX_PACKET), "Largest payload that may be retained."),
+    setting!("limits.retained_expiry_s", broker.limits.retained_expiry_s, Seconds(0, MAX_PERIOD_S), "When a retained message without an expiry of its own goes; 0 means never."),
+    setting!("limits.max_delayed_messages", broker.limits.max_delayed_messages, Count(0, MAX_U32), "Messages waiting under `$delayed/`."),
+    setting!("limits.max_delay_s", broker.limits.max_delay_s, Seconds(0, MAX_PERIOD_S), "Longest delay under `$delayed/`."),
+    setting!("limits.max_keep_alive_s", broker.limits.max_keep_alive_s, Seconds(0, MAX_U16), "A client that asks for a longer keep-alive, or for none, gets this; 0 means no bound."),
+    setting!("limits.validate_payload_format", broker.limits.validate_payload_format, Flag, "Whether a payload marked as UTF-8 is checked (0x99 if it is not)."),
+    setting!("limits.reason_strings", broker.limits.reason_strings, Flag, "Whether answers explain themselves with a reason string to clients that allow it."),
+    setting!("limits.shared_strategy", broker.limits.shared_strategy, choice::<broker::config::SharedStrategy>(), "Which member of a shared subscription gets a message."),
+
+    setting!("http.bind", http_bind, Kind::Bind, "Where HTTP is served."),
+    setting!("http.allow_remote_without_authentication", http.allow_remote_without_authentication, Flag, "Whether `bind` may be an address other machines can reach although the API asks for no password. Only with something in front that does."),
+    setting!("http.max_connections", http.max_connections, Count(1, 10_000), "Connections at once; more wait."),
+    setting!("http.max_body_bytes", http.max_body_bytes, Bytes(1024, 1 << 30), "Largest body of a request."),
+    setting!("http.request_timeout_s", http.request_timeout_s, Seconds(1, 3600), "Time for a request to arrive, for its answer to be made, and for those under way when the node stops."),
+
+    setting!("log.level", log_level, Levels, "How much is logged. Can be changed at run time over the API."),
+    setting!("log.format", log_format, choice::<LogFormat>(), "Lines for people or JSON objects for machines."),
+];
+
+impl Choice for LogFormat {
+    const NAMES: &'static [(&'static str, Self)] = &[("text", Self::Text), ("json", Self::Json)];
+}
+
+/// What clients speak on a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Mqtt,
+    Mqtts,
+    Ws,
+    Wss,
+    Unix,
+}
+
+impl Choice for Protocol {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("mqtt", Self::Mqtt),
+        ("mqtts", Self::Mqtts),
+        ("ws", Self::Ws),
+        ("wss", Self::Wss),
+        ("unix", Self::Unix),
+    ];
+}
+
+impl Protocol {
+    /// The protocol of that name, if there is one.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let named = Self::NAMES.iter().find(|(known, _)| *known == name);
+        named.map(|(_, protocol)| *protocol)
+    }
+
+    pub(super) fn has_tls(self) -> bool {
+        matches!(self, Self::Mqtts | Self::Wss)
+    }
+
+    pub(super) fn has_websocket(self) -> bool {
+        matches!(self, Self::Ws | Self::Wss)
+    }
+}
+
+/// A listener on its way to being complete.
+pub(super) struct Listener {
+    pub(super) protocol: Protocol,
+    pub(super) bind: Option<Bind>,
+    pub(super) tls: Tls,
+    pub(super) websocket_path: Option<String>,
+    /// Everything else; its `bind`, `tls` and `websocket_path` are filled in at the end.
+    pub(super) rest: ListenerConfig,
+}
+
+#[derive(Default)]
+pub(super) struct Tls {
+    pub(super) certificate: Option<PathBuf>,
+    pub(super) private_key: Option<PathBuf>,
+    pub(super) client_ca: Option<PathBuf>,
+    pub(super) require_client_certificate: bool,
+    pub(super) common_name_as_username: bool,
+}
+
+impl Listener {
+    /// A listener without an address. A name that is a protocol's (`mqtts`) chooses it.
+    pub(super) fn new(name: &str) -> Self {
+        let nowhere = BindAddress::Unix(PathBuf::new());
+        Self {
+            protocol: Protocol::named(name).unwrap_or(Protocol::Mqtt),
+            bind: None,
+            tls: Tls::default(),
+            websocket_path: None,
+            rest: ListenerConfig::new(name, nowhere),
+        }
+    }
+
+    /// The listeners that are open if the file lists none.
+    pub(super) fn defaults() -> Vec<Self> {
+        let open = |name, port| Self {
+            bind: Some(tcp(port)),
+            ..Self::new(name)
+        };
+        vec![open("mqtt", 1883), open("ws", 8083)]
+    }
+}
+
+fn tcp(port: u16) -> Bind {
+    Bind::At(BindAddress::Tcp(([127, 0, 0, 1], port).into()))
+}
+
+#[rustfmt::skip]
+pub(super) const LISTENER: &[Setting<Listener>] = &[
+    setting!("name", rest.name, Text, "Unique; shown in metrics and the API. Lower-case letters, digits, `-` and `_`. Left out, it is the protocol's name."),
+    setting!("protocol", protocol, choice::<Protocol>(), "What is spoken here; with `s` under TLS. Left out, it is the one the listener is named after, else `mqtt`."),
+    setting!("bind", bind, Kind::Bind, "Where to listen. Port 0 lets the system choose."),
+    setting!("tls.certificate", tls.certificate, Path, "PEM file with the certificate and its chain. Read again when it changes and on SIGHUP; open connections stay."),
+    setting!("tls.private_key", tls.private_key, Path, "PEM file with the certificate's key."),
+    setting!("tls.client_ca", tls.client_ca, Path, "PEM file with the authorities that sign client certificates. Without it none is asked for."),
+    setting!("tls.require_client_certificate", tls.require_client_certificate, Flag, "Whether clients without a certificate are refused."),
+    setting!("tls.common_name_as_username", tls.common_name_as_username, Flag, "Whether the common name of the client's certificate is its user name."),
+    setting!("websocket_path", websocket_path, Text, "Path at which WebSocket clients connect; `/mqtt` if left out."),
+    setting!("proxy_protocol", rest.proxy_protocol, Flag, "Whether each connection begins with a PROXY protocol header (version 1 or 2)."),
+    setting!("allow_anonymous", rest.allow_anonymous, Flag, "Whether clients without a user name are let in. Left out: only on loopback addresses and Unix sockets."),
+    setting!("max_connections", rest.max_connections, Count(1, 100_000_000), "Connections of this listener."),
+    setting!("max_accept_rate", rest.max_accept_rate, Count(0, MAX_U32), "New connections per second, with a burst of one second; 0 means no limit."),
+    setting!("max_message_rate", rest.max_message_rate, Count(0, MAX_U32), "PUBLISH packets per second and client; 0 means no limit."),
+    setting!("max_byte_rate", rest.max_byte_rate, Bytes(0, MAX_U32), "Bytes per second and client; 0 means no limit."),
+    setting!("max_packet_size", rest.max_packet_size, Bytes(0, MAX_PACKET), "Largest packet accepted here; 0 means `limits.max_packet_size`."),
+    setting!("min_keep_alive_s", rest.min_keep_alive_s, Seconds(0, MAX_U16), "A client that asks for a shorter keep-alive gets this; 0 means no bound."),
+    setting!("max_keep_alive_s", rest.max_keep_alive_s, Seconds(0, MAX_U16), "A client that asks for a longer keep-alive, or for none, gets this; 0 means no bound."),
+    setting!("connect_timeout_s", rest.connect_timeout_s, Seconds(1, 3600), "Time from accepting a connection to a complete CONNECT, TLS and WebSocket handshakes included."),
+    setting!("backlog", rest.backlog, Count(1, MAX_U16), "Connections that may wait in the kernel to be accepted."),
+];
+
+/// A user on its way to being complete.
+pub(super) struct User {
+    pub(super) username: String,
+    pub(super) credential: String,
+}
+
+#[rustfmt::skip]
+pub(super) const USER: &[Setting<User>] = &[
+    setting!("username", username, Text, "Unique."),
+    setting!("credential", credential, Credential, "What proves the user, as `tidegate password` prints it. Holds no password."),
+];

@@ -1,0 +1,676 @@
+//! The configuration as a user meets it: files, variables and flags in, values or messages out.
+
+use broker::config::{BindAddress, Limits, QueuePolicy};
+use broker::scram::{Credential, MIN_ITERATIONS};
+
+use super::setting::{Kind, Raw, Setting, Value};
+use super::table::{LISTENER, Listener, NODE, Node, SECTIONS, USER, User};
+use super::*;
+
+#[derive(Default)]
+struct Said<'a> {
+    file: &'a str,
+    environment: &'a [(&'a str, &'a str)],
+    sets: &'a [&'a str],
+    flags: &'a [(&'static str, &'static str, &'a str)],
+}
+
+impl Said<'_> {
+    fn load(&self) -> Result<Config, Problems> {
+        let mut draft = draft::Draft::defaults();
+        if !self.file.is_empty() {
+            file::read_text(Path::new("conf/tidegate.toml"), self.file, &mut draft);
+        }
+        let pairs = self.environment.iter();
+        let sources = Sources {
+            file: None,
+            environment: pairs.map(|(k, v)| (k.to_string(), v.to_string())).collect(),
+            sets: self.sets.iter().map(|set| set.to_string()).collect(),
+            flags: self
+                .flags
+                .iter()
+                .map(|(flag, key, value)| Flag {
+                    flag,
+                    key,
+                    value: value.to_string(),
+                })
+                .collect(),
+        };
+        finish_with(draft, &sources)
+    }
+
+    fn config(&self) -> Config {
+        self.load().unwrap_or_else(|problems| panic!("{problems}"))
+    }
+
+    /// The problems, one a line.
+    fn problems(&self) -> String {
+        let problems = self.load().expect_err("a configuration with problems").0;
+        let lines: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        lines.join("\n")
+    }
+}
+
+fn file(text: &str) -> Said<'_> {
+    Said {
+        file: text,
+        ..Said::default()
+    }
+}
+
+fn listener<'a>(config: &'a Config, name: &str) -> &'a broker::config::ListenerConfig {
+    let mut listeners = config.broker.listeners.iter();
+    listeners.find(|listener| listener.name == name).unwrap()
+}
+
+fn tcp(address: &str) -> BindAddress {
+    BindAddress::Tcp(address.parse().unwrap())
+}
+
+fn credential() -> String {
+    Credential::generate(b"secret", MIN_ITERATIONS)
+        .unwrap()
+        .to_string()
+}
+
+#[test]
+fn without_anything_said_the_defaults_hold() {
+    let config = Said::default().config();
+    assert_eq!(config.broker.limits, Limits::default());
+    assert_eq!(config.broker.listeners.len(), 2);
+    assert_eq!(listener(&config, "mqtt").bind, tcp("127.0.0.1:1883"));
+    let ws = listener(&config, "ws");
+    assert_eq!(ws.bind, tcp("127.0.0.1:8083"));
+    assert_eq!(ws.websocket_path.as_deref(), Some("/mqtt"));
+    let http = config.http.unwrap();
+    assert_eq!(http, HttpConfig::new("127.0.0.1:8080".parse().unwrap()));
+    assert_eq!(config.log_level, "info");
+    assert_eq!(config.warnings, [""; 0]);
+}
+
+#[test]
+fn a_file_sets_every_kind_of_value() {
+    let credential = credential();
+    let text = format!(
+        r#"
+        [node]
+        shards = 2
+        server_reference = "other:1883"
+        [limits]
+        max_packet_size = "2MiB"
+        max_queued_bytes = 1_000_000
+        max_connections = 0x10
+        queue_policy = "disconnect"
+        queue_qos0 = true
+        [http]
+        bind = "off"
+        [log]
+        level = "warn,broker=debug"
+        format = "json"
+        [[listener]]
+        bind = "localhost:1"
+        allow_anonymous = true
+        [[listener]]
+        name = "local"
+        protocol = "unix"
+        bind = "/run/tidegate.sock"
+        [[user]]
+        username = "ann.b"
+        credential = "{credential}"
+        "#
+    );
+    let config = file(&text).config();
+    assert_eq!(config.broker.shards, 2);
+    assert_eq!(
+        config.broker.server_reference.as_deref(),
+        Some("other:1883")
+    );
+    assert_eq!(config.broker.limits.max_packet_size, 2 << 20);
+    assert_eq!(config.broker.limits.max_queued_bytes, 1_000_000);
+    assert_eq!(config.broker.limits.max_connections, 16);
+    assert_eq!(config.broker.limits.queue_policy, QueuePolicy::Disconnect);
+    assert!(config.broker.limits.queue_qos0);
+    assert!(config.http.is_none());
+    assert_eq!(config.log_format, LogFormat::Json);
+    assert_eq!(config.broker.listeners.len(), 2, "the listed ones only");
+    assert_eq!(listener(&config, "mqtt").bind, tcp("127.0.0.1:1"));
+    assert_eq!(listener(&config, "mqtt").allow_anonymous, Some(true));
+    assert_eq!(
+        listener(&config, "local").bind,
+        BindAddress::Unix("/run/tidegate.sock".into())
+    );
+    assert_eq!(config.broker.users[0].username, "ann.b");
+    assert_eq!(config.broker.users[0].credential, credential);
+}
+
+#[test]
+fn all_problems_of_a_file_are_told_at_once_with_line_key_expectation_and_nearest_name() {
+    let text = r#"max_qos = 1
+colour = "red"
+[node]
+shards = "two"
+sharts = 1
+[limits]
+max_qos = 3
+max_packet_size = "1XB"
+max_paket_size = 1
+queue_policy = "drop_oldst"
+queue_qos0 = 1
+retained_expiry_s = -1
+max_delay_s = 1.5
+[limit]
+x = 1
+[[listener]]
+bind = "1883"
+max_conections = 1
+[[listener]]
+bind = "127.0.0.1:2"
+[[listener]]
+name = "tls"
+protocol = "mqts"
+bind = "example.com:1"
+tls.certifcate = "x"
+[[listener]]
+name = "My Listener"
+[user]
+[http]
+bind = []
+[log]
+level = "loud"
+"#;
+    let expected = r#"conf/tidegate.toml:1:1: max_qos: unknown key; did you mean `limits.max_qos`?
+conf/tidegate.toml:2:1: colour: unknown key
+conf/tidegate.toml:4:1: node.shards: expected a whole number from 0 to 64, found "two"
+conf/tidegate.toml:5:1: node.sharts: unknown key; did you mean `node.shards`?
+conf/tidegate.toml:7:1: limits.max_qos: expected a whole number from 0 to 2, found 3
+conf/tidegate.toml:8:1: limits.max_packet_size: expected a size from 1KiB to 268435460 such as 65536, "64KiB" or "1MB", found "1XB"
+conf/tidegate.toml:9:1: limits.max_paket_size: unknown key; did you mean `limits.max_packet_size`?
+conf/tidegate.toml:10:1: limits.queue_policy: expected one of "drop_oldest", "drop_newest", "disconnect", found "drop_oldst"; did you mean "drop_oldest"?
+conf/tidegate.toml:11:1: limits.queue_qos0: expected true or false, found 1
+conf/tidegate.toml:12:1: limits.retained_expiry_s: expected seconds as a whole number from 0 to 4294967295, found -1
+conf/tidegate.toml:13:1: limits.max_delay_s: expected seconds as a whole number from 0 to 4294967295, found a number with a fraction
+conf/tidegate.toml:14:2: limit: unknown section; did you mean `limits`?
+conf/tidegate.toml:17:1: listener.mqtt.bind: expected an address such as "127.0.0.1:1883" or "[::1]:1883", the absolute path of a Unix socket, or "off", found "1883"; write "0.0.0.0:1883" for every IPv4 address, "[::]:1883" for every IPv6 address
+conf/tidegate.toml:18:1: listener.mqtt.max_conections: unknown key; did you mean `max_connections`?
+conf/tidegate.toml:19:1: listener.mqtt: the name is taken by the listener at conf/tidegate.toml:16:1; names are unique
+conf/tidegate.toml:23:1: listener.tls.protocol: expected one of "mqtt", "mqtts", "ws", "wss", "unix", found "mqts"; did you mean "mqtts"?
+conf/tidegate.toml:24:1: listener.tls.bind: expected an address such as "127.0.0.1:1883" or "[::1]:1883", the absolute path of a Unix socket, or "off", found "example.com:1"; a host name is not looked up; write its IP address
+conf/tidegate.toml:25:5: listener.tls.tls.certifcate: unknown key; did you mean `tls.certificate`?
+conf/tidegate.toml:26:1: listener.My Listener: a listener's name must be 1 to 32 lower-case letters, digits, - and _
+conf/tidegate.toml:28:2: user: write it as [[user]]
+conf/tidegate.toml:30:1: http.bind: expected an address such as "127.0.0.1:1883" or "[::1]:1883", the absolute path of a Unix socket, or "off", found a list
+conf/tidegate.toml:32:1: log.level: expected one of "error", "warn", "info", "debug", "trace", "off", with others for single targets behind it if wanted, as in "info,broker=debug", found "loud""#;
+    pretty_eq(&file(text).problems(), expected);
+}
+
+/// As `assert_eq`, showing the first line that differs.
+fn pretty_eq(found: &str, expected: &str) {
+    for (found, expected) in found.lines().zip(expected.lines()) {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found.lines().count(), expected.lines().count(), "{found}");
+}
+
+#[test]
+fn the_report_counts_the_problems_and_says_where_help_is() {
+    let problems = file("[limits]\nmax_qos = 3").load().unwrap_err();
+    assert_eq!(
+        problems.to_string(),
+        "the configuration has a problem\n  conf/tidegate.toml:2:1: limits.max_qos: expected a whole number \
+         from 0 to 2, found 3\n`tidegate config reference` lists every key with its values and its default."
+    );
+}
+
+#[test]
+fn text_that_is_not_toml_is_an_error_with_its_line() {
+    let problems = file("[limits]\nmax_qos = \n").problems();
+    assert!(
+        problems.starts_with("conf/tidegate.toml:2:11: not TOML: "),
+        "{problems}"
+    );
+    let problems = file("[log]\nlevel = 'info'\nlevel = 'warn'\n").problems();
+    assert!(
+        problems.starts_with("conf/tidegate.toml:3:1: not TOML: duplicate key"),
+        "{problems}"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_a_problem() {
+    let load = |path: &Path| {
+        let sources = Sources {
+            file: Some(path.to_owned()),
+            ..Sources::default()
+        };
+        load(&sources).unwrap_err().0[0].to_string()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tidegate.toml");
+    assert_eq!(
+        load(&path),
+        format!(
+            "{}: cannot be read: No such file or directory (os error 2)",
+            path.display()
+        )
+    );
+    std::fs::write(&path, b"\xff\xfe").unwrap();
+    assert_eq!(
+        load(&path),
+        format!(
+            "{}: not UTF-8 text; is it a configuration file?",
+            path.display()
+        )
+    );
+}
+
+#[test]
+fn flags_win_over_sets_over_the_environment_over_the_file_over_the_defaults() {
+    let text =
+        "[limits]\nmax_inflight = 1\nmax_sessions = 1\nmax_connections = 1\n[node]\nshards = 1";
+    let mut said = file(text);
+    said.environment = &[
+        ("TIDEGATE_LIMITS__MAX_SESSIONS", "2"),
+        ("TIDEGATE_LIMITS__MAX_CONNECTIONS", "2"),
+        ("TIDEGATE_NODE__SHARDS", "2"),
+    ];
+    said.sets = &[
+        "limits.max_connections=3",
+        "node.shards=3",
+        "node.shards=33",
+    ];
+    said.flags = &[("--shards", "node.shards", "4")];
+    let config = said.config();
+    let limits = &config.broker.limits;
+    assert_eq!(limits.max_qos, 2);
+    assert_eq!(limits.max_inflight, 1);
+    assert_eq!(limits.max_sessions, 2);
+    assert_eq!(limits.max_connections, 3);
+    assert_eq!(config.broker.shards, 4);
+    assert_eq!(*config.origin("node.shards"), Origin::Flag("--shards"));
+    assert_eq!(*config.origin("limits.max_qos"), Origin::Default);
+}
+
+#[test]
+fn listeners_and_users_are_reached_by_name_from_the_environment_and_sets() {
+    let credential = credential();
+    let set = format!("user.ann.b.credential={credential}");
+    let config = Said {
+        environment: &[
+            ("TIDEGATE_LISTENER__MQTT__MAX_CONNECTIONS", "5"),
+            ("TIDEGATE_USER__Bob__CREDENTIAL", &credential),
+        ],
+        sets: &["listener.second.bind=[::1]:5", "listener.ws.bind=off", &set],
+        flags: &[("--mqtt", "listener.mqtt.bind", "0.0.0.0:0")],
+        ..Said::default()
+    }
+    .config();
+    assert_eq!(config.broker.listeners.len(), 2);
+    assert_eq!(listener(&config, "mqtt").bind, tcp("0.0.0.0:0"));
+    assert_eq!(listener(&config, "mqtt").max_connections, 5);
+    assert_eq!(listener(&config, "second").bind, tcp("[::1]:5"));
+    let users: Vec<_> = config
+        .broker
+        .users
+        .iter()
+        .map(|user| &user.username)
+        .collect();
+    assert_eq!(users, ["Bob", "ann.b"]);
+}
+
+#[test]
+fn problems_of_the_environment_and_of_flags_name_them() {
+    let said = Said {
+        environment: &[
+            ("TIDEGATE_LIMITS__MAX_QOSS", "1"),
+            ("TIDEGATE_LIMITS__MAX_QOS", "many"),
+            ("TIDEGATE_LIMITS_MAX_INFLIGHT", "1"),
+            ("TIDEGATE_CONFGI", "x"),
+            // Set by container platforms for a service called tidegate; none of ours.
+            ("TIDEGATE_PORT", "tcp://10.0.0.1:1883"),
+            ("TIDEGATE_PORT_1883_TCP_ADDR", "10.0.0.1"),
+            ("TIDEGATE_SERVICE_HOST", "10.0.0.1"),
+            ("TIDEGATE_PASSWORD", "x"),
+        ],
+        sets: &[
+            "limits.max_qos",
+            "limits.maxqos=1",
+            "listener.mqtt=1",
+            "listener.mqtt.name=x",
+        ],
+        flags: &[("--shards", "node.shards", "all")],
+        ..Said::default()
+    };
+    pretty_eq(
+        &said.problems(),
+        "environment variable TIDEGATE_CONFGI: unknown variable; did you mean TIDEGATE_CONFIG?
+environment variable TIDEGATE_LIMITS_MAX_INFLIGHT: unknown variable; did you mean TIDEGATE_LIMITS__MAX_INFLIGHT?
+environment variable TIDEGATE_LIMITS__MAX_QOS: limits.max_qos: expected a whole number from 0 to 2, found \"many\"
+environment variable TIDEGATE_LIMITS__MAX_QOSS: limits.max_qoss: unknown key; did you mean `limits.max_qos`?
+--set limits.max_qos: expected KEY=VALUE, such as --set limits.max_qos=1
+--set limits.maxqos: unknown key; did you mean `limits.max_qos`?
+--set listener.mqtt: expected listener.NAME.KEY, such as listener.mqtt.bind
+--set listener.mqtt.name: expected another key: the name of a listener stands in its key
+--shards: node.shards: expected a whole number from 0 to 64, found \"all\"",
+    );
+}
+
+#[test]
+fn what_does_not_fit_together_is_told() {
+    let text = r#"[limits]
+max_packet_size = "64KiB"
+[http]
+bind = "127.0.0.1:7"
+[[listener]]
+bind = "127.0.0.1:7"
+max_packet_size = "1MiB"
+min_keep_alive_s = 60
+max_keep_alive_s = 30
+websocket_path = "/x"
+tls.certificate = "server.pem"
+[[listener]]
+protocol = "mqtts"
+bind = "127.0.0.1:0"
+tls.require_client_certificate = true
+[[listener]]
+protocol = "ws"
+bind = "/tmp/socket"
+websocket_path = "mqtt"
+[[listener]]
+protocol = "unix"
+bind = "127.0.0.1:9"
+[[listener]]
+name = "mqqt"
+[[user]]
+username = "ann"
+[[user]]
+"#;
+    pretty_eq(
+        &file(text).problems(),
+        r#"conf/tidegate.toml:4:1: http.bind: 127.0.0.1:7 is the address of `listener.mqtt.bind` too; choose another port
+conf/tidegate.toml:7:1: listener.mqtt.max_packet_size: more than limits.max_packet_size, which is 65536
+conf/tidegate.toml:8:1: listener.mqtt.min_keep_alive_s: more than max_keep_alive_s, which is 30
+conf/tidegate.toml:10:1: listener.mqtt.websocket_path: not for protocol "mqtt"; use "ws" or "wss"
+conf/tidegate.toml:11:5: listener.mqtt.tls.certificate: not for protocol "mqtt", which has no TLS; use "mqtts" or "wss"
+conf/tidegate.toml:12:1: listener.mqtts.tls.certificate: missing; protocol "mqtts" needs a PEM file here (or --set listener.mqtts.tls.certificate=FILE)
+conf/tidegate.toml:12:1: listener.mqtts.tls.private_key: missing; protocol "mqtts" needs a PEM file here (or --set listener.mqtts.tls.private_key=FILE)
+conf/tidegate.toml:15:5: listener.mqtts.tls.require_client_certificate: needs tls.client_ca, the authorities that sign client certificates
+conf/tidegate.toml:18:1: listener.ws.bind: a path, but the protocol is "ws"; set protocol = "unix"
+conf/tidegate.toml:19:1: listener.ws.websocket_path: expected a path such as "/mqtt", found "mqtt"
+conf/tidegate.toml:22:1: listener.unix.bind: protocol "unix" expects the absolute path of a socket
+conf/tidegate.toml:23:1: listener.mqqt.bind: missing; a listener needs an address such as "0.0.0.0:1883"; did you mean the listener `mqtt`?
+conf/tidegate.toml:25:1: user.ann.credential: missing; `tidegate password` prints one
+conf/tidegate.toml:27:1: user.username: a user needs a username that is not empty"#,
+    );
+    let exposed = Said {
+        sets: &["http.bind=0.0.0.0:80"],
+        ..Said::default()
+    };
+    assert_eq!(
+        exposed.problems(),
+        "--set http.bind: other machines can reach 0.0.0.0:80 and the API asks for no password; bind it to \
+         127.0.0.1, or set http.allow_remote_without_authentication if something in front of it asks"
+    );
+    let none_left = Said {
+        sets: &["listener.mqtt.bind=off", "listener.ws.bind=off"],
+        ..Said::default()
+    };
+    assert_eq!(
+        none_left.problems(),
+        "configuration: listener: no listener is left, so no client could connect; give one a bind address"
+    );
+}
+
+#[test]
+fn a_secret_is_never_shown() {
+    let text = "[[user]]\nusername = 'ann'\ncredential = 'hunter2'\n[[user]]\nusername = 'bob'\ncredential = 12345";
+    let mut said = file(text);
+    let bad = credential().replace("$4096$", "$40$");
+    let set = format!("user.eve.credential={bad}");
+    let sets = [set.as_str()];
+    said.sets = &sets;
+    let problems = said.problems();
+    pretty_eq(
+        &problems,
+        "conf/tidegate.toml:3:1: user.ann.credential: not a credential: expected scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY; `tidegate password` prints one (the value is not shown here)
+conf/tidegate.toml:6:1: user.bob.credential: expected a credential as `tidegate password` prints it (scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY), found something else
+--set user.eve.credential: not a credential: the iterations must be a number from 4096 to 1000000; `tidegate password` prints one (the value is not shown here)",
+    );
+    let text = format!(
+        "[[user]]\nusername = 'ann'\ncredential = '{}'",
+        credential()
+    );
+    let config = format!("{:?}", file(&text).config());
+    assert!(!config.contains("scram-sha-256"), "{config}");
+}
+
+#[test]
+fn tls_files_are_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let issue = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (one, other) = (issue(), issue());
+    write("server.pem", &one.cert.pem());
+    write("server.key", &one.signing_key.serialize_pem());
+    write("other.key", &other.signing_key.serialize_pem());
+    write("text.pem", "hello");
+
+    let load = |certificate: &str, key: &str, authority: &str| {
+        let mut draft = draft::Draft::defaults();
+        let text = format!(
+            "[[listener]]\nprotocol='mqtts'\nbind='127.0.0.1:0'\n[listener.tls]\n\
+             certificate='{certificate}'\nprivate_key='{key}'\nclient_ca='{authority}'"
+        );
+        // Relative paths start at the file's folder.
+        file::read_text(&folder.path().join("tidegate.toml"), &text, &mut draft);
+        finish_with(draft, &Sources::default()).map_err(|problems| {
+            let lines = problems.0.iter().map(ToString::to_string);
+            let text = lines.collect::<Vec<_>>().join("\n");
+            text.replace(&format!("{}/", folder.path().display()), "")
+        })
+    };
+    let config = load("server.pem", "server.key", "server.pem").unwrap();
+    let tls = listener(&config, "mqtts").tls.clone().unwrap();
+    assert_eq!(tls.certificate, folder.path().join("server.pem"));
+    pretty_eq(
+        &load("server.pem", "other.key", "text.pem").unwrap_err(),
+        "tidegate.toml:6:1: listener.mqtts.tls.private_key: other.key is not the key of the first certificate in server.pem
+tidegate.toml:7:1: listener.mqtts.tls.client_ca: text.pem holds no PEM section with a certificate",
+    );
+    pretty_eq(
+        &load("missing.pem", "text.pem", "server.pem").unwrap_err(),
+        "tidegate.toml:5:1: listener.mqtts.tls.certificate: missing.pem cannot be read: No such file or directory (os error 2)
+tidegate.toml:6:1: listener.mqtts.tls.private_key: text.pem holds no PEM section with a private key",
+    );
+}
+
+#[test]
+fn what_is_probably_not_meant_is_a_warning() {
+    let config = Said {
+        sets: &[
+            "listener.mqtt.bind=0.0.0.0:1883",
+            "listener.ws.bind=0.0.0.0:8083",
+            "listener.ws.allow_anonymous=true",
+            "http.bind=0.0.0.0:8080",
+            "http.allow_remote_without_authentication=true",
+        ],
+        ..Said::default()
+    }
+    .config();
+    let starts: Vec<_> = config
+        .warnings
+        .iter()
+        .map(|warning| &warning[..45])
+        .collect();
+    assert_eq!(
+        starts,
+        [
+            "nobody can log in on listener `mqtt`: there a",
+            "listener `ws` lets anybody in who can reach i",
+            "the HTTP API on 0.0.0.0:8080 asks for no pass",
+        ]
+    );
+}
+
+#[test]
+fn the_data_folder_is_where_users_expect_it() {
+    let home = |is_root, xdg: Option<&str>, home: Option<&str>| {
+        let home = finish::DataHome {
+            is_root,
+            xdg_data_home: xdg.map(PathBuf::from),
+            home: home.map(PathBuf::from),
+        };
+        let (config, _) = finish::finish(draft::Draft::defaults(), None, &home);
+        config.data_dir.display().to_string()
+    };
+    assert_eq!(home(true, Some("/x"), Some("/root")), "/var/lib/tidegate");
+    assert_eq!(home(false, Some("/x"), Some("/home/ann")), "/x/tidegate");
+    assert_eq!(
+        home(false, Some("relative"), Some("/home/ann")),
+        "/home/ann/.local/share/tidegate"
+    );
+    let config = Said {
+        environment: &[("TIDEGATE_DATA_DIR", "/srv/tidegate")],
+        ..Said::default()
+    }
+    .config();
+    assert_eq!(config.data_dir, Path::new("/srv/tidegate"));
+}
+
+/// Every bound of every setting is a value its field can hold, so a checked value never panics.
+#[test]
+fn each_kind_fits_its_field() {
+    fn try_all<T>(table: &[Setting<T>], mut section: T) {
+        for setting in table {
+            let texts: Vec<String> = match setting.kind {
+                Kind::Flag => vec!["true".into(), "false".into()],
+                Kind::Count(min, max) | Kind::Seconds(min, max) | Kind::Bytes(min, max) => {
+                    vec![min.to_string(), max.to_string()]
+                }
+                Kind::Text | Kind::Path => vec!["text".into()],
+                Kind::Choice(names) => names().iter().map(|name| name.to_string()).collect(),
+                Kind::Bind => vec!["127.0.0.1:1".into(), "off".into(), "/x".into()],
+                Kind::Levels => vec!["info".into()],
+                Kind::Credential => vec![credential()],
+            };
+            for text in texts {
+                let value = setting
+                    .kind
+                    .read(&Raw::Untyped(text), Path::new(""))
+                    .unwrap();
+                (setting.set)(&mut section, value.clone());
+                assert_eq!((setting.get)(&section), Some(value), "{}", setting.key);
+            }
+        }
+    }
+    try_all(NODE, Node::default());
+    try_all(LISTENER, Listener::new(""));
+    let nobody = User {
+        username: String::new(),
+        credential: String::new(),
+    };
+    try_all(USER, nobody);
+}
+
+/// A default that the setting itself would refuse would be a slip in the table.
+#[test]
+fn each_default_is_a_valid_value() {
+    for setting in NODE {
+        if let Some(value) = (setting.get)(&Node::default()) {
+            let raw = match &value {
+                Value::Number(number) => Raw::Integer(number.to_string()),
+                value => Raw::Untyped(setting.kind.to_toml(value).trim_matches('"').to_owned()),
+            };
+            assert_eq!(
+                setting.kind.read(&raw, Path::new("")),
+                Ok(value),
+                "{}",
+                setting.key
+            );
+        }
+    }
+}
+
+/// A field of the broker's configuration that has no line in the table cannot be set by anyone.
+#[test]
+fn every_field_of_the_broker_has_a_setting() {
+    let fields = |debug: String| -> Vec<String> {
+        let lines = debug.lines().filter_map(|line| {
+            let line = line.strip_prefix("    ")?;
+            let (name, _) = line.split_once(": ")?;
+            (!name.starts_with(' ')).then(|| name.to_owned())
+        });
+        lines.collect()
+    };
+    let limits = fields(format!("{:#?}", Limits::default()));
+    assert!(limits.len() > 30, "{limits:?}");
+    for field in limits {
+        let key = format!("limits.{field}");
+        assert!(NODE.iter().any(|setting| setting.key == key), "{key}");
+    }
+    for field in fields(format!("{:#?}", BrokerConfig::default())) {
+        let key = format!("node.{field}");
+        let is_section = matches!(field.as_str(), "limits" | "listeners" | "users");
+        assert!(
+            is_section || NODE.iter().any(|setting| setting.key == key),
+            "{key}"
+        );
+    }
+    let listener = broker::config::ListenerConfig::new("x", tcp("127.0.0.1:1"));
+    for field in fields(format!("{listener:#?}")) {
+        let known = |setting: &Setting<Listener>| setting.key.split('.').next() == Some(&field);
+        assert!(LISTENER.iter().any(known), "{field}");
+    }
+}
+
+#[test]
+fn the_reference_covers_every_setting_with_range_default_and_help() {
+    let markdown = markdown();
+    for (section, _) in SECTIONS {
+        assert!(markdown.contains(&format!("[{section}]")), "{section}");
+    }
+    let in_section = NODE
+        .iter()
+        .map(|setting| setting.key.split_once('.').unwrap().1);
+    let repeated = LISTENER.iter().map(|setting| setting.key);
+    for key in in_section
+        .chain(repeated)
+        .chain(USER.iter().map(|setting| setting.key))
+    {
+        assert!(markdown.contains(&format!("\n| `{key}` | ")), "{key}");
+    }
+    assert!(markdown.contains(
+        "\n| `max_packet_size` | 1KiB to 268435460 | `\"1MiB\"` | Largest packet accepted, fixed header \
+         included. A listener may set a smaller one. |\n"
+    ));
+    let sections: Vec<_> = NODE
+        .iter()
+        .map(|setting| setting.key.split('.').next())
+        .collect();
+    for section in sections {
+        assert!(SECTIONS.iter().any(|(known, _)| Some(*known) == section));
+    }
+}
+
+/// Taking every # away leaves a configuration that loads (the credential and the TLS files aside).
+#[test]
+fn the_template_is_a_configuration() {
+    let is_setting = |line: &str| {
+        let key = line.split(" = ").next().unwrap_or_default();
+        let is_key = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._".contains(&b);
+        line.contains(" = ") && key.bytes().all(is_key)
+    };
+    let mut text = String::new();
+    for line in toml_template().lines() {
+        let line = line.strip_prefix("# ").unwrap_or(line);
+        let is_heading = line.starts_with('[') && line.ends_with(']') && !line.contains(' ');
+        let out_of_place = line.starts_with("tls.") || line.starts_with("websocket_path");
+        if is_heading || (is_setting(line) && !out_of_place) {
+            text.push_str(&line.replace("scram-sha-256$...", &credential()));
+            text.push('\n');
+        }
+    }
+    assert!(text.lines().count() > 60, "{text}");
+    let config = file(&text).config();
+    assert_eq!(config.broker.limits, Limits::default());
+    assert_eq!(config.broker.users[0].username, "ann");
+}

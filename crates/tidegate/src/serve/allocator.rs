@@ -1,0 +1,56 @@
+//! What the allocator holds, as metrics.
+
+use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use mimalloc::MiMalloc;
+
+/// Nothing if the allocator does not tell.
+pub(super) fn metrics() -> Vec<MetricFamily> {
+    let Ok(json) = MiMalloc::stats_json() else {
+        return Vec::new();
+    };
+    let stats = serde_json::from_slice(json.to_bytes()).unwrap_or_default();
+    families(&stats)
+}
+
+fn families(stats: &serde_json::Value) -> Vec<MetricFamily> {
+    let gauge = |field: &str, name, help| {
+        let bytes = stats.get(field)?.get("current")?.as_f64()?;
+        Some(MetricFamily {
+            name,
+            help,
+            kind: MetricKind::Gauge,
+            samples: vec![MetricSample {
+                labels: Vec::new(),
+                value: MetricValue::Number(bytes.max(0.0)),
+            }],
+        })
+    };
+    let families = [
+        gauge(
+            "committed",
+            "allocator_committed_bytes",
+            "Memory the allocator holds for the process, in use or kept for later.",
+        ),
+        gauge(
+            "reserved",
+            "allocator_reserved_bytes",
+            "Address space the allocator has set aside.",
+        ),
+    ];
+    families.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allocator_tells_what_it_holds() {
+        let names: Vec<_> = metrics().iter().map(|family| family.name).collect();
+        assert_eq!(
+            names,
+            ["allocator_committed_bytes", "allocator_reserved_bytes"]
+        );
+        assert!(families(&serde_json::Value::Null).is_empty());
+    }
+}

@@ -1,0 +1,189 @@
+//! The node's data directory: one node at a time, and `node.json` for whoever wants to find the node.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+
+/// A data directory that is ours until this is dropped or the process ends, however it ends.
+#[derive(Debug)]
+pub(super) struct DataDir {
+    path: PathBuf,
+    /// Locked; the system lets go of it with the process.
+    _lock: File,
+}
+
+/// A listener that is open, as `node.json` tells it.
+pub(super) struct OpenListener {
+    pub(super) name: String,
+    pub(super) protocol: String,
+    /// The address in use, or the path of a Unix socket.
+    pub(super) address: String,
+}
+
+impl DataDir {
+    /// Creates the directory if it is not there and takes it for this process.
+    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+        let create = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        create.with_context(|| {
+            format!(
+                "cannot create the data directory {}; choose another with --data-dir",
+                path.display()
+            )
+        })?;
+        let path = path
+            .canonicalize()
+            .with_context(|| format!("cannot open the data directory {}", path.display()))?;
+        let lock_path = path.join("lock");
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_path)
+            .with_context(|| {
+                format!(
+                    "cannot write to the data directory {}; choose another with --data-dir",
+                    path.display()
+                )
+            })?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                // Only to name the holder; without a name the message still says what to do.
+                let _ = lock.read_to_string(&mut holder);
+                let holder = match holder.trim() {
+                    "" => String::new(),
+                    pid => format!(" (process {pid})"),
+                };
+                bail!(
+                    "another node{holder} is using the data directory {}; stop it, or give this one \
+                     another with --data-dir",
+                    path.display()
+                );
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock {}", lock_path.display()));
+            }
+        }
+        lock.set_len(0)?;
+        lock.rewind()?;
+        writeln!(lock, "{}", std::process::id())?;
+        let data_dir = Self { path, _lock: lock };
+        // Left by a node that did not stop cleanly.
+        data_dir.remove_node_file()?;
+        Ok(data_dir)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes `node.json`: process, version and the addresses in use. Readers see all of it or nothing.
+    pub(super) fn write_node_file(&self, listeners: &[OpenListener]) -> anyhow::Result<()> {
+        let listeners: Vec<Value> = listeners
+            .iter()
+            .map(|listener| {
+                json!({
+                    "name": listener.name,
+                    "protocol": listener.protocol,
+                    "address": listener.address,
+                })
+            })
+            .collect();
+        let node = json!({
+            "pid": std::process::id(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "listeners": listeners,
+        });
+        let unfinished = self.path.join("node.json.new");
+        let path = self.node_file();
+        fs::write(&unfinished, format!("{node:#}\n"))
+            .and_then(|()| fs::rename(&unfinished, &path))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Takes `node.json` away; to be called at a clean stop.
+    pub(super) fn remove_node_file(&self) -> anyhow::Result<()> {
+        let path = self.node_file();
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn node_file(&self) -> PathBuf {
+        self.path.join("node.json")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_node_on_the_same_directory_is_told_who_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/data");
+        let first = DataDir::open(&path).unwrap();
+        let message = DataDir::open(&path).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            format!(
+                "another node (process {}) is using the data directory {}; stop it, or give this one \
+                 another with --data-dir",
+                std::process::id(),
+                first.path().display()
+            )
+        );
+        drop(first);
+        DataDir::open(&path).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_an_error_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = DataDir::open(&file.join("data")).unwrap_err();
+        let message = format!("{error:#}");
+        assert!(
+            message.starts_with("cannot create the data directory "),
+            "{message}"
+        );
+        assert!(
+            message.contains("; choose another with --data-dir: "),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn node_json_tells_the_addresses_and_does_not_outlive_a_crash() {
+        let folder = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(folder.path()).unwrap();
+        let listener = OpenListener {
+            name: "mqtt".into(),
+            protocol: "mqtt".into(),
+            address: "127.0.0.1:41234".into(),
+        };
+        data_dir.write_node_file(&[listener]).unwrap();
+        let text = fs::read_to_string(folder.path().join("node.json")).unwrap();
+        let node: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(node["pid"], std::process::id());
+        assert_eq!(
+            node["listeners"],
+            json!([{"name": "mqtt", "protocol": "mqtt", "address": "127.0.0.1:41234"}])
+        );
+        // As a process that was killed leaves it.
+        drop(data_dir);
+        DataDir::open(folder.path()).unwrap();
+        assert!(!folder.path().join("node.json").exists());
+    }
+}

@@ -1,0 +1,88 @@
+//! `tidegate serve`: a node from start to graceful stop.
+
+mod allocator;
+mod data_dir;
+mod greeting;
+mod node;
+mod open_files;
+mod signals;
+mod start_error;
+
+use std::io::{self, Write as _};
+
+use anyhow::Context as _;
+
+use crate::config::Config;
+use crate::logging::{self, LogFormat};
+use data_dir::DataDir;
+use node::Node;
+use signals::{Request, Signals};
+
+/// Threads of the control plane: HTTP and what waits on the shards. The shards have their own.
+const CONTROL_THREADS: usize = 2;
+
+/// Runs a node until it is told to stop.
+pub(crate) fn run(config: Config) -> anyhow::Result<()> {
+    let log_levels =
+        logging::start(&config.log_level, config.log_format).map_err(anyhow::Error::msg)?;
+    let open_files_warning = open_files::raise_limit();
+    for warning in config.warnings.iter().chain(&open_files_warning) {
+        tracing::warn!("{warning}");
+    }
+    let data_dir = DataDir::open(&config.data_dir)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(CONTROL_THREADS)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .context("cannot start the control plane")?;
+    runtime.block_on(async {
+        let mut signals = Signals::listen().context("cannot listen for signals")?;
+        let node = Node::start(&config, log_levels).await?;
+        data_dir.write_node_file(node.listeners())?;
+        announce(&config, &node, &data_dir);
+        let signal = loop {
+            match signals.next().await {
+                Request::Stop(signal) => break signal,
+                Request::ReloadCertificates => node.reload_certificates(),
+            }
+        };
+        tracing::info!("{signal}: stopping");
+        // From here on nobody shall find the node any more.
+        data_dir.remove_node_file()?;
+        tokio::select! {
+            () = node.stop() => {}
+            signal = signals.next_stop() => anyhow::bail!("{signal} again: stopped without waiting for clients"),
+        }
+        tracing::info!("stopped");
+        Ok(())
+    })
+}
+
+fn announce(config: &Config, node: &Node, data_dir: &DataDir) {
+    let websocket_path = |name: &str| {
+        let mut listeners = config.broker.listeners.iter();
+        let listener = listeners.find(|listener| listener.name == name)?;
+        listener.websocket_path.clone()
+    };
+    match config.log_format {
+        LogFormat::Text => {
+            let file = config.file.as_deref();
+            let text = greeting::greeting(node.listeners(), websocket_path, data_dir.path(), file);
+            // Nobody has to be there to read it.
+            let _ = io::stdout().write_all(text.as_bytes());
+        }
+        LogFormat::Json => {
+            for listener in node.listeners() {
+                tracing::info!(
+                    listener = listener.name,
+                    protocol = listener.protocol,
+                    address = listener.address,
+                    "listening"
+                );
+            }
+            let data_dir = data_dir.path().display();
+            tracing::info!(version = env!("CARGO_PKG_VERSION"), %data_dir, "ready");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What the system may ask of a running node: stop (SIGTERM, SIGINT) and reload certificates (SIGHUP).
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+pub(super) enum Request {
+    /// The name of the signal.
+    Stop(&'static str),
+    ReloadCertificates,
+}
+
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// From here on the signals no longer end the process by themselves. Needs a tokio runtime.
+    pub(super) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    pub(super) async fn next(&mut self) -> Request {
+        tokio::select! {
+            _ = self.terminate.recv() => Request::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Request::Stop("SIGINT"),
+            _ = self.hangup.recv() => Request::ReloadCertificates,
+        }
+    }
+
+    /// Waits for a signal to stop; certificates are no longer of interest.
+    pub(super) async fn next_stop(&mut self) -> &'static str {
+        loop {
+            if let Request::Stop(name) = self.next().await {
+                return name;
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Why a node does not start, told with the setting to change and what to do about it.
+
+use std::io::{Error, ErrorKind};
+
+use broker::StartError;
+
+use crate::config::{Config, Origin};
+
+pub(super) fn of_http(error: &api::Error, config: &Config) -> anyhow::Error {
+    match error {
+        api::Error::Bind { address, source } => {
+            let cause = listen_error("http", &address.to_string(), "http.bind", source, config);
+            anyhow::Error::msg(cause)
+        }
+        other => anyhow::Error::msg(other.to_string()),
+    }
+}
+
+pub(super) fn of_broker(error: &StartError, config: &Config) -> anyhow::Error {
+    match error {
+        StartError::Listen {
+            listener,
+            address,
+            source,
+        } => {
+            let key = format!("listener.{listener}.bind");
+            anyhow::Error::msg(listen_error(listener, address, &key, source, config))
+        }
+        StartError::Tls { listener, source } => {
+            let key = format!("listener.{listener}.tls");
+            anyhow::anyhow!("{key}: {source}; `tidegate config check` tries the files")
+        }
+        other => anyhow::Error::msg(other.to_string()),
+    }
+}
+
+/// Names listener, address and key, who said so, and what to do.
+fn listen_error(
+    listener: &str,
+    address: &str,
+    key: &str,
+    error: &Error,
+    config: &Config,
+) -> String {
+    let is_socket = address.starts_with('/');
+    let flag = match listener {
+        "mqtt" | "mqtts" | "ws" | "http" => format!("--{listener} ADDR"),
+        _ => format!("--set {key}=ADDR"),
+    };
+    let (what, to_do) = match error.kind() {
+        ErrorKind::AddrInUse => (
+            "another program is using it".to_owned(),
+            format!("stop that program, or listen elsewhere with {flag}"),
+        ),
+        ErrorKind::AddrNotAvailable => (
+            "this machine has no such address".to_owned(),
+            format!("choose one it has with {flag}"),
+        ),
+        ErrorKind::PermissionDenied if is_socket => (
+            error.to_string(),
+            format!("choose a folder that may be written to with {flag}"),
+        ),
+        ErrorKind::PermissionDenied => (
+            error.to_string(),
+            format!("ports below 1024 need CAP_NET_BIND_SERVICE; choose another with {flag}"),
+        ),
+        _ => (error.to_string(), format!("choose another with {flag}")),
+    };
+    let said = match config.origin(key) {
+        Origin::Default => "the default".to_owned(),
+        origin => format!("from {origin}"),
+    };
+    format!("listener `{listener}` cannot listen on {address}: {what}; {to_do} ({key}, {said})")
+}
