@@ -7,8 +7,11 @@
 // The workspace allows unwrap in `#[test]` functions; this binary is tests and what they stand on.
 #![allow(clippy::unwrap_used)]
 
+mod certificates;
 mod extensions;
 mod floods;
+mod interop;
+mod listeners;
 mod mqtt3;
 mod mqtt5;
 mod overload;
