@@ -113,6 +113,19 @@ impl<'a> Connect<'a> {
         })
     }
 
+    /// What the properties of a CONNECT say as far as they can be read, for the answer to one that is not valid.
+    /// Empty before version 5.
+    pub fn readable_properties(body: &'a [u8]) -> Properties<'a> {
+        let mut reader = Reader::new(body);
+        let is_v5 = reader.binary("").is_ok_and(|name| name == b"MQTT")
+            && reader.u8("").is_ok_and(|level| level & 0x7f == 5);
+        // Flags and keep alive.
+        if !is_v5 || reader.take(3, "").is_err() {
+            return Properties::EMPTY;
+        }
+        Properties::decode_readable(&mut reader)
+    }
+
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut body = Vec::with_capacity(64);
         let name: &[u8] = if self.version == Version::V31 {

@@ -284,6 +284,21 @@ impl<'a> Properties<'a> {
         Ok(Self(bytes))
     }
 
+    /// As many whole properties as stand at the front of a list, unchecked beyond their form.
+    pub(crate) fn decode_readable(reader: &mut Reader<'a>) -> Self {
+        let Ok(len) = reader.varint("") else {
+            return Self::EMPTY;
+        };
+        let bytes = reader.rest();
+        let bytes = &bytes[..bytes.len().min(len as usize)];
+        let mut rest = Reader::new(bytes);
+        let mut readable = 0;
+        while Property::read(&mut rest).is_ok() {
+            readable = bytes.len() - rest.len();
+        }
+        Self(&bytes[..readable])
+    }
+
     /// Length with the length in front.
     pub(crate) fn encoded_len(&self) -> usize {
         varint_len(self.0.len() as u32) + self.0.len()

@@ -47,11 +47,14 @@ impl Shard {
             return Err(Closing::silent("protocol_error")
                 .with_detail("the first packet was not CONNECT [MQTT-3.1.0-1]"));
         }
+        // Known even if the packet turns out not to be valid, so that the refusal keeps to them.
+        let wishes = Connect::readable_properties(frame.body);
+        self.take_wishes(at, Version::V311, wishes);
         let Packet::Connect(connect) = Packet::decode(frame, Version::V311, Direction::FromClient)?
         else {
             return Err(Closing::silent("protocol_error"));
         };
-        self.take_wishes(at, &connect);
+        self.take_wishes(at, connect.version, connect.properties);
         self.check_connect(&connect)?;
         // Looked at again when the answer of the authenticator is there, perhaps on another shard.
         self.delivery.connections[at as usize].extra().connect = raw.to_vec();
@@ -132,10 +135,9 @@ impl Shard {
     }
 
     /// What the client wants of every packet that is sent to it, a refusal included.
-    fn take_wishes(&mut self, at: u32, connect: &Connect<'_>) {
+    fn take_wishes(&mut self, at: u32, version: Version, properties: Properties<'_>) {
         let connection = &mut self.delivery.connections[at as usize];
-        let properties = connect.properties;
-        connection.version = connect.version;
+        connection.version = version;
         connection.problem_information = properties.request_problem_information().unwrap_or(true);
         connection.max_packet_out = properties.maximum_packet_size().unwrap_or(u32::MAX);
     }
@@ -816,7 +818,7 @@ impl Shard {
             self.close(at, Closing::silent("protocol_error"));
             return (at, Flow::Close);
         };
-        self.take_wishes(at, &connect);
+        self.take_wishes(at, connect.version, connect.properties);
         let result = self
             .check_connect(&connect)
             .and_then(|()| self.establish(at));

@@ -166,7 +166,6 @@ impl Connection {
             dirty: false,
             held: false,
             wants_pump: false,
-            // Until CONNECT says so; it might have a bound on packets too.
             problem_information: false,
             peer,
             extra: None,
