@@ -53,6 +53,7 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Exit {
     version,
     after_help = EXIT_CODES,
     args_conflicts_with_subcommands = true,
+    args_override_self = true,
     disable_help_subcommand = true
 )]
 pub(crate) struct Cli {
@@ -65,6 +66,7 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a node
+    #[command(args_override_self = true)]
     Serve(ServeArgs),
     /// Publish messages to a broker
     Pub(PubArgs),
