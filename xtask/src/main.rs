@@ -1,1 +1,99 @@
-fn main() {}
+//! `cargo xtask`: what a developer and the CI do with this repository beyond building it. Standard library
+//! only, so that it compiles in seconds.
+
+mod bench;
+mod check;
+mod docs;
+mod fuzz;
+mod libtest;
+mod process;
+mod report;
+mod test;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Usage: cargo xtask <command>
+
+Commands:
+  test [FILTER...]                install what the tests need, run all of them, sum up
+                                  (with filters: only the Rust tests whose names contain one)
+  check                           formatting, clippy, documentation: the fast part of `test`
+  fuzz [TARGET] [--seconds N]     run one fuzz target, or all of them (60 s each)
+  bench [NAME...] [--seconds N]   measure the figures of the README on this machine
+  docs [--check]                  write docs/configuration.md anew, or say whether it is stale
+";
+
+/// What went wrong with a command, told to a person. The text ends without a line break.
+type Failure = String;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match arguments.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", &[][..]),
+    };
+    let outcome = match command {
+        "test" => test::run(rest),
+        "check" => check::run(rest),
+        "fuzz" => fuzz::run(rest),
+        "bench" => bench::run(rest),
+        "docs" => docs::run(rest),
+        "help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        other => Err(format!("`{other}` is not a command of xtask.\n\n{USAGE}")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.is_empty() {
+                eprintln!("xtask: {}", failure.trim_end());
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the workspace.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the workspace's root")
+        .to_path_buf()
+}
+
+/// Where cargo builds, and where everything that xtask installs goes.
+fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}
+
+/// Takes `--name N` out of `arguments`.
+fn take_number(arguments: &mut Vec<String>, name: &str) -> Result<Option<u64>, Failure> {
+    let Some(at) = arguments.iter().position(|argument| argument == name) else {
+        return Ok(None);
+    };
+    arguments.remove(at);
+    if at == arguments.len() {
+        return Err(format!("{name} needs a number after it"));
+    }
+    let value = arguments.remove(at);
+    match value.parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(format!("{name} needs a whole number, not `{value}`")),
+    }
+}
+
+/// Refuses arguments nobody took.
+fn no_more(arguments: &[String]) -> Result<(), Failure> {
+    match arguments.first() {
+        None => Ok(()),
+        Some(argument) => Err(format!("`{argument}` is not understood here.\n\n{USAGE}")),
+    }
+}

@@ -31,7 +31,7 @@ pub(crate) fn render(
     not_ready: Option<NotReady>,
     listeners: &[ListenerInfo],
 ) -> String {
-    let state = not_ready.map_or("ready", NotReady::reason);
+    let state = not_ready.map_or("ready", crate::node::reason);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Tidegate</title>\
          <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head><body>\n\

@@ -2,6 +2,8 @@
 
 use std::future::Future;
 
+use broker::Handle;
+pub use broker::NotReady;
 use broker::info::{ClientInfo, ListenerInfo, MetricFamily, Query, SubscriptionInfo, TopicInfo};
 
 /// The node behind the API. Lists are sorted as [`Query`] says and hold at most `limit` rows.
@@ -23,22 +25,49 @@ pub trait Node: Send + Sync + 'static {
     fn metrics(&self) -> impl Future<Output = Vec<MetricFamily>> + Send;
 }
 
-/// Why a node is not ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotReady {
-    Starting,
-    Stopping,
-    /// A shard does not answer in time.
-    Stalled,
+pub(crate) fn reason(why: NotReady) -> &'static str {
+    match why {
+        NotReady::Starting => "starting: not every listener is open yet",
+        NotReady::Stopping => "stopping: clients are being sent away",
+        NotReady::Stalled => "stalled: a shard does not answer",
+    }
 }
 
-impl NotReady {
-    pub(crate) fn reason(self) -> &'static str {
-        match self {
-            Self::Starting => "starting: not every listener is open yet",
-            Self::Stopping => "stopping: clients are being sent away",
-            Self::Stalled => "stalled: a shard does not answer",
-        }
+impl Node for Handle {
+    fn not_ready(&self) -> Option<NotReady> {
+        Handle::not_ready(self)
+    }
+
+    fn listeners(&self) -> Vec<ListenerInfo> {
+        Handle::listeners(self)
+    }
+
+    async fn clients(&self, query: Query) -> Vec<ClientInfo> {
+        Handle::clients(self, query).await
+    }
+
+    async fn client(&self, client_id: &str) -> Option<ClientInfo> {
+        Handle::client(self, client_id).await
+    }
+
+    async fn subscriptions(&self, query: Query) -> Vec<SubscriptionInfo> {
+        Handle::subscriptions(self, query).await
+    }
+
+    async fn topics(&self, query: Query) -> Vec<TopicInfo> {
+        Handle::topics(self, query).await
+    }
+
+    async fn kick(&self, client_id: &str) -> bool {
+        Handle::kick(self, client_id).await
+    }
+
+    async fn discard_session(&self, client_id: &str) -> bool {
+        Handle::discard_session(self, client_id).await
+    }
+
+    async fn metrics(&self) -> Vec<MetricFamily> {
+        Handle::metrics(self).await
     }
 }
 

@@ -142,7 +142,7 @@ async fn readyz<N: Node>(State(app): Shared<N>) -> impl IntoResponse {
     };
     let readiness = Readiness {
         ready: not_ready.is_none(),
-        reason: not_ready.map(|not_ready| not_ready.reason()),
+        reason: not_ready.map(crate::node::reason),
     };
     (status, Json(readiness))
 }

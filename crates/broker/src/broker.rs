@@ -116,8 +116,8 @@ impl Broker {
                 .collect(),
             started_ms: clock.now_ms(),
         });
-        let inboxes: Arc<[Inbox]> = (0..shards).map(|_| Inbox::default()).collect();
-        let handle = Handle::new(node.clone(), inboxes.clone(), infos, tls_listeners);
+        let inboxes: Arc<[Inbox]> = (0..shards).map(|_| Inbox::new(clock.now_ms())).collect();
+        let handle = Handle::new(node.clone(), inboxes.clone(), infos, tls_listeners, clock);
         let stop_timeout = match config.stop_timeout_s {
             0 => DEFAULT_STOP_TIMEOUT_S,
             given => given,

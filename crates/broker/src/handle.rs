@@ -18,6 +18,7 @@ use crate::info::{
 };
 use crate::metrics;
 use crate::net::inbox::{Inbox, Parcel};
+use crate::net::shard_thread::Clock;
 use crate::net::tls::ListenerTls;
 
 /// A shard that has not answered within this time counts as stalled.
@@ -34,6 +35,7 @@ struct Shared {
     listeners: Vec<ListenerInfo>,
     tls: Vec<Arc<ListenerTls>>,
     life: Life,
+    clock: Clock,
 }
 
 /// Why a node does not take clients.
@@ -41,6 +43,8 @@ struct Shared {
 pub enum NotReady {
     Starting,
     Stopping,
+    /// A shard has not had its turn for seconds.
+    Stalled,
 }
 
 impl Handle {
@@ -49,6 +53,7 @@ impl Handle {
         inboxes: Arc<[Inbox]>,
         listeners: Vec<ListenerInfo>,
         tls: Vec<Arc<ListenerTls>>,
+        clock: Clock,
     ) -> Self {
         let shared = Shared {
             node,
@@ -56,6 +61,7 @@ impl Handle {
             listeners,
             tls,
             life: Life::default(),
+            clock,
         };
         Self {
             shared: Arc::new(shared),
@@ -88,11 +94,23 @@ impl Handle {
     }
 
     pub fn not_ready(&self) -> Option<NotReady> {
-        match (self.is_stopping(), self.is_ready()) {
-            (true, _) => Some(NotReady::Stopping),
-            (false, false) => Some(NotReady::Starting),
-            (false, true) => None,
+        if self.is_stopping() {
+            return Some(NotReady::Stopping);
         }
+        if !self.is_ready() {
+            return Some(NotReady::Starting);
+        }
+        let latest_ms = self
+            .shared
+            .clock
+            .now_ms()
+            .saturating_sub(ANSWER_WITHIN.as_millis() as u64);
+        let stalled = self
+            .shared
+            .inboxes
+            .iter()
+            .any(|inbox| inbox.ticked_ms() < latest_ms);
+        stalled.then_some(NotReady::Stalled)
     }
 
     /// Number of shards.

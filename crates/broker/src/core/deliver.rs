@@ -54,6 +54,11 @@ pub(crate) struct Dispatch<'a> {
     message: Option<Rc<Message>>,
     /// A large payload, shared by all.
     payload: Option<bytes::Bytes>,
+    /// Whether more than one session gets it, so that encoding it once pays.
+    many: bool,
+    /// The QoS 0 packet as the last subscriber got it, and for which form (version 5 or not, retain flag).
+    template: Vec<u8>,
+    template_form: Option<(bool, bool)>,
 }
 
 impl<'a> Dispatch<'a> {
@@ -63,7 +68,21 @@ impl<'a> Dispatch<'a> {
             origin,
             message: None,
             payload: view.shared_payload.cloned(),
+            many: false,
+            template: Vec::new(),
+            template_form: None,
         }
+    }
+
+    /// `scratch` spares an allocation for the packet that many sessions get; see [`Dispatch::into_scratch`].
+    pub(crate) fn for_many(mut self, scratch: &mut Vec<u8>) -> Self {
+        self.many = true;
+        self.template = std::mem::take(scratch);
+        self
+    }
+
+    pub(crate) fn into_scratch(self) -> Vec<u8> {
+        self.template
     }
 }
 
@@ -281,7 +300,19 @@ impl Delivery {
         if connection.version == Version::V5 {
             envelope.alias = alias_for(connection, view.topic);
         }
-        self.put(at, &envelope, view, &mut dispatch.payload);
+        let is_common = envelope.identifiers.is_empty() && envelope.alias.is_none();
+        if dispatch.many && is_common && view.payload.len() < SHARE_FROM_BYTES {
+            let form = (envelope.version == Version::V5, retain);
+            if dispatch.template_form != Some(form) {
+                dispatch.template_form = Some(form);
+                dispatch.template.clear();
+                envelope.encode_head(view, self.now_ms, &mut dispatch.template);
+                dispatch.template.extend_from_slice(view.payload);
+            }
+            self.put_encoded(at, &dispatch.template);
+        } else {
+            self.put(at, &envelope, view, &mut dispatch.payload);
+        }
         self.sessions[subscriber.session as usize].sent += 1;
         self.metrics.inc(Metric::SentQos0);
         if self.interest.contains(Interest::DELIVER) {
@@ -320,6 +351,22 @@ impl Delivery {
             connection.outbox.append_shared(payload.clone());
         }
         self.buffered_bytes += connection.outbox.len() - before;
+        self.after_put(at);
+    }
+
+    #[inline]
+    fn put_encoded(&mut self, at: u32, packet: &[u8]) {
+        let connection = &mut self.connections[at as usize];
+        connection
+            .outbox
+            .append_with(&mut self.pool, |out| out.extend_from_slice(packet));
+        self.buffered_bytes += packet.len();
+        self.after_put(at);
+    }
+
+    #[inline]
+    fn after_put(&mut self, at: u32) {
+        let connection = &mut self.connections[at as usize];
         if connection.sampled_us == 0 {
             self.sample_in -= 1;
             if self.sample_in == 0 {

@@ -20,3 +20,6 @@ pub(crate) mod sublist;
 pub(crate) mod subscribe;
 pub(crate) mod timers;
 pub(crate) mod tree;
+
+#[cfg(test)]
+mod tests;

@@ -13,25 +13,30 @@ pub(crate) const SHARE_FROM_BYTES: usize = 16 * 1024;
 
 /// Buffers above this capacity are given back to the allocator instead of the pool.
 const POOLED_CAPACITY: usize = 256 * 1024;
-const POOLED_BUFFERS: usize = 256;
+/// Capacity of all spare buffers together.
+const POOLED_BYTES: usize = 16 << 20;
 
 /// Spare buffers of a shard, so that a connection owns one only while it needs it.
 #[derive(Default)]
 pub(crate) struct BufferPool {
     spare: Vec<Vec<u8>>,
+    bytes: usize,
 }
 
 impl BufferPool {
     pub(crate) fn take(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
+        let buffer = self.spare.pop().unwrap_or_default();
+        self.bytes -= buffer.capacity();
+        buffer
     }
 
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
         if buffer.capacity() > 0
             && buffer.capacity() <= POOLED_CAPACITY
-            && self.spare.len() < POOLED_BUFFERS
+            && self.bytes + buffer.capacity() <= POOLED_BYTES
         {
             buffer.clear();
+            self.bytes += buffer.capacity();
             self.spare.push(buffer);
         }
     }

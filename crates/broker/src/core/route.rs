@@ -59,6 +59,10 @@ impl Shard {
             return false;
         }
         let mut dispatch = Dispatch::new(*view, origin);
+        let many = set.is_many(filters);
+        if many {
+            dispatch = dispatch.for_many(&mut self.packet);
+        }
         deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
         if set.remote != 0 {
             send_to_shards(&mut self.links, &self.delivery, set.remote, &dispatch);
@@ -68,6 +72,9 @@ impl Shard {
             for group in groups {
                 self.deliver_to_group(group, &mut dispatch);
             }
+        }
+        if many {
+            self.packet = dispatch.into_scratch();
         }
         true
     }
@@ -108,7 +115,7 @@ impl Shard {
     /// Messages from another shard, for the subscribers of this one.
     pub(crate) fn deliver_batch(&mut self, batch: &Batch) {
         for (view, member) in batch.iter() {
-            let mut dispatch = Dispatch::new(view, None);
+            let mut dispatch = Dispatch::new(view, None).for_many(&mut self.packet);
             match member {
                 None => {
                     let (set, filters) = self.tree.matches(view.topic);
@@ -116,6 +123,7 @@ impl Shard {
                 }
                 Some(member) => self.deliver_for_member(&member, &mut dispatch),
             }
+            self.packet = dispatch.into_scratch();
         }
         self.close_doomed();
     }

@@ -84,6 +84,8 @@ pub(crate) struct Shard {
     pub(crate) stopping: bool,
     pub(crate) delayed: u32,
     pub(crate) scratch: Vec<u8>,
+    /// Spare room for a packet that goes to many sessions.
+    pub(crate) packet: Vec<u8>,
     serial: u32,
     due: Vec<(u32, u32)>,
     random: u64,
@@ -118,6 +120,7 @@ impl Shard {
             stopping: false,
             delayed: 0,
             scratch: Vec::new(),
+            packet: Vec::new(),
             serial: 0,
             due: Vec::new(),
             // Any odd number does: it only spreads messages over the members of a group.

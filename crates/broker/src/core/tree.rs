@@ -69,6 +69,16 @@ impl MatchSet {
         matches!(self.locals, Locals::None) && self.groups.is_empty() && self.remote == 0
     }
 
+    /// Whether more than one session of this shard gets the message.
+    #[inline]
+    pub(crate) fn is_many(&self, filters: &Slab<Filter>) -> bool {
+        match &self.locals {
+            Locals::None => false,
+            Locals::One(filter) => filters[*filter as usize].subscribers.len() > 1,
+            Locals::Merged(targets) => targets.len() > 1,
+        }
+    }
+
     fn targets(&self) -> usize {
         1 + match &self.locals {
             Locals::Merged(targets) => targets.len(),

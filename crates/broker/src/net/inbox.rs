@@ -2,7 +2,7 @@
 //! questions of the control plane. Locked once per batch, not per message.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::Notify;
 
@@ -36,9 +36,26 @@ pub(crate) struct Inbox {
     parcels: Mutex<VecDeque<Parcel>>,
     bytes: AtomicUsize,
     notify: Notify,
+    /// When the shard was last seen to have a turn.
+    ticked_ms: AtomicU64,
 }
 
 impl Inbox {
+    pub(crate) fn new(now_ms: u64) -> Self {
+        Self {
+            ticked_ms: AtomicU64::new(now_ms),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn ticked_ms(&self) -> u64 {
+        self.ticked_ms.load(Relaxed)
+    }
+
+    pub(crate) fn tick(&self, now_ms: u64) {
+        self.ticked_ms.store(now_ms, Relaxed);
+    }
+
     /// Bytes of words that wait here.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Relaxed)

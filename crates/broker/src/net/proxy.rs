@@ -16,7 +16,15 @@ pub(crate) enum Parsed {
     Invalid,
 }
 
+/// A line of version 1, its end included.
+const MAX_LINE_BYTES: usize = 107;
+
 pub(crate) fn parse(buffer: &[u8]) -> Parsed {
+    // The parser takes a line that is cut within an address or port for a wrong one, so it gets whole lines only.
+    let is_line = buffer.starts_with(b"PROXY ") || b"PROXY ".starts_with(buffer);
+    if is_line && buffer.len() < MAX_LINE_BYTES && !buffer.contains(&b'\n') {
+        return Parsed::Incomplete;
+    }
     let result = HeaderResult::parse(buffer);
     if result.is_incomplete() {
         return if buffer.len() > MAX_HEADER_BYTES {

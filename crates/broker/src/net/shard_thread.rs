@@ -239,7 +239,9 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
             let mut core = shard.borrow_now();
             core.metrics()
                 .set(Metric::BusyNanoseconds, busy.as_nanos() as u64);
-            let inbox = shard.inboxes[usize::from(core.id)].bytes();
+            let own = &shard.inboxes[usize::from(core.id)];
+            own.tick(core.now_ms());
+            let inbox = own.bytes();
             core.metrics().set(Metric::InboxBytes, inbox as u64);
             let buffered = core.delivery.buffered_bytes as u64;
             let queued = core.metrics().get(Metric::QueuedBytes);
@@ -338,7 +340,7 @@ impl ShardIo {
     }
 
     fn flush_all(self: &Rc<Self>) {
-        let mut dirty = std::mem::take(&mut self.core.borrow_mut().delivery.dirty);
+        let mut dirty = std::mem::take(&mut self.borrow_now().delivery.dirty);
         for &at in &dirty {
             if let Some(connection) = self
                 .core
@@ -460,7 +462,7 @@ impl ShardIo {
     }
 
     fn flush_layers(&self, at: u32, io: &Io) -> io::Result<()> {
-        let mut core = self.borrow_now();
+        let mut core = self.core.borrow_mut();
         let mut layers = io.layers.borrow_mut();
         let Some(layers) = &mut *layers else {
             return Ok(());

@@ -1,11 +1,9 @@
 //! The node as the program sees it: the broker's shards and the HTTP listener beside them.
 
-use std::future::Future;
 use std::sync::Arc;
 
-use api::NotReady;
 use broker::hooks::NoHooks;
-use broker::info::{ClientInfo, ListenerInfo, MetricFamily, Query, SubscriptionInfo, TopicInfo};
+use broker::info::{ListenerInfo, MetricFamily};
 use broker::{Broker, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -53,7 +51,7 @@ impl Node {
                     address: listener.local_addr()?.to_string(),
                 });
                 let (stop, stopped) = oneshot::channel();
-                let node = ApiNode(handle.clone());
+                let node = handle.clone();
                 let task = tokio::spawn(async move {
                     let shutdown = async {
                         // Dropping the sender asks for the same.
@@ -103,50 +101,6 @@ fn open_listener(listener: ListenerInfo) -> OpenListener {
         name: listener.name,
         protocol: listener.protocol.to_owned(),
         address: listener.address,
-    }
-}
-
-/// What the API asks, answered by the broker.
-struct ApiNode(Handle);
-
-impl api::Node for ApiNode {
-    fn not_ready(&self) -> Option<NotReady> {
-        self.0.not_ready().map(|why| match why {
-            broker::NotReady::Starting => NotReady::Starting,
-            broker::NotReady::Stopping => NotReady::Stopping,
-        })
-    }
-
-    fn listeners(&self) -> Vec<ListenerInfo> {
-        self.0.listeners()
-    }
-
-    fn clients(&self, query: Query) -> impl Future<Output = Vec<ClientInfo>> + Send {
-        self.0.clients(query)
-    }
-
-    fn client(&self, client_id: &str) -> impl Future<Output = Option<ClientInfo>> + Send {
-        self.0.client(client_id)
-    }
-
-    fn subscriptions(&self, query: Query) -> impl Future<Output = Vec<SubscriptionInfo>> + Send {
-        self.0.subscriptions(query)
-    }
-
-    fn topics(&self, query: Query) -> impl Future<Output = Vec<TopicInfo>> + Send {
-        self.0.topics(query)
-    }
-
-    fn kick(&self, client_id: &str) -> impl Future<Output = bool> + Send {
-        self.0.kick(client_id)
-    }
-
-    fn discard_session(&self, client_id: &str) -> impl Future<Output = bool> + Send {
-        self.0.discard_session(client_id)
-    }
-
-    fn metrics(&self) -> impl Future<Output = Vec<MetricFamily>> + Send {
-        self.0.metrics()
     }
 }
 

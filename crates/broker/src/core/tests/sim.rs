@@ -1,0 +1,301 @@
+//! A node of several shards on one thread and a clock of its own. Words between shards wait in queues, and the test,
+//! or a seeded random order, decides which is heard next; so every interleaving that threads could bring about can be
+//! played, and played again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use mqtt::{
+    Connect, Direction, Packet, Properties, PropertiesBuf, Property, Publish, QoS, SubscribeBuf,
+    SubscriptionOptions, Version,
+};
+
+use crate::config::{BindAddress, Limits, ListenerConfig};
+use crate::core::cross::Said;
+use crate::core::directory::Directory;
+use crate::core::retained::Retained;
+use crate::core::shard::{Flow, ListenerState, Node, Shard};
+use crate::hooks::{Authentication, NoHooks, Peer};
+use crate::metrics::ShardMetrics;
+use crate::scram::Decoy;
+
+pub(super) struct Sim {
+    pub(super) shards: Vec<Shard>,
+    /// What waits from one shard to another, `[from][to]`.
+    words: Vec<Vec<VecDeque<Said>>>,
+    pub(super) now_ms: u64,
+    random: u64,
+}
+
+/// A client's end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Conn {
+    pub(super) shard: usize,
+    pub(super) at: u32,
+}
+
+/// A message as a client got it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Got {
+    pub(super) topic: String,
+    pub(super) payload: Vec<u8>,
+    pub(super) qos: QoS,
+    pub(super) packet_id: u16,
+    pub(super) dup: bool,
+    pub(super) retain: bool,
+}
+
+impl Sim {
+    pub(super) fn new(shards: usize, limits: Limits, seed: u64) -> Self {
+        let bind = BindAddress::Tcp(([127, 0, 0, 1], 1883).into());
+        let listener = ListenerState {
+            config: ListenerConfig::new("mqtt", bind),
+            connections: AtomicU64::new(0),
+        };
+        let node = Arc::new(Node {
+            limits: Arc::new(limits),
+            listeners: vec![listener],
+            users: hashbrown::HashMap::default(),
+            decoy: Decoy::new(b"test", 4096),
+            directory: Directory::default(),
+            retained: Retained::default(),
+            server_reference: None,
+            metrics: (0..shards)
+                .map(|_| Arc::new(ShardMetrics::default()))
+                .collect(),
+            started_ms: 0,
+        });
+        let now_ms = 1_000_000;
+        let shard = |id| {
+            let check = Box::new(|_, _| Authentication::Allow);
+            Shard::new(
+                id as u16,
+                shards as u16,
+                node.clone(),
+                Box::new(NoHooks),
+                check,
+                now_ms,
+            )
+        };
+        Self {
+            shards: (0..shards).map(shard).collect(),
+            words: (0..shards)
+                .map(|_| (0..shards).map(|_| VecDeque::new()).collect())
+                .collect(),
+            now_ms,
+            random: seed | 1,
+        }
+    }
+
+    pub(super) fn random(&mut self, below: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 33) as usize % below
+    }
+
+    pub(super) fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+        for shard in &mut self.shards {
+            shard.set_now(self.now_ms, self.now_ms * 1000);
+            shard.tick();
+        }
+        self.collect();
+    }
+
+    /// Takes what the shards have to say into the queues, word by word.
+    fn collect(&mut self) {
+        for from in 0..self.shards.len() {
+            for to in 0..self.shards.len() {
+                let said = self.shards[from].links.take(to as u16);
+                self.words[from][to].extend(said);
+            }
+        }
+    }
+
+    /// Lets one shard hear one waiting word, chosen at random; false if none waits.
+    pub(super) fn step(&mut self) -> bool {
+        let waiting: Vec<(usize, usize)> = (0..self.shards.len())
+            .flat_map(|from| (0..self.shards.len()).map(move |to| (from, to)))
+            .filter(|&(from, to)| !self.words[from][to].is_empty())
+            .collect();
+        if waiting.is_empty() {
+            return false;
+        }
+        let (from, to) = waiting[self.random(waiting.len())];
+        let said = self.words[from][to].pop_front().into_iter().collect();
+        self.shards[to].hear(from as u16, said);
+        self.collect();
+        true
+    }
+
+    pub(super) fn settle(&mut self) {
+        while self.step() {}
+    }
+
+    pub(super) fn send(&mut self, conn: &mut Conn, packet: &[u8]) -> Flow {
+        let shard = &mut self.shards[conn.shard];
+        shard.set_now(self.now_ms, self.now_ms * 1000);
+        let mut flow = shard.receive(conn.at, packet);
+        while let Flow::HandOver(to) = flow {
+            let moving = self.shards[conn.shard].hand_over(conn.at);
+            self.shards[usize::from(to)].set_now(self.now_ms, self.now_ms * 1000);
+            let (at, next) = self.shards[usize::from(to)].take_over(moving);
+            *conn = Conn {
+                shard: usize::from(to),
+                at,
+            };
+            flow = next;
+        }
+        self.collect();
+        flow
+    }
+
+    pub(super) fn connect(&mut self, shard: usize, client_id: &str, clean: bool) -> Conn {
+        let mut properties = PropertiesBuf::new();
+        properties.push(Property::SessionExpiryInterval(if clean {
+            0
+        } else {
+            3600
+        }));
+        let connect = Connect {
+            version: Version::V5,
+            clean_start: clean,
+            keep_alive: 0,
+            client_id,
+            username: None,
+            password: None,
+            will: None,
+            properties: properties.as_properties(),
+            bridge: false,
+        };
+        let at = self.shards[shard].open(0, Peer::Unix, None);
+        let mut conn = Conn { shard, at };
+        let mut bytes = Vec::new();
+        connect.encode(&mut bytes);
+        self.send(&mut conn, &bytes);
+        conn
+    }
+
+    pub(super) fn subscribe(&mut self, conn: &mut Conn, filter: &str, qos: QoS) {
+        let mut subscribe = SubscribeBuf::new(1);
+        subscribe.push(filter, SubscriptionOptions::new(qos));
+        let mut bytes = Vec::new();
+        subscribe.encode(Properties::EMPTY, Version::V5, &mut bytes);
+        self.send(conn, &bytes);
+    }
+
+    pub(super) fn publish(
+        &mut self,
+        conn: &mut Conn,
+        topic: &str,
+        payload: &[u8],
+        qos: QoS,
+        packet_id: u16,
+    ) {
+        let publish = Publish {
+            dup: false,
+            qos,
+            retain: false,
+            topic,
+            packet_id,
+            properties: Properties::EMPTY,
+            payload,
+        };
+        let mut bytes = Vec::new();
+        publish.encode(Version::V5, &mut bytes);
+        self.send(conn, &bytes);
+    }
+
+    pub(super) fn drop_connection(&mut self, conn: Conn) {
+        let shard = &mut self.shards[conn.shard];
+        shard.lost(conn.at, "test");
+        shard.remove(conn.at);
+        self.collect();
+    }
+
+    /// Takes everything from a connection's outbox, as bytes.
+    pub(super) fn take_bytes(&mut self, conn: Conn) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let delivery = &mut self.shards[conn.shard].delivery;
+        loop {
+            let outbox = &delivery.connections[conn.at as usize].outbox;
+            let mut slices = [std::io::IoSlice::new(&[]); 16];
+            let filled = outbox.slices(&mut slices);
+            let before = bytes.len();
+            for slice in &slices[..filled] {
+                bytes.extend_from_slice(slice);
+            }
+            let taken = bytes.len() - before;
+            if taken == 0 {
+                return bytes;
+            }
+            delivery.written(conn.at, taken);
+        }
+    }
+
+    /// What a connection got, acknowledgements given if `ack`.
+    pub(super) fn take(&mut self, conn: &mut Conn, ack: bool) -> Vec<Got> {
+        let mut got = Vec::new();
+        loop {
+            let bytes = self.take_bytes(*conn);
+            if bytes.is_empty() {
+                return got;
+            }
+            let mut rest = &bytes[..];
+            let mut answers = Vec::new();
+            while let Some(frame) = mqtt::split_frame(rest, u32::MAX).unwrap() {
+                rest = &rest[frame.len..];
+                let packet = Packet::decode(frame, Version::V5, Direction::FromServer).unwrap();
+                answer(&packet, &mut answers);
+                if let Packet::Publish(publish) = packet {
+                    got.push(Got {
+                        topic: publish.topic.to_owned(),
+                        payload: publish.payload.to_owned(),
+                        qos: publish.qos,
+                        packet_id: publish.packet_id,
+                        dup: publish.dup,
+                        retain: publish.retain,
+                    });
+                }
+            }
+            assert!(rest.is_empty());
+            if !ack {
+                return got;
+            }
+            self.send(conn, &answers);
+        }
+    }
+
+    /// Whether the connection's next bytes contain a packet of a type.
+    pub(super) fn has(&mut self, conn: Conn, kind: mqtt::PacketType) -> bool {
+        let bytes = self.take_bytes(conn);
+        let mut rest = &bytes[..];
+        while let Some(frame) = mqtt::split_frame(rest, u32::MAX).unwrap() {
+            rest = &rest[frame.len..];
+            if frame.first_byte >> 4 == kind as u8 {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn answer(packet: &Packet<'_>, out: &mut Vec<u8>) {
+    use mqtt::{Ack, ReasonCode};
+    let ack = |packet_id| Ack {
+        packet_id,
+        reason: ReasonCode::SUCCESS,
+        properties: Properties::EMPTY,
+    };
+    match packet {
+        Packet::Publish(publish) => match publish.qos {
+            QoS::AtMostOnce => {}
+            QoS::AtLeastOnce => Packet::PubAck(ack(publish.packet_id)).encode(Version::V5, out),
+            QoS::ExactlyOnce => Packet::PubRec(ack(publish.packet_id)).encode(Version::V5, out),
+        },
+        Packet::PubRel(rel) => Packet::PubComp(ack(rel.packet_id)).encode(Version::V5, out),
+        _ => {}
+    }
+}

@@ -1,0 +1,19 @@
+//! Behaviour over the wire: the real program is started and spoken to through raw sockets, with packets built
+//! by hand, so that these tests are a second opinion on the codec as well.
+//!
+//! `TIDEGATE_TEST_BROKER=host:port` (and `TIDEGATE_TEST_BROKER_WS=host:port`) points the raw tests at another
+//! broker that is already running; tests that need the process of the node are skipped then.
+
+// The workspace allows unwrap in `#[test]` functions; this binary is tests and what they stand on.
+#![allow(clippy::unwrap_used)]
+
+mod certificates;
+mod extensions;
+mod floods;
+mod interop;
+mod listeners;
+mod mqtt3;
+mod mqtt5;
+mod overload;
+mod sessions;
+mod support;

@@ -1,0 +1,365 @@
+//! Starts the real program for a test and ends it, whatever happens to the test.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, mpsc};
+use std::time::{Duration, Instant};
+
+const START_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The broker named by `TIDEGATE_TEST_BROKER`, if the tests are to run against another one.
+pub fn external() -> Option<String> {
+    std::env::var("TIDEGATE_TEST_BROKER").ok()
+}
+
+/// A running node. Dropping it kills the process and removes its data.
+pub struct Node {
+    process: Option<Process>,
+    listeners: BTreeMap<String, String>,
+}
+
+struct Process {
+    child: Mutex<Child>,
+    pid: u32,
+    data_dir: PathBuf,
+    /// Where its standard error goes.
+    log: PathBuf,
+}
+
+impl Node {
+    /// A node of its own for one test, with further arguments after
+    /// `serve --data-dir TMP --mqtt 127.0.0.1:0 --ws 127.0.0.1:0 --http 127.0.0.1:0`.
+    pub fn start(arguments: &[&str]) -> Node {
+        Self::start_with_config(arguments, "")
+    }
+
+    /// As [`Node::start`], with the text of a `tidegate.toml`.
+    pub fn start_with_config(arguments: &[&str], config: &str) -> Node {
+        Self::try_start(arguments, config).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// As [`Node::start_with_config`]; if the node does not come up, what it wrote and how it ended.
+    pub fn try_start(arguments: &[&str], config: &str) -> Result<Node, String> {
+        if let Some(address) = external() {
+            return Ok(Self::running_elsewhere(address));
+        }
+        let data_dir = temporary_directory();
+        let log = data_dir.join("stderr.log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.arg("serve").arg("--data-dir").arg(&data_dir);
+        command.args([
+            "--mqtt",
+            "127.0.0.1:0",
+            "--ws",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+        ]);
+        if !config.is_empty() {
+            let path = data_dir.join("tidegate.toml");
+            fs::write(&path, config).unwrap();
+            command.arg("--config").arg(path);
+        }
+        command.args(arguments);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDEGATE_")) {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(fs::File::create(&log).unwrap());
+        let child = spawn_with_our_life(command);
+        let pid = child.id();
+        running().push((pid, log.clone()));
+        let process = Process {
+            child: Mutex::new(child),
+            pid,
+            data_dir,
+            log,
+        };
+        let listeners = process.wait_until_it_listens()?;
+        Ok(Node {
+            process: Some(process),
+            listeners,
+        })
+    }
+
+    /// The node with the default configuration that the tests of this binary share.
+    pub fn shared() -> &'static Node {
+        Self::shared_with(&[])
+    }
+
+    /// The shared node with these further arguments, started when the first test asks for it.
+    pub fn shared_with(arguments: &[&str]) -> &'static Node {
+        Self::shared_with_config(arguments, "")
+    }
+
+    /// The shared node with these further arguments and this configuration text.
+    pub fn shared_with_config(arguments: &[&str], config: &str) -> &'static Node {
+        type Nodes = HashMap<String, &'static OnceLock<Result<Node, String>>>;
+        static NODES: Mutex<Option<Nodes>> = Mutex::new(None);
+        let key = format!("{arguments:?} {config}");
+        let slot: &'static OnceLock<Result<Node, String>> = {
+            let mut nodes = NODES
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
+            nodes
+                .get_or_insert_default()
+                .entry(key)
+                .or_insert_with(|| Box::leak(Box::default()))
+        };
+        slot.get_or_init(|| Self::try_start(arguments, config))
+            .as_ref()
+            .unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    fn running_elsewhere(mqtt: String) -> Node {
+        let mut listeners = BTreeMap::from([("mqtt".to_owned(), mqtt)]);
+        if let Ok(ws) = std::env::var("TIDEGATE_TEST_BROKER_WS") {
+            listeners.insert("ws".to_owned(), ws);
+        }
+        Node {
+            process: None,
+            listeners,
+        }
+    }
+
+    /// `host:port` (or the path) of the listener of this name.
+    pub fn address(&self, listener: &str) -> &str {
+        match self.listeners.get(listener) {
+            Some(address) => address,
+            None => panic!("no listener {listener:?}; there are {:?}", self.listeners),
+        }
+    }
+
+    pub fn has_listener(&self, listener: &str) -> bool {
+        self.listeners.contains_key(listener)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process().pid
+    }
+
+    pub fn data_dir(&self) -> &Path {
+        &self.process().data_dir
+    }
+
+    /// What the node has written to its standard error so far.
+    pub fn log(&self) -> String {
+        self.process
+            .as_ref()
+            .map(Process::read_log)
+            .unwrap_or_default()
+    }
+
+    /// Resident memory in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the node has ended");
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .expect("Linux has VmRSS");
+        let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        kib * 1024
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.process
+            .as_ref()
+            .is_none_or(|p| p.child.lock().unwrap().try_wait().unwrap().is_none())
+    }
+
+    /// Sends a signal such as `libc::SIGTERM`.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill has no memory effects; the pid is that of our child, which has not been waited for.
+        let result = unsafe { libc::kill(self.pid() as i32, signal) };
+        assert_eq!(result, 0, "the node has ended already");
+    }
+
+    /// Waits for the process to end by itself.
+    pub fn wait(&self, limit: Duration) -> Option<ExitStatus> {
+        self.process().wait(limit)
+    }
+
+    /// SIGTERM, then waits for the end; panics if it takes longer than `limit`.
+    pub fn terminate(&self, limit: Duration) -> ExitStatus {
+        self.signal(libc::SIGTERM);
+        match self.wait(limit) {
+            Some(status) => status,
+            None => panic!(
+                "SIGTERM did not end the node within {limit:?}; it wrote:\n{}",
+                self.log()
+            ),
+        }
+    }
+
+    fn process(&self) -> &Process {
+        self.process
+            .as_ref()
+            .expect("this test needs a node of its own, not TIDEGATE_TEST_BROKER")
+    }
+}
+
+impl Process {
+    fn wait_until_it_listens(&self) -> Result<BTreeMap<String, String>, String> {
+        let path = self.data_dir.join("node.json");
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            if let Some(listeners) = fs::read(&path)
+                .ok()
+                .and_then(|text| read_node_file(&text, self.pid))
+            {
+                return Ok(listeners);
+            }
+            if let Some(status) = self.child.lock().unwrap().try_wait().unwrap() {
+                return Err(format!(
+                    "the node ended ({status}) instead of listening; it wrote:\n{}",
+                    self.read_log()
+                ));
+            }
+            if Instant::now() > deadline {
+                return Err(format!(
+                    "no {} with pid {} after {START_DEADLINE:?}; the node wrote:\n{}",
+                    path.display(),
+                    self.pid,
+                    self.read_log()
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn wait(&self, limit: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.lock().unwrap().try_wait().unwrap() {
+                return Some(status);
+            }
+            if Instant::now() > deadline {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn read_log(&self) -> String {
+        let mut text = Vec::new();
+        if let Ok(mut file) = fs::File::open(&self.log) {
+            let _ = file.read_to_end(&mut text);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let child = self
+            .child
+            .get_mut()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        running().retain(|(pid, _)| *pid != self.pid);
+        let _ = child.kill();
+        let _ = child.wait();
+        let _ = fs::remove_dir_all(&self.data_dir);
+    }
+}
+
+/// The listeners by name, if this is a whole node.json of the process `pid`.
+fn read_node_file(text: &[u8], pid: u32) -> Option<BTreeMap<String, String>> {
+    let node: serde_json::Value = serde_json::from_slice(text).ok()?;
+    if node["pid"].as_u64()? != u64::from(pid) {
+        return None;
+    }
+    let pairs = node["listeners"].as_array()?.iter().map(|listener| {
+        Some((
+            listener["name"].as_str()?.to_owned(),
+            listener["address"].as_str()?.to_owned(),
+        ))
+    });
+    pairs.collect()
+}
+
+fn temporary_directory() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let parent = own_directory();
+    let path = parent.join(NEXT.fetch_add(1, Ordering::Relaxed).to_string());
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn running() -> std::sync::MutexGuard<'static, Vec<(u32, PathBuf)>> {
+    RUNNING
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Nodes that live; shared ones are never dropped.
+static RUNNING: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
+
+/// One directory per test process, removed when it exits, after the nodes in it have been killed.
+fn own_directory() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    extern "C" fn clean_up() {
+        for (pid, log) in RUNNING.try_lock().iter().flat_map(|running| running.iter()) {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let log = fs::read_to_string(log).unwrap_or_default();
+            if status.contains("State:\tZ") || log.contains("panicked") {
+                eprintln!("the shared node {pid} has not come through the tests; it wrote:\n{log}");
+            }
+            // SAFETY: kill has no memory effects; the pid is that of a child that has not been waited for.
+            unsafe { libc::kill(*pid as i32, libc::SIGKILL) };
+        }
+        if let Some(path) = DIRECTORY.get() {
+            let _ = fs::remove_dir_all(path);
+        }
+    }
+    DIRECTORY.get_or_init(|| {
+        let path = std::env::temp_dir().join(format!("tidegate-wire-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        // SAFETY: `clean_up` is an extern "C" function that does not unwind and only touches initialised statics.
+        unsafe { libc::atexit(clean_up) };
+        path
+    })
+}
+
+/// Starts a child that dies when this process does, even if this process is killed.
+///
+/// The kernel sends the parent-death signal when the *thread* that forked ends, and a test's thread ends with the
+/// test: so one thread that lives as long as the process starts all children.
+pub fn spawn_with_our_life(mut command: Command) -> Child {
+    type Job = (Command, mpsc::Sender<std::io::Result<Child>>);
+    static SPAWNER: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (sender, jobs) = mpsc::channel::<Job>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in jobs {
+                let _ = answer.send(command.spawn());
+            }
+        });
+        sender
+    });
+    let parent = std::process::id();
+    // SAFETY: prctl, getppid and _exit are async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if libc::getppid() as u32 != parent {
+                libc::_exit(1);
+            }
+            Ok(())
+        });
+    }
+    let (answer, child) = mpsc::channel();
+    spawner
+        .send((command, answer))
+        .expect("the spawner never ends");
+    child
+        .recv()
+        .expect("the spawner answers")
+        .expect("the program of this build can be started")
+}

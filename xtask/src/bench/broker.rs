@@ -1,0 +1,151 @@
+//! Brokers to measure: started on a free port of the loopback, pinned to their core, ended when dropped.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::BROKER_CORE;
+use crate::Failure;
+use crate::process::succeeds;
+
+const START_LIMIT: Duration = Duration::from_secs(10);
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+
+pub(super) struct Running {
+    child: Child,
+    /// `host:port` of its MQTT listener.
+    pub(super) address: String,
+}
+
+impl Running {
+    /// A node with one shard and no data from before.
+    pub(super) fn tidegate(program: &Path, dir: &Path) -> Result<Self, Failure> {
+        let data_dir = fresh(dir, "data")?;
+        let mut command = pinned();
+        command
+            .arg(program)
+            .args(["serve", "--shards", "1", "--data-dir"])
+            .arg(&data_dir);
+        command.args(["--mqtt", "127.0.0.1:0", "--ws", "off", "--http", "off"]);
+        let log = dir.join("tidegate.log");
+        let mut running = Self::start(command, &log, String::new())?;
+        let node_file = data_dir.join("node.json");
+        running.wait_until(&log, |running| {
+            let Some(address) = fs::read_to_string(&node_file)
+                .ok()
+                .and_then(|t| mqtt_address(&t))
+            else {
+                return false;
+            };
+            running.address = address;
+            true
+        })?;
+        Ok(running)
+    }
+
+    /// mosquitto as Debian ships it, without its files and logs.
+    pub(super) fn mosquitto(dir: &Path) -> Result<Self, Failure> {
+        fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let config = dir.join("mosquitto.conf");
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = free.map_err(|error| format!("no free port: {error}"))?;
+        let text = format!(
+            "listener {} 127.0.0.1\nallow_anonymous true\npersistence false\nlog_type error\n",
+            address.port()
+        );
+        fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;
+        let mut command = pinned();
+        command.args(["mosquitto", "-c"]).arg(&config);
+        let log = dir.join("mosquitto.log");
+        let mut running = Self::start(command, &log, address.to_string())?;
+        running.wait_until(&log, |running| TcpStream::connect(&running.address).is_ok())?;
+        Ok(running)
+    }
+
+    fn start(mut command: Command, log: &Path, address: String) -> Result<Self, Failure> {
+        let told = |error: std::io::Error| format!("{}: {error}", log.display());
+        let output = fs::File::create(log).map_err(told)?;
+        let also = output.try_clone().map_err(told)?;
+        command.stdin(Stdio::null()).stdout(output).stderr(also);
+        let child = command
+            .spawn()
+            .map_err(|error| format!("{command:?}: {error}"))?;
+        Ok(Self { child, address })
+    }
+
+    fn wait_until(
+        &mut self,
+        log: &Path,
+        mut is_ready: impl FnMut(&mut Self) -> bool,
+    ) -> Result<(), Failure> {
+        let deadline = Instant::now() + START_LIMIT;
+        while !is_ready(self) {
+            let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
+            if ended || Instant::now() > deadline {
+                let said = fs::read_to_string(log).unwrap_or_default();
+                return Err(format!("the broker did not start:\n{said}"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// taskset replaces itself by the broker, so this is the broker's.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        succeeds(Command::new("kill").arg(self.child.id().to_string()));
+        let deadline = Instant::now() + STOP_LIMIT;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn pinned() -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", BROKER_CORE]);
+    command
+}
+
+fn fresh(dir: &Path, name: &str) -> Result<std::path::PathBuf, Failure> {
+    let path = dir.join(name);
+    let told = |error: std::io::Error| format!("{}: {error}", path.display());
+    if path.exists() {
+        fs::remove_dir_all(&path).map_err(told)?;
+    }
+    fs::create_dir_all(&path).map_err(told)?;
+    Ok(path)
+}
+
+/// The address of the listener `mqtt` in a node.json.
+fn mqtt_address(node_file: &str) -> Option<String> {
+    let text: String = node_file.split_whitespace().collect();
+    let listener = text
+        .split('{')
+        .find(|object| object.contains(r#""name":"mqtt""#))?;
+    let address = listener.split(r#""address":""#).nth(1)?.split('"').next()?;
+    Some(address.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_found_however_the_file_is_laid_out() {
+        let text = r#"{ "pid": 1, "listeners": [
+            {"name": "ws", "address": "127.0.0.1:2"},
+            {"address": "127.0.0.1:3", "name": "mqtt", "protocol": "mqtt"}]}"#;
+        assert_eq!(mqtt_address(text).as_deref(), Some("127.0.0.1:3"));
+        assert_eq!(mqtt_address("{}"), None);
+    }
+}

@@ -1,0 +1,129 @@
+//! `cargo xtask bench`: the figures of the README, measured on this machine. The broker is pinned to core 0 and the
+//! generator to core 1; where mosquitto is installed it is measured in turn with the broker, in the same run.
+
+mod broker;
+mod figures;
+
+use std::path::Path;
+use std::process::Command;
+
+use self::broker::Running;
+use self::figures::{FIGURES, Figure, Goal};
+use crate::process::{cargo, find_program, run as run_command, shown};
+use crate::{Failure, take_number};
+
+const DEFAULT_SECONDS: u64 = 10;
+const BROKER_CORE: &str = "0";
+const GENERATOR_CORE: &str = "1";
+
+pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
+    let mut names = arguments.to_vec();
+    let seconds = take_number(&mut names, "--seconds")?.unwrap_or(DEFAULT_SECONDS);
+    let chosen = choose(&names)?;
+    this_machine_can_do_it()?;
+    println!("==> building");
+    run_command(cargo().args(["build", "--release", "--package", "tidegate"]))?;
+    let dir = crate::target_dir().join("bench");
+    let mut rows = Vec::new();
+    for figure in chosen {
+        println!("==> {}: {}", figure.name, figure.what);
+        let cells = measure(figure, seconds, &dir)?;
+        rows.push(row(figure, &cells));
+        for (goal, value) in figure.goals.iter().zip(cells) {
+            println!("    {}", goal.verdict(value));
+        }
+    }
+    println!("\n| figure | measured | goal | command |\n|---|---|---|---|");
+    for row in rows {
+        println!("{row}");
+    }
+    Ok(())
+}
+
+fn choose(names: &[String]) -> Result<Vec<&'static Figure>, Failure> {
+    if names.is_empty() {
+        return Ok(FIGURES.iter().collect());
+    }
+    let find = |name: &String| {
+        FIGURES
+            .iter()
+            .find(|figure| figure.name == name)
+            .ok_or_else(|| {
+                let known: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
+                format!(
+                    "there is no figure `{name}`; there are: {}",
+                    known.join(", ")
+                )
+            })
+    };
+    names.iter().map(find).collect()
+}
+
+fn this_machine_can_do_it() -> Result<(), Failure> {
+    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 2) {
+        return Err("the broker and the generator need a core each; this machine has one".into());
+    }
+    match find_program("taskset") {
+        Some(_) => Ok(()),
+        None => Err("taskset is missing; run `sudo apt-get install util-linux`".into()),
+    }
+}
+
+/// Measures one figure against a fresh broker; a value for each of its goals, where there is one.
+fn measure(figure: &Figure, seconds: u64, dir: &Path) -> Result<Vec<Option<f64>>, Failure> {
+    let json = dir.join(format!("{}.json", figure.name));
+    let program = crate::target_dir().join("release/tidegate");
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", GENERATOR_CORE]).arg(&program);
+    command
+        .args(["bench", "mqtt"])
+        .args(figure.scenario.split(' '));
+    let mut brokers = Vec::new();
+    if figure.needs_broker {
+        let broker = Running::tidegate(&program, dir)?;
+        command.args([
+            "--broker",
+            &broker.address,
+            "--broker-pid",
+            &broker.pid().to_string(),
+        ]);
+        brokers.push(broker);
+    }
+    let compared = figure.against_mosquitto && find_program("mosquitto").is_some();
+    if compared {
+        let rival = Running::mosquitto(dir)?;
+        command.args(["--versus", &format!("{},{}", rival.address, rival.pid())]);
+        brokers.push(rival);
+    } else if figure.against_mosquitto {
+        println!(
+            "    SKIPPED the comparison: mosquitto is not installed (apt-get install mosquitto)"
+        );
+    }
+    if figure.is_timed {
+        command.args(["--duration", &format!("{seconds}s")]);
+    }
+    command.arg("--json").arg(&json);
+    println!("    {}", shown(&command));
+    run_command(&mut command)?;
+    let text =
+        std::fs::read_to_string(&json).map_err(|error| format!("{}: {error}", json.display()))?;
+    Ok(figure.goals.iter().map(|goal| goal.read(&text)).collect())
+}
+
+/// A line of the README's table.
+fn row(figure: &Figure, values: &[Option<f64>]) -> String {
+    let measured: Vec<String> = figure
+        .goals
+        .iter()
+        .zip(values)
+        .map(|(goal, value)| value.map_or("not measured".into(), |value| goal.show(value)))
+        .collect();
+    let wanted: Vec<String> = figure.goals.iter().map(Goal::wanted).collect();
+    format!(
+        "| {} | {} | {} | `cargo xtask bench {}` |",
+        figure.what,
+        measured.join(", "),
+        wanted.join(", "),
+        figure.name
+    )
+}

@@ -1,0 +1,36 @@
+//! `cargo xtask check`: what can be said about the sources without running them.
+
+use crate::process::{cargo, run_step};
+use crate::report::Report;
+use crate::{Failure, docs, no_more};
+
+pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
+    no_more(arguments)?;
+    let mut report = Report::default();
+    steps(&mut report);
+    report.finish()
+}
+
+/// Formatting, lints and documentation; part of `cargo xtask test`.
+pub(crate) fn steps(report: &mut Report) {
+    report.step("cargo fmt", || {
+        run_step(cargo().args(["fmt", "--all", "--check"]))
+    });
+    report.step("cargo clippy", || {
+        let mut command = cargo();
+        command.args(["clippy", "--quiet", "--workspace", "--all-targets"]);
+        run_step(command.args(["--", "-D", "warnings"]))
+    });
+    report.step("cargo doc", || {
+        let mut command = cargo();
+        command.args([
+            "doc",
+            "--quiet",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+        ]);
+        run_step(command.env("RUSTDOCFLAGS", "-D warnings"))
+    });
+    report.step("docs/configuration.md is up to date", docs::check);
+}

@@ -1,0 +1,204 @@
+//! Running other programs: whole, quietly, or line by line with a watchdog.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use crate::Failure;
+use crate::report::Outcome;
+
+/// A cargo command in the workspace's root, with the toolchain xtask itself was built with.
+pub(crate) fn cargo() -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.current_dir(crate::root());
+    command
+}
+
+/// How a command line reads when typed.
+pub(crate) fn shown(command: &Command) -> String {
+    let program = command.get_program().to_string_lossy();
+    let mut line = program.rsplit('/').next().unwrap_or_default().to_owned();
+    for argument in command.get_args() {
+        line.push(' ');
+        line.push_str(&argument.to_string_lossy());
+    }
+    line
+}
+
+/// Runs a command whose output the user sees.
+pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{}` ended with {status}", shown(command))),
+        Err(error) => Err(format!("`{}` cannot be started: {error}", shown(command))),
+    }
+}
+
+/// [`run`] as a step of a report.
+pub(crate) fn run_step(command: &mut Command) -> Outcome {
+    match run(command) {
+        Ok(()) => Outcome::Passed,
+        Err(why) => Outcome::Failed(why),
+    }
+}
+
+/// Runs a command and returns what it wrote to standard output; its complaints are in the error.
+pub(crate) fn capture(command: &mut Command) -> Result<String, Failure> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("`{}` cannot be started: {error}", shown(command)))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(text);
+    }
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(format!(
+        "`{}` ended with {}\n{text}{complaint}",
+        shown(command),
+        output.status
+    ))
+}
+
+/// Whether a command can be started and ends well. Its output is dropped.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    capture(command).is_ok()
+}
+
+/// Runs a command and hands its output (both streams, in the order written) to `on_line`. If it writes nothing
+/// for `silence`, it and everything it started are killed.
+pub(crate) fn run_lines(
+    command: &mut Command,
+    silence: Duration,
+    mut on_line: impl FnMut(&str),
+) -> Result<ExitStatus, Failure> {
+    let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
+    let (reader, writer) = std::io::pipe().map_err(|error| failed("cannot make a pipe", error))?;
+    let second = writer
+        .try_clone()
+        .map_err(|error| failed("cannot copy a pipe", error))?;
+    let line_of_command = shown(command);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(writer)
+        .stderr(second)
+        .spawn()
+        .map_err(|error| format!("`{line_of_command}` cannot be started: {error}"))?;
+    // The command holds the writing ends as well; without this the reader would never see the end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        let mut reader = BufReader::new(reader);
+        let mut line = Vec::new();
+        while let Ok(1..) = reader.read_until(b'\n', &mut line) {
+            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+            line.clear();
+            if sender.send(text).is_err() {
+                break;
+            }
+        }
+    });
+    // A program left behind by a test may hold the pipe open after the command itself has ended, so the end of
+    // the command counts, not the end of the pipe.
+    let mut quiet = Duration::ZERO;
+    const TICK: Duration = Duration::from_millis(500);
+    loop {
+        match lines.recv_timeout(TICK) {
+            Ok(line) => {
+                quiet = Duration::ZERO;
+                on_line(&line);
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                if let Ok(Some(status)) = child.try_wait() {
+                    return Ok(status);
+                }
+                quiet += TICK;
+                if quiet >= silence {
+                    kill_tree(child.id());
+                    let _ = child.wait();
+                    return Err(format!(
+                        "`{line_of_command}` wrote nothing for {} s and was killed",
+                        silence.as_secs()
+                    ));
+                }
+            }
+        }
+    }
+    child.wait().map_err(|error| failed("cannot wait", error))
+}
+
+/// Kills a process and all its descendants, the deepest last started first.
+fn kill_tree(pid: u32) {
+    let mut doomed = vec![pid];
+    let mut next = 0;
+    while next < doomed.len() {
+        let children = format!("/proc/{0}/task/{0}/children", doomed[next]);
+        if let Ok(text) = std::fs::read_to_string(children) {
+            doomed.extend(
+                text.split_whitespace()
+                    .filter_map(|pid| pid.parse::<u32>().ok()),
+            );
+        }
+        next += 1;
+    }
+    for pid in doomed.iter().rev() {
+        succeeds(Command::new("kill").args(["-KILL", &pid.to_string()]));
+    }
+}
+
+/// Whether this process may install packages.
+pub(crate) fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
+}
+
+/// The full path of a program on `PATH`.
+pub(crate) fn find_program(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_both_streams_arrive_in_order() {
+        let mut seen = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; echo two >&2; printf three; exit 3"]);
+        let status = run_lines(&mut command, Duration::from_secs(60), |line| {
+            seen.push(line.to_owned())
+        });
+        assert_eq!(status.map(|status| status.code()), Ok(Some(3)));
+        assert_eq!(seen, ["one", "two", "three"]);
+    }
+
+    #[test]
+    fn a_silent_command_is_killed_with_its_children() {
+        let mut seen = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & echo $!; wait"]);
+        let outcome = run_lines(&mut command, Duration::from_secs(1), |line| {
+            seen.push(line.to_owned())
+        });
+        assert!(outcome.is_err_and(|why| why.contains("wrote nothing for 1 s")));
+        let pid = seen.first().expect("the shell tells the pid of its child");
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            // Gone, or killed and not yet reaped.
+            let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            if state.is_empty() || state.contains(") Z ") {
+                return;
+            }
+            assert!(std::time::Instant::now() < deadline, "still there: {state}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Steps with progress lines and timings, and the sum of what passed, failed and was skipped.
+
+use std::time::{Duration, Instant};
+
+/// What all steps so far amount to. One test counts one; a step without tests of its own (clippy) counts one.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+    /// A line for each failure, for the summary.
+    pub(crate) failures: Vec<String>,
+    /// A line for each thing skipped, with its reason.
+    pub(crate) skips: Vec<String>,
+    timings: Vec<(String, Duration)>,
+}
+
+/// How a step without tests of its own ended.
+pub(crate) enum Outcome {
+    Passed,
+    Failed(String),
+    Skipped(String),
+}
+
+impl Report {
+    /// Runs a step that counts its own tests into the report.
+    pub(crate) fn section(&mut self, title: &str, run: impl FnOnce(&mut Report)) {
+        println!("==> {title}");
+        let failed_before = self.failed;
+        let start = Instant::now();
+        run(self);
+        let took = start.elapsed();
+        let verdict = if self.failed > failed_before {
+            "FAILED"
+        } else {
+            "ok"
+        };
+        println!("<== {title}: {verdict} after {:.1} s", took.as_secs_f64());
+        self.timings.push((title.to_owned(), took));
+    }
+
+    /// Runs a step that counts as one.
+    pub(crate) fn step(&mut self, title: &str, run: impl FnOnce() -> Outcome) {
+        self.section(title, |report| match run() {
+            Outcome::Passed => report.passed += 1,
+            Outcome::Failed(why) => report.fail(format!("{title}: {why}")),
+            Outcome::Skipped(why) => report.skip(format!("{title}: {why}")),
+        });
+    }
+
+    pub(crate) fn fail(&mut self, what: String) {
+        println!("    FAILED {what}");
+        self.failed += 1;
+        self.failures.push(what);
+    }
+
+    pub(crate) fn skip(&mut self, what: String) {
+        println!("    SKIPPED {what}");
+        self.skipped += 1;
+        self.skips.push(what);
+    }
+
+    /// Prints timings, skips, failures and, last and alone on its line, the sum.
+    pub(crate) fn finish(self) -> Result<(), crate::Failure> {
+        println!();
+        let total: Duration = self.timings.iter().map(|(_, took)| *took).sum();
+        for (title, took) in &self.timings {
+            println!("{:>8.1} s  {title}", took.as_secs_f64());
+        }
+        println!("{:>8.1} s  in all", total.as_secs_f64());
+        for skip in &self.skips {
+            println!("skipped: {skip}");
+        }
+        for failure in &self.failures {
+            println!("failed: {failure}");
+        }
+        println!();
+        println!("{}", self.closing_line());
+        if self.failed == 0 {
+            Ok(())
+        } else {
+            Err(String::new())
+        }
+    }
+
+    fn closing_line(&self) -> String {
+        let mut line = format!("{} passed, {} failed", self.passed, self.failed);
+        if self.skipped > 0 {
+            line.push_str(&format!(", {} skipped", self.skipped));
+        }
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closing_line_names_skips_only_if_there_are_any() {
+        let mut report = Report {
+            passed: 3,
+            ..Report::default()
+        };
+        assert_eq!(report.closing_line(), "3 passed, 0 failed");
+        report.skip("promtool: not installed".into());
+        report.fail("x".into());
+        assert_eq!(report.closing_line(), "3 passed, 1 failed, 1 skipped");
+    }
+
+    #[test]
+    fn a_failed_step_fails_the_run() {
+        let mut report = Report::default();
+        report.step("good", || Outcome::Passed);
+        report.step("bad", || Outcome::Failed("broke".into()));
+        assert_eq!((report.passed, report.failed), (1, 1));
+        assert_eq!(report.failures, ["bad: broke"]);
+        assert!(report.finish().is_err());
+    }
+}

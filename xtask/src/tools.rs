@@ -1,0 +1,206 @@
+//! What the tests need beside Rust: MQTT clients in other languages and promtool. Installed once: Debian
+//! packages by apt-get when we are root, the rest under `target/tools`, where nothing else is disturbed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Failure;
+use crate::process::{capture, find_program, is_root, succeeds};
+use crate::report::{Outcome, Report};
+
+/// Exact versions, so that a run today and a run next year test the same thing.
+const PAHO: &str = "paho-mqtt==2.2.0";
+const MQTT_JS: &str = "mqtt@5.16.0";
+
+/// Variables for the test programs; they skip what is not there.
+pub(crate) type Environment = Vec<(&'static str, PathBuf)>;
+
+/// Installs what is missing and says where everything is.
+pub(crate) fn provide(report: &mut Report) -> Environment {
+    let tools = crate::target_dir().join("tools");
+    let mut environment = Environment::new();
+    let mut apt = Apt::default();
+
+    report.step("mosquitto_pub and mosquitto_sub", || {
+        outcome(apt.provide("mosquitto_pub", "mosquitto-clients"))
+    });
+    report.step(&format!("Python package {PAHO}"), || {
+        let installed = python(&tools.join("python"), &mut apt);
+        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_PYTHONPATH", dir))))
+    });
+    report.step(&format!("npm package {MQTT_JS}"), || {
+        let installed = node(&tools.join("node"), &mut apt);
+        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_NODE_MODULES", dir))))
+    });
+    report.step("promtool", || {
+        let installed = promtool(&tools.join("prometheus"), &mut apt);
+        outcome(installed.map(|program| environment.push(("TIDEGATE_TEST_PROMTOOL", program))))
+    });
+    environment
+}
+
+/// Nothing that is missing fails the run by itself: the tests that need it are skipped, and counted so.
+fn outcome(result: Result<(), Failure>) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Passed,
+        Err(why) => Outcome::Skipped(why),
+    }
+}
+
+/// apt-get, its package lists fetched at most once.
+#[derive(Default)]
+struct Apt {
+    updated: bool,
+}
+
+impl Apt {
+    /// Makes sure that `program` is on `PATH`, from the Debian package `package` if need be.
+    fn provide(&mut self, program: &str, package: &str) -> Result<(), Failure> {
+        if find_program(program).is_some() {
+            return Ok(());
+        }
+        self.install(package)?;
+        match find_program(program) {
+            Some(_) => Ok(()),
+            None => Err(format!(
+                "the package {package} is installed but has no `{program}`"
+            )),
+        }
+    }
+
+    fn install(&mut self, package: &str) -> Result<(), Failure> {
+        if find_program("apt-get").is_none() {
+            return Err(format!(
+                "there is no apt-get here; install what Debian calls {package}"
+            ));
+        }
+        if !is_root() {
+            return Err(format!("not root; run `sudo apt-get install {package}`"));
+        }
+        self.update()?;
+        println!("    apt-get install {package}");
+        let mut command = Command::new("apt-get");
+        command.args([
+            "install",
+            "--yes",
+            "--quiet",
+            "--no-install-recommends",
+            package,
+        ]);
+        capture(command.env("DEBIAN_FRONTEND", "noninteractive")).map(drop)
+    }
+
+    fn update(&mut self) -> Result<(), Failure> {
+        if !self.updated && is_root() {
+            println!("    apt-get update");
+            capture(Command::new("apt-get").args(["update", "--quiet"]))?;
+            self.updated = true;
+        }
+        Ok(())
+    }
+}
+
+/// paho-mqtt in a folder of its own, by whichever pip there is.
+fn python(dir: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
+    installed_once(dir, PAHO, |dir| {
+        apt.provide("python3", "python3")?;
+        let pip = |dir: &Path| {
+            let mut command = Command::new("python3");
+            command.args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+            ]);
+            command
+                .args(["--root-user-action=ignore", "--no-deps", "--target"])
+                .arg(dir)
+                .arg(PAHO);
+            command
+        };
+        if !succeeds(Command::new("python3").args(["-m", "pip", "--version"])) {
+            apt.install("python3-pip")?;
+        }
+        capture(&mut pip(dir)).map(drop)
+    })?;
+    Ok(dir.to_path_buf())
+}
+
+/// mqtt.js with what it depends on.
+fn node(dir: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
+    installed_once(dir, MQTT_JS, |dir| {
+        apt.provide("node", "nodejs")?;
+        apt.provide("npm", "npm")?;
+        let mut command = Command::new("npm");
+        command.args([
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--ignore-scripts",
+            "--omit=dev",
+        ]);
+        command
+            .args(["--loglevel=error", "--prefix"])
+            .arg(dir)
+            .arg(MQTT_JS);
+        capture(&mut command).map(drop)
+    })?;
+    Ok(dir.join("node_modules"))
+}
+
+/// promtool out of Debian's package `prometheus`. The package is unpacked rather than installed: installing it
+/// would start a monitoring server on this machine.
+fn promtool(dir: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
+    if let Some(program) = find_program("promtool") {
+        return Ok(program);
+    }
+    let program = dir.join("usr/bin/promtool");
+    installed_once(dir, "prometheus", |dir| {
+        if find_program("apt-get").is_none() {
+            return Err("there is no apt-get here; put promtool (of Prometheus) on PATH".into());
+        }
+        apt.update()?;
+        let advice =
+            |why: Failure| format!("run `sudo apt-get update`, or put promtool on PATH\n{why}");
+        capture(
+            Command::new("apt-get")
+                .args(["download", "--quiet", "prometheus"])
+                .current_dir(dir),
+        )
+        .map_err(advice)?;
+        let entries = fs::read_dir(dir).map_err(|error| error.to_string())?;
+        let package = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
+            .ok_or("apt-get download left no .deb file")?;
+        capture(
+            Command::new("dpkg-deb")
+                .arg("--extract")
+                .arg(&package)
+                .arg(dir),
+        )?;
+        fs::remove_file(package).map_err(|error| error.to_string())
+    })?;
+    Ok(program)
+}
+
+/// Runs `install` into an empty `dir` unless it did so before for the same `what`.
+fn installed_once(
+    dir: &Path,
+    what: &str,
+    install: impl FnOnce(&Path) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let stamp = dir.join(".installed");
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == what) {
+        return Ok(());
+    }
+    let told = |error: std::io::Error| format!("{}: {error}", dir.display());
+    if dir.exists() {
+        fs::remove_dir_all(dir).map_err(told)?;
+    }
+    fs::create_dir_all(dir).map_err(told)?;
+    install(dir)?;
+    fs::write(&stamp, what).map_err(told)
+}
