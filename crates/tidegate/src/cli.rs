@@ -75,7 +75,7 @@ enum Command {
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Turn a password into the credential of a [[user]]
+    /// Turn a password into the credential of a user in the configuration
     Password(PasswordArgs),
     /// Tell the version and how it was built
     Version,

@@ -167,8 +167,7 @@ fn what_the_broker_refuses_is_told_with_its_reason() {
     assert!(retain.contains("retain not supported (0x9a)"), "{retain}");
     let shared = shy.subscribe(&["-t", "$share/g/t"]).failed(4);
     assert!(
-        shared.contains("refused the subscription to \"$share/g/t\": ")
-            && shared.contains("(0x9e)"),
+        shared.contains("the broker refused") && shared.contains("(0x9e)"),
         "{shared}"
     );
 }
