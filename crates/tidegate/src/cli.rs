@@ -72,6 +72,8 @@ enum Command {
     Pub(PubArgs),
     /// Subscribe to topics of a broker and write what comes
     Sub(SubArgs),
+    /// Put a broker under load and report how it bears it
+    Bench(bench::BenchArgs),
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -181,6 +183,7 @@ impl Cli {
             }
             Command::Pub(arguments) => arguments.run()?,
             Command::Sub(arguments) => arguments.run()?,
+            Command::Bench(arguments) => return bench::run(arguments),
             Command::Config(ConfigCommand::Check { file, sets }) => check(file, sets)?,
             Command::Config(ConfigCommand::Reference { format }) => print(&match format {
                 ReferenceFormat::Markdown => config::markdown(),

@@ -59,7 +59,7 @@ fn version_completions_and_help() {
         let script = run(&["completions", shell]).succeeded();
         assert!(script.contains("session-expiry"), "{shell}");
     }
-    for command in ["serve", "pub", "sub", "config", "password"] {
+    for command in ["serve", "pub", "sub", "config", "password", "bench"] {
         assert!(
             run(&[command, "--help"]).succeeded().contains("Usage:"),
             "{command}"

@@ -90,6 +90,18 @@ fn a_taken_port_names_listener_address_setting_and_what_to_do() {
 }
 
 #[test]
+fn a_repeated_sigterm_does_not_cut_a_graceful_stop_short() {
+    let node = Node::start(&[]);
+    let subscriber = node.subscriber(&["-t", "x", "--no-reconnect"]);
+    for _ in 0..3 {
+        node.process.signal(Signal::TERM);
+    }
+    assert_eq!(node.process.end().code, Some(0));
+    let told = subscriber.end().failed(4);
+    assert!(told.contains("server shutting down (0x8b)"), "{told}");
+}
+
+#[test]
 fn log_levels_change_at_run_time() {
     let mut node = Node::start(&["--log-level", "warn"]);
     let put = |level: &str| {
