@@ -1,1 +1,101 @@
-//! placeholder
+//! Load generators and their reports: `tidegate bench`.
+//!
+//! Everything goes over the network interfaces a broker offers to anybody, so any broker can be measured.
+
+mod access;
+mod args;
+mod assertion;
+mod endpoint;
+mod failure;
+mod forwarder;
+mod host;
+mod link;
+mod measure;
+mod observer;
+mod outcome;
+mod packets;
+mod report;
+mod rounds;
+mod scan;
+mod scenario;
+mod sequence;
+mod shape;
+mod stamp;
+mod timer;
+mod units;
+mod window;
+mod worker;
+
+use std::process::ExitCode;
+
+/// Arguments of `tidegate bench`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    protocol: Protocol,
+}
+
+/// What to put under load.
+#[derive(clap::Subcommand, Clone, Debug)]
+enum Protocol {
+    /// Put an MQTT broker under load; any broker will do
+    Mqtt {
+        #[command(subcommand)]
+        scenario: scenario::Scenario,
+    },
+}
+
+/// Runs a benchmark and prints its result.
+///
+/// The exit code is 1 if an `--assert` does not hold or a connection failed; an error means that there is no result.
+pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    match args.protocol {
+        Protocol::Mqtt { scenario } => scenario.run(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(clap::Parser)]
+    struct Program {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn error(line: &str) -> String {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        match Program::try_parse_from(words) {
+            Ok(program) => match run(program.bench) {
+                Ok(_) => panic!("`{line}` was taken"),
+                Err(error) => format!("{error:#}"),
+            },
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn options_are_consistent() {
+        use clap::CommandFactory;
+        Program::command().debug_assert();
+    }
+
+    #[test]
+    fn says_what_is_wrong_with_options() {
+        assert!(error("mqtt p2p --duration 5").contains("no unit"));
+        assert!(error("mqtt p2p --window 0").contains("1..=65535"));
+        assert!(error("mqtt p2p --window 5 --rate 5").contains("cannot be used with"));
+        assert!(error("mqtt p2p --qos 3").contains("0..=2"));
+        assert!(error("mqtt p2p --payload 10").contains("24 bytes"));
+        assert!(error("mqtt p2p --assert p98<5ms").contains("did you mean"));
+        assert!(error("mqtt p2p --broker mqtts://127.0.0.1").contains("--cafile"));
+        assert!(error("mqtt p2p --wildcards 20%").contains("--filters"));
+        assert!(error("mqtt p2p --filters 5 --pairs 10").contains("--filters 5"));
+        assert!(error("mqtt p2p --pairs 1 --threads 2").contains("--threads 2"));
+        assert!(error("mqtt p2p --broker-pid 4000000000").contains("4000000000"));
+        assert!(error("mqtt filters --versus 127.0.0.1:1").contains("--versus"));
+        assert!(error("mqtt connect --connections 0").contains("1 to 1,000,000"));
+    }
+}

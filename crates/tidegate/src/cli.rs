@@ -53,6 +53,7 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Exit {
     version,
     after_help = EXIT_CODES,
     args_conflicts_with_subcommands = true,
+    args_override_self = true,
     disable_help_subcommand = true
 )]
 pub(crate) struct Cli {
@@ -65,15 +66,18 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a node
+    #[command(args_override_self = true)]
     Serve(ServeArgs),
     /// Publish messages to a broker
     Pub(PubArgs),
     /// Subscribe to topics of a broker and write what comes
     Sub(SubArgs),
+    /// Put a broker under load and report how it bears it
+    Bench(bench::BenchArgs),
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Turn a password into the credential of a [[user]]
+    /// Turn a password into the credential of a user in the configuration
     Password(PasswordArgs),
     /// Tell the version and how it was built
     Version,
@@ -179,6 +183,7 @@ impl Cli {
             }
             Command::Pub(arguments) => arguments.run()?,
             Command::Sub(arguments) => arguments.run()?,
+            Command::Bench(arguments) => return bench::run(arguments),
             Command::Config(ConfigCommand::Check { file, sets }) => check(file, sets)?,
             Command::Config(ConfigCommand::Reference { format }) => print(&match format {
                 ReferenceFormat::Markdown => config::markdown(),

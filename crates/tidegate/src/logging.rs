@@ -1,5 +1,6 @@
 //! What the program writes to standard error: lines or JSON, at levels that can be changed while it runs.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::sync::{Mutex, PoisonError};
 
 use tracing_subscriber::filter::Targets;
@@ -57,11 +58,28 @@ pub(crate) fn start(levels: &str, format: LogFormat) -> Result<LogLevels, String
         .with(layer)
         .try_init()
         .map_err(|error| error.to_string())?;
+    log_panics();
     let apply = move |targets| handle.reload(targets).map_err(|error| error.to_string());
     Ok(LogLevels {
         current: Mutex::new(levels.to_owned()),
         apply: Box::new(apply),
     })
+}
+
+/// Has panics logged like everything else, so that who reads the log reads of them.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let backtrace = Backtrace::capture();
+        tracing::error!(
+            thread = thread.name().unwrap_or_default(),
+            location = panic.location().map(tracing::field::display),
+            backtrace = (backtrace.status() == BacktraceStatus::Captured)
+                .then(|| tracing::field::display(&backtrace)),
+            "panic: {}",
+            panic.payload_as_str().unwrap_or("of an unknown kind"),
+        );
+    }));
 }
 
 /// Reads `info` or `info,broker=debug`. A bare word has to be a level: `Targets` alone would take a

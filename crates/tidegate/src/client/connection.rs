@@ -191,7 +191,12 @@ impl<'a> Connection<'a> {
         };
         tokio::select! {
             turn = self.transport.turn(outgoing, incoming) => match turn {
-                Ok(Turn::Read | Turn::Written) => Ok(()),
+                Ok(Turn::Read) => {
+                    // Whatever arrives is a sign of life; the PINGRESP may stand behind much of it.
+                    self.pinged = self.pinged.map(|_| Instant::now());
+                    Ok(())
+                }
+                Ok(Turn::Written) => Ok(()),
                 Ok(Turn::Closed) => Err(ClientError::Lost("the broker closed it".into())),
                 Err(error) => Err(ClientError::Lost(error.to_string())),
             },

@@ -24,7 +24,7 @@ pub(crate) struct ConnectArgs {
     /// Port of the broker [default: 1883, with TLS 8883, with WebSocket 8083, with both 8084]
     #[arg(short = 'p', long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// All in one: mqtt://, mqtts://, ws:// or wss:// [USER[:PASSWORD]@]HOST[:PORT][/PATH], or unix://PATH
+    /// All of that in one, such as mqtts://ann@broker.example:8883, ws://localhost:8083/mqtt, unix:///run/mqtt.sock
     #[arg(short = 'L', long, value_name = "URL", conflicts_with_all = ["host", "port", "unix"])]
     url: Option<String>,
     /// Connect to a Unix socket

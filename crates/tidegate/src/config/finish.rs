@@ -55,139 +55,154 @@ fn finish_listener(
     max_packet_size: u32,
     draft: &mut Draft,
 ) -> Option<ListenerConfig> {
-    let name = listener.rest.name.clone();
-    let key = |setting: &str| format!("listener.{name}.{setting}");
-    let protocol = listener.protocol;
-    let mut config = listener.rest;
-
-    let bind = match listener.bind {
+    let bind = match &listener.bind {
         Some(Bind::Off) => return None,
-        Some(Bind::At(address)) => address,
+        Some(Bind::At(address)) => address.clone(),
         None => {
-            let others = draft.origins.keys().filter_map(|key| {
-                let other = key.strip_prefix("listener.")?.split_once('.')?.0;
-                (other != name).then_some(other)
-            });
-            let known = others.chain(["mqtt", "ws"]);
-            let guess = nearest(&name, known)
-                .filter(|guess| *guess != name)
-                .map_or_else(String::new, |guess| {
-                    format!("; did you mean the listener `{guess}`?")
-                });
-            let origin = draft.origin(&format!("listener.{name}"));
-            let message =
-                format!("missing; a listener needs an address such as \"0.0.0.0:1883\"{guess}");
-            draft.missing(origin, key("bind"), message);
+            miss_bind(&listener.rest.name, draft);
             return None;
         }
     };
-    let is_unix = matches!(bind, BindAddress::Unix(_));
-    if is_unix != (protocol == Protocol::Unix) {
-        let origin = draft.origin(&key("bind"));
-        let message = match is_unix {
-            true => format!(
-                "a path, but the protocol is \"{}\"; set protocol = \"unix\"",
-                protocol.name()
-            ),
-            false => "protocol \"unix\" expects the absolute path of a socket".to_owned(),
-        };
-        draft.problem(origin, key("bind"), message);
-    }
-    if let BindAddress::Unix(path) = &bind
-        && path.as_os_str().len() > MAX_SOCKET_PATH_BYTES
-    {
-        let origin = draft.origin(&key("bind"));
-        let message = "the path of a Unix socket may have at most 107 bytes; choose a shorter one";
-        draft.problem(origin, key("bind"), message);
-    }
+    check_bind(&listener, &bind, draft);
+    let tls = finish_tls(&listener, draft);
+    let websocket_path = finish_websocket(&listener, draft);
+    check_bounds(&listener.rest, max_packet_size, draft);
+    Some(ListenerConfig {
+        bind,
+        tls,
+        websocket_path,
+        ..listener.rest
+    })
+}
 
-    let tls = &listener.tls;
-    if protocol.has_tls() {
-        for (setting, value) in [
-            ("tls.certificate", &tls.certificate),
-            ("tls.private_key", &tls.private_key),
-        ] {
-            if value.is_none() {
-                let origin = draft.origin(&format!("listener.{name}"));
-                let message = format!(
-                    "missing; protocol \"{}\" needs a PEM file here (or --set {}=FILE)",
-                    protocol.name(),
-                    key(setting)
-                );
-                draft.missing(origin, key(setting), message);
+fn key_of(listener: &ListenerConfig, setting: &str) -> String {
+    format!("listener.{}.{setting}", listener.name)
+}
+
+/// Tells that a listener has no address; its name may be a slip for that of another.
+fn miss_bind(name: &str, draft: &mut Draft) {
+    let others = draft.origins.keys().filter_map(|key| {
+        let other = key.strip_prefix("listener.")?.split_once('.')?.0;
+        (other != name).then_some(other)
+    });
+    let known = others.chain(["mqtt", "ws"]);
+    let guess = nearest(name, known)
+        .filter(|guess| *guess != name)
+        .map_or_else(String::new, |guess| {
+            format!("; did you mean the listener `{guess}`?")
+        });
+    let origin = draft.origin(&format!("listener.{name}"));
+    let message = format!("missing; a listener needs an address such as \"0.0.0.0:1883\"{guess}");
+    draft.missing(origin, format!("listener.{name}.bind"), message);
+}
+
+fn check_bind(listener: &Listener, bind: &BindAddress, draft: &mut Draft) {
+    let key = key_of(&listener.rest, "bind");
+    let message = match (bind, listener.protocol) {
+        (BindAddress::Unix(path), Protocol::Unix) => {
+            if path.as_os_str().len() <= MAX_SOCKET_PATH_BYTES {
+                return;
             }
+            "the path of a Unix socket may have at most 107 bytes; choose a shorter one".to_owned()
         }
-        for (setting, set) in [
-            (
-                "tls.require_client_certificate",
-                tls.require_client_certificate,
-            ),
-            ("tls.common_name_as_username", tls.common_name_as_username),
-        ] {
-            if set && tls.client_ca.is_none() {
-                let origin = draft.origin(&key(setting));
-                let message = "needs tls.client_ca, the authorities that sign client certificates";
-                draft.problem(origin, key(setting), message);
-            }
+        (BindAddress::Tcp(_), Protocol::Unix) => {
+            "protocol \"unix\" expects the absolute path of a socket".to_owned()
         }
-        if let (Some(certificate), Some(private_key)) = (&tls.certificate, &tls.private_key) {
-            let files = TlsConfig {
-                certificate: certificate.clone(),
-                private_key: private_key.clone(),
-                client_ca: tls.client_ca.clone(),
-                require_client_certificate: tls.require_client_certificate,
-                common_name_as_username: tls.common_name_as_username,
-            };
-            for (setting, message) in tls_files::check(&files) {
-                draft.problem(draft.origin(&key(setting)), key(setting), message);
-            }
-            config.tls = Some(files);
-        }
-    } else {
-        refuse_keys_of_others(&name, "tls.", draft, || {
+        (BindAddress::Unix(_), other) => format!(
+            "a path, but the protocol is \"{}\"; set protocol = \"unix\"",
+            other.name()
+        ),
+        (BindAddress::Tcp(_), _) => return,
+    };
+    draft.problem(draft.origin(&key), key, message);
+}
+
+fn finish_tls(listener: &Listener, draft: &mut Draft) -> Option<TlsConfig> {
+    let Listener { protocol, tls, .. } = listener;
+    let name = &listener.rest.name;
+    if !protocol.has_tls() {
+        refuse_keys_of_others(name, "tls.", draft, || {
             format!(
                 "not for protocol \"{}\", which has no TLS; use \"mqtts\" or \"wss\"",
                 protocol.name()
             )
         });
+        return None;
     }
-
-    if protocol.has_websocket() {
-        let path = listener.websocket_path.unwrap_or_else(|| "/mqtt".into());
-        let fits = path.starts_with('/')
-            && path
-                .bytes()
-                .all(|b| b.is_ascii_graphic() && !b"?#\"".contains(&b));
-        if !fits {
-            let origin = draft.origin(&key("websocket_path"));
-            let message = format!("expected a path such as \"/mqtt\", found {path:?}");
-            draft.problem(origin, key("websocket_path"), message);
+    for (setting, value) in [
+        ("tls.certificate", &tls.certificate),
+        ("tls.private_key", &tls.private_key),
+    ] {
+        if value.is_none() {
+            let origin = draft.origin(&format!("listener.{name}"));
+            let key = key_of(&listener.rest, setting);
+            let message = format!(
+                "missing; protocol \"{}\" needs a PEM file here (or --set {key}=FILE)",
+                protocol.name()
+            );
+            draft.missing(origin, key, message);
         }
-        config.websocket_path = Some(path);
-    } else {
-        refuse_keys_of_others(&name, "websocket_path", draft, || {
+    }
+    for (setting, is_set) in [
+        (
+            "tls.require_client_certificate",
+            tls.require_client_certificate,
+        ),
+        ("tls.common_name_as_username", tls.common_name_as_username),
+    ] {
+        if is_set && tls.client_ca.is_none() {
+            let key = key_of(&listener.rest, setting);
+            let message = "needs tls.client_ca, the authorities that sign client certificates";
+            draft.problem(draft.origin(&key), key, message);
+        }
+    }
+    let files = TlsConfig {
+        certificate: tls.certificate.clone()?,
+        private_key: tls.private_key.clone()?,
+        client_ca: tls.client_ca.clone(),
+        require_client_certificate: tls.require_client_certificate,
+        common_name_as_username: tls.common_name_as_username,
+    };
+    for (setting, message) in tls_files::check(&files) {
+        let key = key_of(&listener.rest, setting);
+        draft.problem(draft.origin(&key), key, message);
+    }
+    Some(files)
+}
+
+fn finish_websocket(listener: &Listener, draft: &mut Draft) -> Option<String> {
+    if !listener.protocol.has_websocket() {
+        refuse_keys_of_others(&listener.rest.name, "websocket_path", draft, || {
             format!(
                 "not for protocol \"{}\"; use \"ws\" or \"wss\"",
-                protocol.name()
+                listener.protocol.name()
             )
         });
+        return None;
     }
+    let path = listener.websocket_path.clone();
+    let path = path.unwrap_or_else(|| "/mqtt".to_owned());
+    let is_path_byte = |b: u8| b.is_ascii_graphic() && !b"?#\"".contains(&b);
+    if !path.starts_with('/') || !path.bytes().all(is_path_byte) {
+        let key = key_of(&listener.rest, "websocket_path");
+        let message = format!("expected a path such as \"/mqtt\", found {path:?}");
+        draft.problem(draft.origin(&key), key, message);
+    }
+    Some(path)
+}
 
-    if config.max_packet_size > max_packet_size {
-        let origin = draft.origin(&key("max_packet_size"));
+fn check_bounds(listener: &ListenerConfig, max_packet_size: u32, draft: &mut Draft) {
+    if listener.max_packet_size > max_packet_size {
+        let key = key_of(listener, "max_packet_size");
         let message = format!("more than limits.max_packet_size, which is {max_packet_size}");
-        draft.problem(origin, key("max_packet_size"), message);
+        draft.problem(draft.origin(&key), key, message);
     }
-    if config.max_keep_alive_s != 0 && config.min_keep_alive_s > config.max_keep_alive_s {
-        let origin = draft.origin(&key("min_keep_alive_s"));
-        let message = format!(
-            "more than max_keep_alive_s, which is {}",
-            config.max_keep_alive_s
-        );
-        draft.problem(origin, key("min_keep_alive_s"), message);
+    let (min, max) = (listener.min_keep_alive_s, listener.max_keep_alive_s);
+    if max != 0 && min > max {
+        let key = key_of(listener, "min_keep_alive_s");
+        let message = format!("more than max_keep_alive_s, which is {max}");
+        draft.problem(draft.origin(&key), key, message);
     }
-    config.bind = bind;
-    Some(config)
 }
 
 /// A problem for each key of that listener that begins so and was said by somebody.

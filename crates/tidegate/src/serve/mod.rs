@@ -52,7 +52,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
         data_dir.remove_node_file()?;
         tokio::select! {
             () = node.stop() => {}
-            signal = signals.next_stop() => anyhow::bail!("{signal} again: stopped without waiting for clients"),
+            () = signals.next_interrupt() => anyhow::bail!("interrupted: stopped without waiting for clients"),
         }
         tracing::info!("stopped");
         Ok(())

@@ -34,12 +34,12 @@ impl Signals {
         }
     }
 
-    /// Waits for a signal to stop; certificates are no longer of interest.
-    pub(super) async fn next_stop(&mut self) -> &'static str {
-        loop {
-            if let Request::Stop(name) = self.next().await {
-                return name;
-            }
+    /// Waits for SIGINT, by which somebody at the keyboard says that they will not wait. Others repeat SIGTERM
+    /// without meaning anything by it (`timeout` does at once), and a stop ends by itself in time.
+    pub(super) async fn next_interrupt(&mut self) {
+        // `None`: signals cannot be listened for any more, so none will come.
+        if self.interrupt.recv().await.is_none() {
+            std::future::pending().await
         }
     }
 }

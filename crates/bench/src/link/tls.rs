@@ -1,0 +1,150 @@
+//! The TLS layer: which brokers to trust, and ciphertext to plaintext.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
+
+use super::LinkError;
+
+/// The files that TLS needs, all in PEM form.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TlsFiles {
+    /// Certificates of authorities to trust.
+    pub(crate) authorities: Option<PathBuf>,
+    /// Our certificate chain and its key, for brokers that ask.
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    /// Take any certificate.
+    pub(crate) insecure: bool,
+}
+
+/// Makes the configuration that all connections share.
+pub(crate) fn client_config(files: &TlsFiles) -> anyhow::Result<Arc<ClientConfig>> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .context("TLS 1.2 and 1.3")?;
+    let builder = if files.insecure {
+        builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(TrustAnybody(provider)))
+    } else {
+        let path = files
+            .authorities
+            .as_ref()
+            .context("TLS needs --cafile FILE to check the broker's certificate, or --insecure")?;
+        builder.with_root_certificates(read_authorities(path)?)
+    };
+    let config = match &files.identity {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => {
+            let certificates = read_certificates(chain)?;
+            let key_der = PrivateKeyDer::from_pem_file(key)
+                .with_context(|| format!("--key {}: no private key in PEM form", key.display()))?;
+            builder
+                .with_client_auth_cert(certificates, key_der)
+                .with_context(|| {
+                    format!("--cert {} and --key {}", chain.display(), key.display())
+                })?
+        }
+    };
+    Ok(Arc::new(config))
+}
+
+fn read_authorities(path: &PathBuf) -> anyhow::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates(path)? {
+        roots
+            .add(certificate)
+            .with_context(|| format!("--cafile {}: an unusable certificate", path.display()))?;
+    }
+    Ok(roots)
+}
+
+fn read_certificates(path: &PathBuf) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .with_context(|| format!("cannot read certificates from {}", path.display()))?;
+    anyhow::ensure!(
+        !certificates.is_empty(),
+        "{} holds no certificate in PEM form",
+        path.display()
+    );
+    Ok(certificates)
+}
+
+/// Takes all of `raw` in and writes the plaintext to `buf`; returns its length.
+pub(super) fn decrypt(
+    tls: &mut ClientConnection,
+    mut raw: &[u8],
+    buf: &mut [u8],
+) -> Result<usize, LinkError> {
+    let mut filled = 0;
+    while !raw.is_empty() {
+        tls.read_tls(&mut raw)?;
+        tls.process_new_packets()
+            .map_err(|error| LinkError::Tls(error.to_string()))?;
+        loop {
+            match tls.reader().read(&mut buf[filled..]) {
+                Ok(0) if filled < buf.len() => return Err(LinkError::Closed),
+                Ok(0) => return Err(LinkError::Tls("more plaintext than ciphertext".to_owned())),
+                Ok(bytes) => filled += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(LinkError::Closed);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(filled)
+}
+
+/// For `--insecure`: a load test against a broker with a certificate nobody signed.
+#[derive(Debug)]
+struct TrustAnybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for TrustAnybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

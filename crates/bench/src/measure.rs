@@ -1,0 +1,232 @@
+//! The named numbers a run yields. Tables, JSON, plots and assertions all know a number by the name listed here.
+
+use hdrhistogram::Histogram;
+
+use crate::units::Unit;
+
+/// What one of the numbers means.
+#[derive(Debug)]
+pub(crate) struct Metric {
+    /// Name in `--assert` and in JSON.
+    pub(crate) name: &'static str,
+    pub(crate) unit: Unit,
+    /// What it is, for tables.
+    pub(crate) label: &'static str,
+}
+
+const fn metric(name: &'static str, unit: Unit, label: &'static str) -> Metric {
+    Metric { name, unit, label }
+}
+
+/// Every metric, in the order of the table.
+pub(crate) const METRICS: &[Metric] = &[
+    metric(
+        "throughput",
+        Unit::PerSecond,
+        "messages received per second",
+    ),
+    metric("payload_rate", Unit::Bytes, "payload received per second"),
+    metric("received", Unit::Count, "messages received in the interval"),
+    metric("sent", Unit::Count, "messages sent in the interval"),
+    metric("connects", Unit::Count, "connections accepted"),
+    metric(
+        "connect_rate",
+        Unit::PerSecond,
+        "connections accepted per second",
+    ),
+    metric("seconds", Unit::Seconds, "measured time"),
+    metric("min", Unit::Nanoseconds, "latency, least"),
+    metric("mean", Unit::Nanoseconds, "latency, mean"),
+    metric("p50", Unit::Nanoseconds, "latency, 50 %"),
+    metric("p90", Unit::Nanoseconds, "latency, 90 %"),
+    metric("p99", Unit::Nanoseconds, "latency, 99 %"),
+    metric("p99.9", Unit::Nanoseconds, "latency, 99.9 %"),
+    metric("max", Unit::Nanoseconds, "latency, most"),
+    metric("lost", Unit::Count, "messages lost"),
+    metric("repeated", Unit::Count, "messages repeated"),
+    metric("reordered", Unit::Count, "messages out of order"),
+    metric("refused", Unit::Count, "messages refused by reason code"),
+    metric("unacknowledged", Unit::Count, "messages never acknowledged"),
+    metric("unsent", Unit::Count, "messages due but never sent"),
+    metric("stalls", Unit::Count, "times a window had to be given up"),
+    metric("strange", Unit::Count, "messages that were not ours"),
+    metric("errors", Unit::Count, "connections failed or broken"),
+    metric("cpu_seconds", Unit::Seconds, "broker processor time"),
+    metric("cpu", Unit::Fraction, "broker processor use, of one core"),
+    metric("per_cpu_second", Unit::PerSecond, "per broker CPU second"),
+    metric("rss_start", Unit::Bytes, "broker memory before connecting"),
+    metric("rss_connected", Unit::Bytes, "broker memory, all connected"),
+    metric("rss_end", Unit::Bytes, "broker memory at the end"),
+    metric("rss_peak", Unit::Bytes, "broker memory, peak"),
+    metric(
+        "rss_per_connection",
+        Unit::Bytes,
+        "broker memory per connection",
+    ),
+    metric(
+        "generator_cpu",
+        Unit::Fraction,
+        "generator use, of its cores",
+    ),
+    metric(
+        "generator_per_cpu_second",
+        Unit::PerSecond,
+        "per generator CPU second",
+    ),
+    metric(
+        "other_cores",
+        Unit::Fraction,
+        "use by other programs, of one core",
+    ),
+    metric(
+        "ratio",
+        Unit::Ratio,
+        "ratio (per CPU second, else throughput)",
+    ),
+    metric("ratio_throughput", Unit::Ratio, "ratio of throughput"),
+    metric("ratio_per_cpu_second", Unit::Ratio, "ratio per CPU second"),
+    metric("ratio_p50", Unit::Ratio, "ratio of latency, 50 %"),
+    metric("ratio_p99", Unit::Ratio, "ratio of latency, 99 %"),
+    metric(
+        "cost_ratio",
+        Unit::Ratio,
+        "cost of a message, many filters to one",
+    ),
+];
+
+/// Looks a metric up by name.
+pub(crate) fn find(name: &str) -> Option<&'static Metric> {
+    METRICS.iter().find(|metric| metric.name == name)
+}
+
+/// The values of some metrics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Measures(Vec<(&'static Metric, f64)>);
+
+impl Measures {
+    /// Adds a value. `name` is one of [`METRICS`].
+    pub(crate) fn set(&mut self, name: &str, value: f64) {
+        let metric = find(name);
+        debug_assert!(metric.is_some(), "unknown metric {name}");
+        if let Some(metric) = metric {
+            self.0.push((metric, value));
+        }
+    }
+
+    /// The value of a metric, if it was measured.
+    pub(crate) fn get(&self, name: &str) -> Option<f64> {
+        let found = self.0.iter().find(|(metric, _)| metric.name == name);
+        found.map(|(_, value)| *value)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static Metric, f64)> {
+        self.0.iter().copied()
+    }
+
+    /// Adds the latencies of a histogram of nanoseconds, unless it is empty.
+    pub(crate) fn set_latencies(&mut self, histogram: &Histogram<u64>) {
+        if histogram.is_empty() {
+            return;
+        }
+        self.set("min", histogram.min() as f64);
+        self.set("mean", histogram.mean());
+        for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)] {
+            self.set(name, histogram.value_at_quantile(quantile) as f64);
+        }
+        self.set("max", histogram.max() as f64);
+    }
+}
+
+/// A histogram of latencies in nanoseconds, up to ten minutes, exact to 0.1 %.
+pub(crate) fn latency_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 600_000_000_000, 3).expect("these bounds are valid")
+}
+
+/// Upper bounds of the classes that JetLinks' load generator counts connects in, in milliseconds.
+pub(crate) const CLASSES_MS: [u64; 7] = [10, 100, 200, 500, 1000, 2000, 5000];
+
+/// Counts a histogram of nanoseconds in classes: at most 10 ms, at most 100 ms, ... and above 5000 ms.
+pub(crate) fn classes(histogram: &Histogram<u64>) -> Vec<(String, u64)> {
+    let mut below = 0;
+    let mut counted = Vec::with_capacity(CLASSES_MS.len() + 1);
+    let mut lower = None;
+    for bound in CLASSES_MS {
+        let up_to = histogram.iter_recorded().map(|step| {
+            let inside = step.value_iterated_to() <= bound * 1_000_000;
+            if inside { step.count_at_value() } else { 0 }
+        });
+        let up_to: u64 = up_to.sum();
+        let label = match lower {
+            None => format!("<= {bound} ms"),
+            Some(lower) => format!("> {lower} ms"),
+        };
+        counted.push((label, up_to - below));
+        below = up_to;
+        lower = Some(bound);
+    }
+    let last = CLASSES_MS[CLASSES_MS.len() - 1];
+    counted.push((format!("> {last} ms"), histogram.len() - below));
+    counted.reverse();
+    counted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        for metric in METRICS {
+            let same = METRICS.iter().filter(|other| other.name == metric.name);
+            assert_eq!(same.count(), 1, "{}", metric.name);
+        }
+    }
+
+    #[test]
+    fn every_metric_is_documented() {
+        let text = include_str!("../../../docs/bench.md");
+        for metric in METRICS {
+            assert!(
+                text.contains(&format!("`{}`", metric.name)),
+                "{}",
+                metric.name
+            );
+        }
+    }
+
+    #[test]
+    fn classes_have_the_bounds_of_the_report() {
+        let mut histogram = latency_histogram();
+        for ms in [1, 9, 11, 150, 250, 700, 1500, 3000, 6000, 7000] {
+            histogram.record(ms * 1_000_000).expect("within bounds");
+        }
+        let counted: Vec<(String, u64)> = classes(&histogram);
+        let shown: Vec<String> = counted.iter().map(|(l, n)| format!("{l}: {n}")).collect();
+        assert_eq!(
+            shown,
+            [
+                "> 5000 ms: 2",
+                "> 2000 ms: 1",
+                "> 1000 ms: 1",
+                "> 500 ms: 1",
+                "> 200 ms: 1",
+                "> 100 ms: 1",
+                "> 10 ms: 1",
+                "<= 10 ms: 2"
+            ]
+        );
+    }
+
+    #[test]
+    fn latencies_of_nothing_are_not_zero() {
+        let mut measures = Measures::default();
+        measures.set_latencies(&latency_histogram());
+        assert_eq!(measures.get("p99"), None);
+        let mut histogram = latency_histogram();
+        histogram.saturating_record_n(1000, 99);
+        histogram.saturating_record(1_000_000);
+        measures.set_latencies(&histogram);
+        assert_eq!(measures.get("p50"), Some(1000.0));
+        assert!(measures.get("max").is_some_and(|max| max >= 1_000_000.0));
+    }
+}

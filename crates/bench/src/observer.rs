@@ -1,0 +1,349 @@
+//! Looks at a run from outside while it goes on: the broker's processor time and memory, throughput over time, and
+//! the line that tells the user how far it is.
+
+use std::io::{IsTerminal, Write};
+
+use crate::host::{ProcessMeter, Usage, machine_cpu_s};
+use crate::units::Unit;
+
+/// Time between two updates of the progress line.
+const SHOW_EVERY_NS: u64 = 1_000_000_000;
+/// Most points of a series; beyond it, two neighbours become one.
+const MAX_POINTS: usize = 2_000;
+
+/// One stretch of the measured interval.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub(crate) struct Point {
+    /// End of the stretch, in seconds since the interval began.
+    pub(crate) at_s: f64,
+    /// Messages received (connections accepted) per second in this stretch.
+    pub(crate) per_second: f64,
+    /// Use of one core by the broker in this stretch, if its process is known.
+    pub(crate) broker_cpu: Option<f64>,
+    /// The broker's resident memory at its end.
+    pub(crate) rss_bytes: Option<u64>,
+}
+
+/// What the broker's process used.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct BrokerUse {
+    /// Within the measured interval.
+    pub(crate) cpu_s: f64,
+    /// Resident memory before the first connection, with all connections, at the end, and the most seen.
+    pub(crate) rss_start: u64,
+    pub(crate) rss_connected: u64,
+    pub(crate) rss_end: u64,
+    pub(crate) rss_peak: u64,
+}
+
+/// All that was seen of a run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Of the broker, if its process is known.
+    pub(crate) broker: Option<BrokerUse>,
+    /// Processor time of all programs on the machine within the interval, where that can be read.
+    pub(crate) machine_cpu_s: Option<f64>,
+    pub(crate) series: Vec<Point>,
+}
+
+/// State of the progress line on a terminal.
+#[derive(Debug)]
+struct Line {
+    is_shown: bool,
+    title: String,
+    width: usize,
+    next_ns: u64,
+}
+
+impl Line {
+    fn show(&mut self, now_ns: u64, text: impl FnOnce() -> String) {
+        if !self.is_shown || now_ns < self.next_ns {
+            return;
+        }
+        self.next_ns = now_ns + SHOW_EVERY_NS;
+        self.write(&text());
+    }
+
+    fn write(&mut self, text: &str) {
+        let text = format!("{}: {text}", self.title);
+        let width = text.chars().count();
+        let blank = " ".repeat(self.width.saturating_sub(width));
+        self.width = width;
+        // Nobody is helped by a run that ends because its progress could not be shown.
+        let _ = write!(std::io::stderr(), "\r{text}{blank}");
+        let _ = std::io::stderr().flush();
+    }
+
+    fn erase(&mut self) {
+        if self.is_shown && self.width > 0 {
+            let _ = write!(std::io::stderr(), "\r{}\r", " ".repeat(self.width));
+            let _ = std::io::stderr().flush();
+            self.width = 0;
+        }
+    }
+}
+
+/// The look at one run.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    meter: Option<ProcessMeter>,
+    line: Line,
+    connections: usize,
+    duration_s: f64,
+    broker: BrokerUse,
+    begin: Option<Sample>,
+    last: Option<Sample>,
+    is_over: bool,
+    series: Vec<Point>,
+    stride_ns: u64,
+    /// The machine's processor time at the beginning, then what it used within the interval.
+    machine_begin_s: Option<f64>,
+    machine_s: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    at_ns: u64,
+    count: u64,
+    cpu_s: f64,
+}
+
+impl Observer {
+    /// Starts to observe; `pid` is the broker's process, if known. `title` starts the progress line.
+    pub(crate) fn new(
+        pid: Option<u32>,
+        title: String,
+        is_quiet: bool,
+        connections: usize,
+        duration_s: f64,
+    ) -> anyhow::Result<Self> {
+        let mut observer = Self {
+            meter: pid.map(ProcessMeter::new).transpose()?,
+            line: Line {
+                is_shown: !is_quiet && std::io::stderr().is_terminal(),
+                title,
+                width: 0,
+                next_ns: 0,
+            },
+            connections,
+            duration_s,
+            broker: BrokerUse::default(),
+            begin: None,
+            last: None,
+            is_over: false,
+            series: Vec::new(),
+            stride_ns: 0,
+            machine_begin_s: None,
+            machine_s: None,
+        };
+        observer.broker.rss_start = observer.measure()?.resident_bytes;
+        Ok(observer)
+    }
+
+    fn measure(&mut self) -> anyhow::Result<Usage> {
+        let Some(meter) = &mut self.meter else {
+            return Ok(Usage::default());
+        };
+        let usage = meter.read()?;
+        self.broker.rss_peak = self.broker.rss_peak.max(usage.resident_bytes);
+        Ok(usage)
+    }
+
+    /// Clients are connecting; `connected` of them are ready.
+    pub(crate) fn connecting(&mut self, now_ns: u64, connected: u64) -> anyhow::Result<()> {
+        let all = self.connections;
+        self.line
+            .show(now_ns, || format!("connected {connected} of {all}"));
+        let is_due = |last: Sample| now_ns >= last.at_ns + 100_000_000;
+        if self.begin.is_some() && self.last.is_some_and(is_due) {
+            self.sample(now_ns, connected)?;
+        }
+        Ok(())
+    }
+
+    /// All clients are ready.
+    pub(crate) fn connected(&mut self) -> anyhow::Result<()> {
+        self.broker.rss_connected = self.measure()?.resident_bytes;
+        Ok(())
+    }
+
+    /// The measured interval begins; `count` messages were received before.
+    pub(crate) fn begin(&mut self, now_ns: u64, count: u64) -> anyhow::Result<()> {
+        let cpu_s = self.measure()?.cpu_s;
+        let sample = Sample {
+            at_ns: now_ns,
+            count,
+            cpu_s,
+        };
+        self.machine_begin_s = machine_cpu_s();
+        self.begin = Some(sample);
+        self.last = Some(sample);
+        Ok(())
+    }
+
+    /// The run goes on; `count` messages have been received.
+    pub(crate) fn running(&mut self, now_ns: u64, count: u64) -> anyhow::Result<()> {
+        let Some(begin) = self.begin else {
+            self.line.show(now_ns, || "warming up".to_owned());
+            return Ok(());
+        };
+        self.sample(now_ns, count)?;
+        let seconds = (now_ns - begin.at_ns) as f64 / 1e9;
+        let (all, latest) = (self.duration_s, self.series.last().copied());
+        self.line.show(now_ns, || {
+            let mut text = format!("{seconds:.0} of {all:.0} s");
+            if let Some(point) = latest {
+                text += &format!(", {}/s", Unit::PerSecond.show(point.per_second));
+                if let Some(cpu) = point.broker_cpu {
+                    text += &format!(", broker {:.0} % of a core", cpu * 100.0);
+                }
+                if let Some(rss) = point.rss_bytes {
+                    text += &format!(", {}", Unit::Bytes.show(rss as f64));
+                }
+            }
+            text
+        });
+        Ok(())
+    }
+
+    fn sample(&mut self, now_ns: u64, count: u64) -> anyhow::Result<()> {
+        let usage = self.measure()?;
+        let (Some(begin), Some(last), false) = (self.begin, self.last, self.is_over) else {
+            return Ok(());
+        };
+        let elapsed_ns = now_ns.saturating_sub(last.at_ns);
+        if elapsed_ns == 0 || elapsed_ns < self.stride_ns {
+            return Ok(());
+        }
+        let seconds = elapsed_ns as f64 / 1e9;
+        let is_metered = self.meter.is_some();
+        self.series.push(Point {
+            at_s: (now_ns - begin.at_ns) as f64 / 1e9,
+            per_second: count.saturating_sub(last.count) as f64 / seconds,
+            broker_cpu: is_metered.then_some((usage.cpu_s - last.cpu_s) / seconds),
+            rss_bytes: is_metered.then_some(usage.resident_bytes),
+        });
+        if self.series.len() >= MAX_POINTS {
+            self.thin_out(elapsed_ns);
+        }
+        self.last = Some(Sample {
+            at_ns: now_ns,
+            count,
+            cpu_s: usage.cpu_s,
+        });
+        Ok(())
+    }
+
+    /// Joins neighbouring points, and takes half as many from now on.
+    fn thin_out(&mut self, elapsed_ns: u64) {
+        let joined = self.series.chunks(2).map(|pair| match pair {
+            [a, b] => Point {
+                per_second: (a.per_second + b.per_second) / 2.0,
+                broker_cpu: a.broker_cpu.zip(b.broker_cpu).map(|(a, b)| (a + b) / 2.0),
+                ..*b
+            },
+            rest => rest[0],
+        });
+        self.series = joined.collect();
+        self.stride_ns = elapsed_ns * 2;
+    }
+
+    /// The measured interval ends.
+    pub(crate) fn end(&mut self, now_ns: u64, count: u64) -> anyhow::Result<()> {
+        // A stub of a stretch at the end would be mostly noise.
+        if self.series.is_empty() {
+            self.sample(now_ns, count)?;
+        }
+        let usage = self.measure()?;
+        if let Some(begin) = self.begin {
+            self.broker.cpu_s = usage.cpu_s - begin.cpu_s;
+        }
+        let machine = machine_cpu_s().zip(self.machine_begin_s);
+        self.machine_s = machine.map(|(end, begin)| end - begin);
+        if self.broker.rss_connected == 0 {
+            self.broker.rss_connected = usage.resident_bytes;
+        }
+        self.is_over = true;
+        Ok(())
+    }
+
+    /// Waiting for what is still under way.
+    pub(crate) fn draining(&mut self, now_ns: u64) {
+        self.line
+            .show(now_ns, || "waiting for the last messages".to_owned());
+    }
+
+    /// Connections are being held.
+    pub(crate) fn holding(&mut self, now_ns: u64, until_ns: u64) -> anyhow::Result<()> {
+        self.measure()?;
+        let left = until_ns.saturating_sub(now_ns) as f64 / 1e9;
+        let all = self.connections;
+        self.line.show(now_ns, || {
+            format!("holding {all} connections, {left:.0} s to go")
+        });
+        Ok(())
+    }
+
+    /// Nothing more will happen; connections still stand.
+    pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
+        self.broker.rss_end = self.measure()?.resident_bytes;
+        Ok(())
+    }
+
+    /// What was seen.
+    pub(crate) fn into_seen(mut self) -> Seen {
+        self.line.erase();
+        Seen {
+            broker: self.meter.is_some().then_some(self.broker),
+            machine_cpu_s: self.machine_s,
+            series: std::mem::take(&mut self.series),
+        }
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.line.erase();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observer(pid: Option<u32>) -> Observer {
+        Observer::new(pid, "test".to_owned(), true, 10, 5.0).expect("this process can be read")
+    }
+
+    #[test]
+    fn a_series_of_rates() {
+        let mut observer = observer(Some(std::process::id()));
+        observer.running(500, 10).expect("observed");
+        observer.begin(1_000_000_000, 100).expect("observed");
+        observer.running(2_000_000_000, 300).expect("observed");
+        observer.running(2_500_000_000, 400).expect("observed");
+        observer.end(2_600_000_000, 410).expect("observed");
+        observer.running(2_700_000_000, 500).expect("observed");
+        observer.finish().expect("observed");
+        let Seen { broker, series, .. } = observer.into_seen();
+        let rates: Vec<(f64, f64)> = series.iter().map(|p| (p.at_s, p.per_second)).collect();
+        assert_eq!(rates, [(1.0, 200.0), (1.5, 200.0)]);
+        let broker = broker.expect("the process is known");
+        assert!(broker.rss_peak >= broker.rss_start && broker.rss_start > 0);
+    }
+
+    #[test]
+    fn long_runs_are_thinned_out() {
+        let mut observer = observer(None);
+        observer.begin(0, 0).expect("observed");
+        for tick in 1..=20_000u64 {
+            observer
+                .running(tick * 100_000_000, tick * 10)
+                .expect("observed");
+        }
+        let Seen { broker, series, .. } = observer.into_seen();
+        assert_eq!(broker, None);
+        assert!((MAX_POINTS / 4..MAX_POINTS).contains(&series.len()));
+        assert!(series.iter().all(|p| (p.per_second - 100.0).abs() < 1e-6));
+    }
+}

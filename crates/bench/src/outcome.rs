@@ -1,0 +1,231 @@
+//! What one broker did in one round, or in several together, and the numbers that follow from it.
+
+use crate::measure::Measures;
+use crate::observer::{BrokerUse, Point, Seen};
+use crate::worker::Tally;
+
+/// What was measured: messages, or connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Messages { payload_bytes: usize },
+    Connections { wanted: usize },
+}
+
+/// One round.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) subject: Subject,
+    pub(crate) tally: Tally,
+    pub(crate) seen: Seen,
+}
+
+impl Outcome {
+    /// Adds another round of the same broker.
+    pub(crate) fn add_round(&mut self, other: &Outcome) {
+        let shift = self.seen.series.last().map_or(0.0, |point| point.at_s);
+        self.seen
+            .series
+            .extend(other.seen.series.iter().map(|point| Point {
+                at_s: point.at_s + shift,
+                ..*point
+            }));
+        self.tally.add_round(&other.tally);
+        let machine = self.seen.machine_cpu_s.zip(other.seen.machine_cpu_s);
+        self.seen.machine_cpu_s = machine.map(|(a, b)| a + b);
+        self.seen.broker = self
+            .seen
+            .broker
+            .zip(other.seen.broker)
+            .map(|(a, b)| BrokerUse {
+                cpu_s: a.cpu_s + b.cpu_s,
+                rss_start: a.rss_start,
+                // Memory that the first round took may still be there in the next, so only the first tells
+                // what a connection costs.
+                rss_connected: a.rss_connected,
+                rss_end: if matches!(self.subject, Subject::Connections { .. }) {
+                    a.rss_end
+                } else {
+                    b.rss_end
+                },
+                rss_peak: a.rss_peak.max(b.rss_peak),
+            });
+    }
+
+    /// Messages received, or connections accepted.
+    fn achieved(&self) -> u64 {
+        match self.subject {
+            Subject::Messages { .. } => self.tally.received,
+            Subject::Connections { .. } => self.tally.connects,
+        }
+    }
+
+    /// All numbers.
+    pub(crate) fn measures(&self) -> Measures {
+        let mut measures = Measures::default();
+        let tally = &self.tally;
+        let rate = self.achieved() as f64 / tally.seconds.max(1e-9);
+        match self.subject {
+            Subject::Messages { payload_bytes } => {
+                measures.set("throughput", rate);
+                measures.set("payload_rate", rate * payload_bytes as f64);
+                measures.set("received", tally.received as f64);
+                measures.set("sent", tally.sent as f64);
+            }
+            Subject::Connections { .. } => {
+                measures.set("connects", tally.connects as f64);
+                measures.set("connect_rate", rate);
+            }
+        }
+        measures.set("seconds", tally.seconds);
+        measures.set_latencies(&tally.latency);
+        if let Subject::Messages { .. } = self.subject {
+            measures.set("lost", tally.faults.lost as f64);
+            measures.set("repeated", tally.faults.repeated as f64);
+            measures.set("reordered", tally.faults.reordered as f64);
+            measures.set("refused", tally.refused as f64);
+            measures.set("unacknowledged", tally.unacknowledged as f64);
+            measures.set("unsent", tally.unsent as f64);
+            measures.set("stalls", tally.stalls as f64);
+            measures.set("strange", tally.strange as f64);
+        }
+        measures.set("errors", tally.failures.count() as f64);
+        self.set_broker(&mut measures);
+        if let Some(others) = self.other_cores() {
+            measures.set("other_cores", others);
+        }
+        measures.set("generator_cpu", self.generator_cpu());
+        if tally.generator_cpu_s > 0.0 {
+            measures.set(
+                "generator_per_cpu_second",
+                self.achieved() as f64 / tally.generator_cpu_s,
+            );
+        }
+        measures
+    }
+
+    fn set_broker(&self, measures: &mut Measures) {
+        let Some(broker) = self.seen.broker else {
+            return;
+        };
+        measures.set("cpu_seconds", broker.cpu_s);
+        measures.set("cpu", broker.cpu_s / self.tally.seconds.max(1e-9));
+        // Below two clock ticks the quotient would be mostly chance.
+        if broker.cpu_s >= 0.02 {
+            measures.set("per_cpu_second", self.achieved() as f64 / broker.cpu_s);
+        }
+        measures.set("rss_start", broker.rss_start as f64);
+        measures.set("rss_connected", broker.rss_connected as f64);
+        measures.set("rss_end", broker.rss_end as f64);
+        measures.set("rss_peak", broker.rss_peak as f64);
+        if let Subject::Connections { wanted } = self.subject
+            && wanted > 0
+        {
+            let grown = broker.rss_end as f64 - broker.rss_start as f64;
+            measures.set("rss_per_connection", grown / wanted as f64);
+        }
+    }
+
+    /// How many cores programs other than broker and generator kept busy, if that can be known.
+    pub(crate) fn other_cores(&self) -> Option<f64> {
+        let ours = self.seen.broker?.cpu_s + self.tally.generator_cpu_s;
+        let others = (self.seen.machine_cpu_s? - ours).max(0.0);
+        Some(others / self.tally.seconds.max(1e-9))
+    }
+
+    /// Share of its cores that the generator used.
+    pub(crate) fn generator_cpu(&self) -> f64 {
+        self.tally.generator_cpu_s / self.tally.generator_core_s.max(1e-9)
+    }
+}
+
+/// The ratios of the first broker's numbers to the second's.
+pub(crate) fn ratios(first: &Measures, second: &Measures) -> Measures {
+    let mut ratios = Measures::default();
+    let of = |name: &str| {
+        let (a, b) = (first.get(name)?, second.get(name)?);
+        (b > 0.0).then_some(a / b)
+    };
+    let throughput = of("throughput").or_else(|| of("connect_rate"));
+    if let Some(ratio) = of("per_cpu_second").or(throughput) {
+        ratios.set("ratio", ratio);
+    }
+    let named = [
+        ("ratio_per_cpu_second", of("per_cpu_second")),
+        ("ratio_throughput", throughput),
+        ("ratio_p50", of("p50")),
+        ("ratio_p99", of("p99")),
+    ];
+    for (name, ratio) in named {
+        if let Some(ratio) = ratio {
+            ratios.set(name, ratio);
+        }
+    }
+    ratios
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(received: u64, cpu_s: f64) -> Outcome {
+        Outcome {
+            subject: Subject::Messages { payload_bytes: 100 },
+            tally: Tally {
+                seconds: 2.0,
+                received,
+                generator_cpu_s: 1.0,
+                generator_core_s: 2.0,
+                ..Tally::default()
+            },
+            seen: Seen {
+                broker: Some(BrokerUse {
+                    cpu_s,
+                    rss_start: 100,
+                    rss_end: 300,
+                    ..BrokerUse::default()
+                }),
+                machine_cpu_s: Some(2.5),
+                series: vec![Point {
+                    at_s: 2.0,
+                    per_second: 5.0,
+                    broker_cpu: None,
+                    rss_bytes: None,
+                }],
+            },
+        }
+    }
+
+    #[test]
+    fn rates_over_all_rounds() {
+        let mut total = outcome(1000, 0.5);
+        total.add_round(&outcome(3000, 1.5));
+        let measures = total.measures();
+        assert_eq!(measures.get("throughput"), Some(1000.0));
+        assert_eq!(measures.get("payload_rate"), Some(100_000.0));
+        assert_eq!(measures.get("per_cpu_second"), Some(2000.0));
+        assert_eq!(measures.get("cpu"), Some(0.5));
+        assert_eq!(measures.get("generator_cpu"), Some(0.5));
+        assert_eq!(measures.get("other_cores"), Some(0.25));
+        assert_eq!(total.seen.series[1].at_s, 4.0);
+    }
+
+    #[test]
+    fn ratios_prefer_processor_time() {
+        let (a, b) = (outcome(3000, 0.5).measures(), outcome(1000, 1.0).measures());
+        let found = ratios(&a, &b);
+        assert_eq!(found.get("ratio"), Some(6.0));
+        assert_eq!(found.get("ratio_throughput"), Some(3.0));
+        assert_eq!(found.get("ratio_p99"), None);
+    }
+
+    #[test]
+    fn memory_per_connection() {
+        let mut connects = outcome(0, 0.5);
+        connects.subject = Subject::Connections { wanted: 4 };
+        connects.tally.connects = 4;
+        let measures = connects.measures();
+        assert_eq!(measures.get("rss_per_connection"), Some(50.0));
+        assert_eq!(measures.get("connect_rate"), Some(2.0));
+        assert_eq!(measures.get("lost"), None);
+    }
+}

@@ -1,0 +1,359 @@
+//! The packets a client sends besides its messages, encoded once, and what a broker may answer.
+
+use anyhow::ensure;
+use mqtt::{Direction, Packet, Properties, Publish, QoS, Version};
+
+use crate::stamp::{STAMP_BYTES, Stamp};
+
+/// Filters in one SUBSCRIBE.
+pub(crate) const FILTERS_PER_SUBSCRIBE: usize = 100;
+
+/// PINGREQ.
+pub(crate) const PING: &[u8] = &[0xc0, 0];
+/// DISCONNECT without a reason, the same in all versions.
+pub(crate) const DISCONNECT: &[u8] = &[0xe0, 0];
+
+/// What every CONNECT of a run has in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Greeting {
+    pub(crate) version: Version,
+    pub(crate) keep_alive_s: u16,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<String>,
+}
+
+impl Greeting {
+    /// The CONNECT of one client, with a clean session.
+    pub(crate) fn connect(&self, client_id: &str) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        Packet::Connect(mqtt::Connect {
+            version: self.version,
+            clean_start: true,
+            keep_alive: self.keep_alive_s,
+            client_id,
+            username: self.username.as_deref(),
+            password: self.password.as_deref().map(str::as_bytes),
+            will: None,
+            properties: Properties::EMPTY,
+            bridge: false,
+        })
+        .encode(self.version, &mut out);
+        out
+    }
+}
+
+/// SUBSCRIBE packets for all `filters`, in one buffer, and how many there are.
+pub(crate) fn subscribe(version: Version, filters: &[String], qos: QoS) -> (Vec<u8>, usize) {
+    let mut out = Vec::new();
+    let chunks = filters.chunks(FILTERS_PER_SUBSCRIBE);
+    let count = chunks.len();
+    for (number, chunk) in chunks.enumerate() {
+        let id = (number % 65_535 + 1) as u16;
+        let mut packet = mqtt::SubscribeBuf::new(id);
+        for filter in chunk {
+            packet.push(filter, mqtt::SubscriptionOptions::new(qos));
+        }
+        packet.encode(Properties::EMPTY, version, &mut out);
+    }
+    (out, count)
+}
+
+/// What a broker said, as far as the generator has to know.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// CONNACK: accepted, with the number of messages the broker takes in flight.
+    Accepted {
+        receive_maximum: u16,
+    },
+    /// CONNACK: refused, with the reason in words.
+    Refused(String),
+    /// SUBACK: all filters granted at the QoS asked for, or what was wrong.
+    Subscribed(Result<(), String>),
+    /// DISCONNECT with the reason in words.
+    Disconnected(String),
+    Pong,
+}
+
+fn in_words(reason: mqtt::ReasonCode, reason_string: Option<&str>) -> String {
+    match reason_string {
+        Some(text) => format!("{reason}: {text}"),
+        None => reason.to_string(),
+    }
+}
+
+/// Understands a whole packet that is neither a message nor an acknowledgement of one.
+pub(crate) fn read_reply(bytes: &[u8], version: Version, qos: QoS) -> Result<Reply, String> {
+    let frame = mqtt::split_frame(bytes, u32::MAX)
+        .map_err(|error| error.to_string())?
+        .ok_or("half a packet")?;
+    let packet = Packet::decode(frame, version, Direction::FromServer)
+        .map_err(|error| format!("the broker sent a malformed packet: {error}"))?;
+    Ok(match packet {
+        Packet::ConnAck(ack) if ack.code.is_error() => {
+            Reply::Refused(in_words(ack.code, ack.properties.reason_string()))
+        }
+        Packet::ConnAck(ack) => Reply::Accepted {
+            receive_maximum: ack.properties.receive_maximum().unwrap_or(u16::MAX),
+        },
+        Packet::SubAck(ack) => Reply::Subscribed(check_granted(ack.codes, qos)),
+        Packet::Disconnect(packet) => {
+            Reply::Disconnected(in_words(packet.reason, packet.properties.reason_string()))
+        }
+        Packet::PingResp => Reply::Pong,
+        other => {
+            return Err(format!(
+                "the broker sent {:?}, which the generator never asks for",
+                other.packet_type()
+            ));
+        }
+    })
+}
+
+fn check_granted(codes: &[u8], qos: QoS) -> Result<(), String> {
+    for &code in codes {
+        if code >= 0x80 {
+            return Err(format!("subscription refused: {}", mqtt::ReasonCode(code)));
+        }
+        if code != qos as u8 {
+            return Err(format!(
+                "subscription granted at QoS {code}, not {}",
+                qos as u8
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The PUBLISH packets of one publisher, encoded ahead: only sequence, time and packet identifier change.
+///
+/// All topics of a publisher have the same length, so all packets have, too.
+#[derive(Debug)]
+pub(crate) struct Template {
+    /// One whole packet for each topic up to the end of the stamp; `head_bytes` each.
+    heads: Vec<u8>,
+    head_bytes: usize,
+    topics: usize,
+    packet_bytes: usize,
+    /// Where the packet identifier is; `None` at QoS 0.
+    id_at: Option<usize>,
+}
+
+impl Template {
+    /// Encodes the packets. Fails if they would be too large for MQTT or for this broker.
+    pub(crate) fn new(
+        version: Version,
+        qos: QoS,
+        topics: &[String],
+        payload_bytes: usize,
+        stamp: Stamp,
+    ) -> anyhow::Result<Self> {
+        ensure!(
+            payload_bytes >= STAMP_BYTES,
+            "--payload {payload_bytes} is too small: the header that tells publisher, sequence and time takes \
+             {STAMP_BYTES} bytes"
+        );
+        let mut payload = vec![b'.'; payload_bytes];
+        stamp.write(&mut payload);
+        let mut heads = Vec::new();
+        let (mut packet, mut head_bytes) = (Vec::new(), 0);
+        for topic in topics {
+            packet.clear();
+            Packet::Publish(Publish {
+                dup: false,
+                qos,
+                retain: false,
+                topic,
+                packet_id: u16::from(qos != QoS::AtMostOnce),
+                properties: Properties::EMPTY,
+                payload: &payload,
+            })
+            .encode(version, &mut packet);
+            head_bytes = packet.len() - payload_bytes + STAMP_BYTES;
+            heads.extend_from_slice(&packet[..head_bytes]);
+        }
+        ensure!(
+            packet.len() <= 268_435_460,
+            "--payload {payload_bytes} makes packets larger than MQTT allows (268435455 bytes and a header)"
+        );
+        debug_assert_eq!(heads.len(), head_bytes * topics.len());
+        // The identifier is followed by the property length (0) in version 5 and then by the payload.
+        let properties = usize::from(version == Version::V5);
+        let id_at = head_bytes - STAMP_BYTES - properties - 2;
+        Ok(Self {
+            heads,
+            head_bytes,
+            topics: topics.len(),
+            packet_bytes: packet.len(),
+            id_at: (qos != QoS::AtMostOnce).then_some(id_at),
+        })
+    }
+
+    /// Bytes of one packet.
+    pub(crate) fn packet_bytes(&self) -> usize {
+        self.packet_bytes
+    }
+
+    /// Writes as many packets as fit into `out`, whose length is a multiple of a packet's, starting with message
+    /// number `first`. `sent_ns` gives the send time of each and `id` its packet identifier.
+    #[inline]
+    pub(crate) fn fill(
+        &self,
+        out: &mut [u8],
+        first: u64,
+        sent_ns: impl Fn(u64) -> u64,
+        id: impl Fn(u64) -> u16,
+    ) {
+        self.copy_packets(out, first);
+        let stamp_at = self.head_bytes - STAMP_BYTES;
+        let sequence_at = stamp_at + crate::stamp::SEQUENCE_AT;
+        let sent_at = stamp_at + crate::stamp::SENT_AT;
+        for (packet, number) in out.chunks_exact_mut(self.packet_bytes).zip(first..) {
+            packet[sequence_at..sequence_at + 8].copy_from_slice(&number.to_le_bytes());
+            packet[sent_at..sent_at + 8].copy_from_slice(&sent_ns(number).to_le_bytes());
+            if let Some(at) = self.id_at {
+                packet[at..at + 2].copy_from_slice(&id(number).to_be_bytes());
+            }
+        }
+    }
+
+    fn copy_packets(&self, out: &mut [u8], first: u64) {
+        if self.topics > 1 {
+            for (packet, number) in out.chunks_exact_mut(self.packet_bytes).zip(first..) {
+                let topic = (number % self.topics as u64) as usize;
+                let head = &self.heads[topic * self.head_bytes..][..self.head_bytes];
+                packet[..self.head_bytes].copy_from_slice(head);
+                packet[self.head_bytes..].fill(b'.');
+            }
+            return;
+        }
+        // One packet, then copies of twice as many each time.
+        let total = out.len();
+        out[..self.head_bytes].copy_from_slice(&self.heads);
+        out[self.head_bytes..self.packet_bytes].fill(b'.');
+        let mut done = self.packet_bytes;
+        while done < total {
+            let more = done.min(total - done);
+            out.copy_within(..more, done);
+            done += more;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scan::{Found, Step, step};
+
+    fn template(version: Version, qos: QoS, topics: &[&str], payload: usize) -> Template {
+        let topics: Vec<String> = topics.iter().map(|&topic| topic.to_owned()).collect();
+        let stamp = Stamp {
+            run: 7,
+            publisher: 3,
+            sequence: 0,
+            sent_ns: 0,
+        };
+        Template::new(version, qos, &topics, payload, stamp).expect("small enough")
+    }
+
+    #[test]
+    fn packets_are_what_the_codec_reads() {
+        for version in [Version::V311, Version::V5] {
+            for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+                for topics in [&["one/topic"][..], &["a/1", "a/2", "a/3"][..]] {
+                    let template = template(version, qos, topics, 200);
+                    let mut out = vec![0xff; template.packet_bytes() * 5];
+                    template.fill(&mut out, 10, |n| n * 1000, |n| n as u16 + 1);
+                    let mut at = 0;
+                    for number in 10..15u64 {
+                        let frame = mqtt::split_frame(&out[at..], u32::MAX)
+                            .expect("well-formed")
+                            .expect("whole");
+                        at += frame.len;
+                        let Ok(Packet::Publish(publish)) =
+                            Packet::decode(frame, version, Direction::FromClient)
+                        else {
+                            panic!("a PUBLISH");
+                        };
+                        let topic = topics[number as usize % topics.len()];
+                        assert_eq!((publish.topic, publish.qos), (topic, qos));
+                        if qos != QoS::AtMostOnce {
+                            assert_eq!(u64::from(publish.packet_id), number + 1);
+                        }
+                        assert_eq!(publish.payload.len(), 200);
+                        let stamp = Stamp::read(publish.payload).expect("long enough");
+                        assert_eq!((stamp.run, stamp.publisher), (7, 3));
+                        assert_eq!((stamp.sequence, stamp.sent_ns), (number, number * 1000));
+                    }
+                    assert_eq!(at, out.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_scanner_agrees() {
+        let template = template(Version::V5, QoS::AtLeastOnce, &["t"], 24);
+        let mut out = vec![0; template.packet_bytes()];
+        template.fill(&mut out, 0, |_| 5, |_| 9);
+        let Ok(Step::Packet { found, len }) = step(&out, true) else {
+            panic!("a whole packet");
+        };
+        assert_eq!(len, out.len());
+        let Found::Publish(message) = found else {
+            panic!("a message");
+        };
+        assert_eq!((message.qos, message.id), (1, 9));
+        assert_eq!(Stamp::read(message.payload).map(|s| s.sent_ns), Some(5));
+    }
+
+    #[test]
+    fn refuses_payloads_without_room_for_the_header() {
+        let topics = ["t".to_owned()];
+        let stamp = Stamp {
+            run: 0,
+            publisher: 0,
+            sequence: 0,
+            sent_ns: 0,
+        };
+        let error = Template::new(Version::V311, QoS::AtMostOnce, &topics, 23, stamp).unwrap_err();
+        assert!(error.to_string().contains("24 bytes"));
+    }
+
+    #[test]
+    fn replies_in_words() {
+        let read = |bytes: &[u8], version| read_reply(bytes, version, QoS::AtLeastOnce);
+        assert_eq!(
+            read(&[0x20, 2, 0, 0], Version::V311),
+            Ok(Reply::Accepted {
+                receive_maximum: u16::MAX
+            })
+        );
+        assert_eq!(
+            read(&[0x20, 6, 0, 0, 3, 0x21, 0, 20], Version::V5),
+            Ok(Reply::Accepted {
+                receive_maximum: 20
+            })
+        );
+        assert!(matches!(
+            read(&[0x20, 2, 0, 5], Version::V311),
+            Ok(Reply::Refused(_))
+        ));
+        assert_eq!(
+            read(&[0x90, 3, 0, 1, 1], Version::V311),
+            Ok(Reply::Subscribed(Ok(())))
+        );
+        let Ok(Reply::Subscribed(Err(reason))) = read(&[0x90, 3, 0, 1, 0x80], Version::V311) else {
+            panic!("refused");
+        };
+        assert!(reason.contains("refused"));
+        let Ok(Reply::Subscribed(Err(reason))) = read(&[0x90, 3, 0, 1, 0], Version::V311) else {
+            panic!("downgraded");
+        };
+        assert!(reason.contains("QoS 0, not 1"));
+        assert!(matches!(
+            read(&[0xe0, 1, 0x97], Version::V5),
+            Ok(Reply::Disconnected(_))
+        ));
+        assert_eq!(read(&[0xd0, 0], Version::V311), Ok(Reply::Pong));
+    }
+}

@@ -1,0 +1,260 @@
+//! The result as one HTML file that needs nothing else: settings, numbers, plots.
+
+use std::fmt::Write;
+
+use super::plot::{Curve, Plot, escape, round_marks};
+use super::{Report, Side};
+use crate::measure::{METRICS, classes};
+use crate::outcome::Subject;
+use crate::units::Unit;
+
+const STYLE: &str = "
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2em auto; padding: 0 1em; color: #222; }
+h1 { font-size: 1.5em; } h2 { font-size: 1.1em; margin-top: 2em; }
+table { border-collapse: collapse; } td, th { padding: .2em .8em; border-bottom: 1px solid #ddd; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } th { text-align: left; }
+svg { width: 100%; height: auto; margin: 1em 0; } svg text { font: 12px system-ui, sans-serif; fill: #444; }
+svg text.title { font-weight: 600; } svg text.x { text-anchor: middle; }
+svg text.y, svg text.key { text-anchor: end; } svg .grid { stroke: #e4e4e4; }
+.broken { color: #c92a2a; font-weight: 600; } .note { background: #fff3bf; padding: .4em .8em; }
+code { background: #f1f3f5; padding: .1em .3em; }
+@media (prefers-color-scheme: dark) { body { background: #16181b; color: #ddd; }
+ td, th { border-color: #333; } svg text { fill: #bbb; } svg .grid { stroke: #2c2f33; }
+ .note { background: #4d3d00; } code { background: #25282c; } }
+";
+
+/// Renders the report.
+pub(super) fn render(report: &Report) -> String {
+    let title = format!("tidegate bench mqtt {}", report.scenario);
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title>\
+         <style>{STYLE}</style></head>\n<body><h1>{title}</h1>\n<p>"
+    );
+    for (name, value) in &report.settings {
+        let _ = write!(page, "{} <code>{}</code> ", escape(name), escape(value));
+    }
+    page.push_str("</p>\n");
+    for warning in &report.warnings {
+        let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(warning));
+    }
+    verdicts(&mut page, report);
+    numbers(&mut page, report);
+    page.push_str(&throughput(report));
+    page.push_str(&broker_cpu(report));
+    page.push_str(&percentiles(report));
+    for side in &report.sides {
+        connect_classes(&mut page, side);
+        failures(&mut page, side);
+    }
+    page.push_str("</body></html>\n");
+    page
+}
+
+fn verdicts(page: &mut String, report: &Report) {
+    if report.verdicts.is_empty() {
+        return;
+    }
+    page.push_str("<h2>Assertions</h2>\n<table>");
+    for verdict in &report.verdicts {
+        let (class, word) = match verdict.holds {
+            true => ("", "holds"),
+            false => ("broken", "broken"),
+        };
+        let _ = writeln!(
+            page,
+            "<tr><td><code>{}</code></td><td class=\"{class}\">{word}</td><td>{}</td></tr>",
+            escape(&verdict.demand),
+            escape(&verdict.found)
+        );
+    }
+    page.push_str("</table>\n");
+}
+
+fn numbers(page: &mut String, report: &Report) {
+    let measures: Vec<_> = report.sides.iter().map(|s| s.total.measures()).collect();
+    page.push_str("<h2>Numbers</h2>\n<table><tr><th></th>");
+    for side in &report.sides {
+        let _ = write!(page, "<th class=\"n\">{}</th>", escape(&side.label));
+    }
+    page.push_str("</tr>\n");
+    for metric in METRICS {
+        let values: Vec<Option<f64>> = measures.iter().map(|m| m.get(metric.name)).collect();
+        if values.iter().all(Option::is_none) {
+            continue;
+        }
+        let _ = write!(page, "<tr><td>{}</td>", metric.label);
+        for value in values {
+            let shown = value.map_or("-".to_owned(), |value| metric.unit.show(value));
+            let _ = write!(page, "<td class=\"n\">{shown}</td>");
+        }
+        page.push_str("</tr>\n");
+    }
+    for (metric, value) in report.ratios.iter() {
+        let _ = writeln!(
+            page,
+            "<tr><td>{}</td><td class=\"n\" colspan=\"{}\">{}</td></tr>",
+            metric.label,
+            report.sides.len(),
+            metric.unit.show(value)
+        );
+    }
+    page.push_str("</table>\n");
+}
+
+/// A plot over time of one property of the series.
+fn over_time(
+    report: &Report,
+    title: &str,
+    value: impl Fn(&crate::observer::Point) -> Option<f64>,
+    show: impl Fn(f64) -> String,
+) -> String {
+    let curves: Vec<Curve> = report
+        .sides
+        .iter()
+        .map(|side| Curve {
+            label: side.label.clone(),
+            points: side
+                .total
+                .seen
+                .series
+                .iter()
+                .filter_map(|point| Some((point.at_s, value(point)?)))
+                .collect(),
+        })
+        .collect();
+    let points = || curves.iter().flat_map(|curve| &curve.points);
+    let most_x = points().map(|p| p.0).fold(0.0, f64::max);
+    let most_y = points().map(|p| p.1).fold(0.0, f64::max);
+    Plot {
+        title,
+        x_marks: round_marks(most_x, |s| format!("{s} s")),
+        y_marks: round_marks(most_y, show),
+        curves: &curves,
+    }
+    .render()
+}
+
+fn throughput(report: &Report) -> String {
+    let title = match report.sides.first().map(|side| side.total.subject) {
+        Some(Subject::Connections { .. }) => "Connections accepted per second",
+        _ => "Messages received per second",
+    };
+    over_time(
+        report,
+        title,
+        |point| Some(point.per_second),
+        |value| Unit::PerSecond.show(value),
+    )
+}
+
+fn broker_cpu(report: &Report) -> String {
+    over_time(
+        report,
+        "Broker processor use, of one core",
+        |point| point.broker_cpu,
+        |value| format!("{:.0} %", value * 100.0),
+    )
+}
+
+/// Latency over percentiles. The x axis shows nines (50 %, 90 %, 99 %, ...), the y axis is logarithmic.
+fn percentiles(report: &Report) -> String {
+    let curves: Vec<Curve> = report
+        .sides
+        .iter()
+        .map(|side| Curve {
+            label: side.label.clone(),
+            points: percentile_curve(side),
+        })
+        .collect();
+    let points = || curves.iter().flat_map(|curve| &curve.points);
+    let least = points().map(|p| p.1).fold(f64::INFINITY, f64::min).floor();
+    let most = points().map(|p| p.1).fold(0.0, f64::max).ceil();
+    if !least.is_finite() {
+        return String::new();
+    }
+    let most = most.max(least + 1.0);
+    let marks = (least as i32..=most as i32).map(f64::from);
+    let nines = ["0 %", "90 %", "99 %", "99.9 %", "99.99 %", "99.999 %"];
+    Plot {
+        title: "Latency by percentile",
+        curves: &curves,
+        x_marks: nines
+            .iter()
+            .enumerate()
+            .map(|(at, text)| (at as f64, (*text).to_owned()))
+            .collect(),
+        y_marks: marks
+            .map(|at| (at, Unit::Nanoseconds.show(10f64.powf(at))))
+            .collect(),
+    }
+    .render()
+}
+
+fn percentile_curve(side: &Side) -> Vec<(f64, f64)> {
+    let histogram = &side.total.tally.latency;
+    if histogram.is_empty() {
+        return Vec::new();
+    }
+    let steps = 100;
+    (0..=steps)
+        .map(|step| 5.0 * f64::from(step) / f64::from(steps))
+        // Beyond one message in as many as there are, a percentile says nothing.
+        .filter(|nines| 10f64.powf(*nines) <= histogram.len() as f64)
+        .map(|nines| {
+            let ns = histogram.value_at_quantile(1.0 - 10f64.powf(-nines));
+            (nines, (ns.max(1) as f64).log10())
+        })
+        .collect()
+}
+
+fn connect_classes(page: &mut String, side: &Side) {
+    if !matches!(side.total.subject, Subject::Connections { .. }) {
+        return;
+    }
+    let _ = write!(
+        page,
+        "<h2>Time to CONNACK, {}</h2>\n<table>",
+        escape(&side.label)
+    );
+    for (label, count) in classes(&side.total.tally.latency) {
+        let _ = writeln!(
+            page,
+            "<tr><td class=\"n\">{}</td><td class=\"n\">{count}</td></tr>",
+            escape(&label)
+        );
+    }
+    page.push_str("</table>\n");
+}
+
+fn failures(page: &mut String, side: &Side) {
+    let failures = &side.total.tally.failures;
+    if failures.count() == 0 {
+        return;
+    }
+    let _ = write!(page, "<h2>Errors, {}</h2>\n<table>", escape(&side.label));
+    for (kind, count) in &failures.by_kind {
+        let _ = writeln!(
+            page,
+            "<tr><td>{}</td><td class=\"n\">{count}</td></tr>",
+            escape(kind)
+        );
+    }
+    page.push_str("</table>\n<ul>");
+    for described in &failures.first {
+        let _ = writeln!(page, "<li>{}</li>", escape(described));
+    }
+    page.push_str("</ul>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn stands_on_its_own() {
+        let page = super::render(&super::super::tests::example());
+        assert_eq!(page.matches("<svg").count(), 3);
+        assert!(page.contains("Latency by percentile"));
+        assert!(page.contains("a&lt;b&gt;") && !page.contains("a<b>"));
+        assert!(!page.contains("http") && !page.contains("NaN"), "{page}");
+    }
+}

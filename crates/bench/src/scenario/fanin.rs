@@ -1,0 +1,53 @@
+//! `fanin`: many publishers, one subscriber.
+
+use std::process::ExitCode;
+
+use super::{LoadRun, SpreadArgs, clients, run_load};
+use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
+use crate::shape::Shape;
+
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct FanIn {
+    /// Publishers of a group, each with its own topic
+    #[arg(long, value_name = "N", default_value = "500", value_parser = clients)]
+    publishers: usize,
+    /// Subscribers of a group; each gets everything through one wildcard filter
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clients)]
+    subscribers: usize,
+    /// Groups that have nothing to do with each other
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clients)]
+    groups: usize,
+    #[command(flatten)]
+    spread: SpreadArgs,
+    #[command(flatten)]
+    load: LoadArgs,
+    #[command(flatten)]
+    pace: PaceArgs,
+    #[command(flatten)]
+    clients: ClientArgs,
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl FanIn {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let shape = Shape {
+            groups: self.groups,
+            publishers: self.publishers,
+            subscribers: self.subscribers,
+            spread: self.spread.spread(),
+        };
+        let pace = self.pace.pace(20);
+        run_load(LoadRun {
+            name: "fanin",
+            shape,
+            pace,
+            load: &self.load,
+            clients: &self.clients,
+            target: &self.target,
+            output: &self.output,
+        })
+    }
+}

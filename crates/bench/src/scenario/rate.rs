@@ -1,0 +1,48 @@
+//! `rate`: a fixed total rate over pairs, for latency without coordinated omission.
+
+use std::process::ExitCode;
+
+use super::{LoadRun, clients, run_load};
+use crate::args::{ClientArgs, LoadArgs, OutputArgs, TargetArgs};
+use crate::shape::Shape;
+use crate::units;
+use crate::worker::Pace;
+
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Rate {
+    /// Messages per second, over all pairs; latency counts from the time a message was due
+    #[arg(long, value_name = "PER_SECOND", default_value = "20000", value_parser = units::rate)]
+    rate: f64,
+    /// Pairs of publisher and subscriber
+    #[arg(long, value_name = "N", default_value = "100", value_parser = clients)]
+    pairs: usize,
+    #[command(flatten)]
+    load: LoadArgs,
+    #[command(flatten)]
+    clients: ClientArgs,
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl Rate {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let shape = Shape {
+            groups: self.pairs,
+            publishers: 1,
+            subscribers: 1,
+            spread: None,
+        };
+        let pace = Pace::Rate(self.rate);
+        run_load(LoadRun {
+            name: "rate",
+            shape,
+            pace,
+            load: &self.load,
+            clients: &self.clients,
+            target: &self.target,
+            output: &self.output,
+        })
+    }
+}

@@ -1,0 +1,215 @@
+//! Who publishes to whom: groups of publishers and subscribers, their topics and filters.
+//!
+//! Within a group every subscriber gets every message of every publisher; groups know nothing of each other, so
+//! they can be spread over threads.
+
+use anyhow::{bail, ensure};
+
+/// Most (subscriber, publisher) pairs; each has a sequence to check.
+const MAX_PAIRS: usize = 4_000_000;
+/// Most different topics of a run.
+const MAX_TOPICS: usize = 2_000_000;
+
+/// Many topics, each matched by exactly one filter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Spread {
+    /// Different filters, over all groups.
+    pub(crate) filters: usize,
+    /// The share of them with wildcards.
+    pub(crate) wildcards: f64,
+}
+
+/// The shape of a load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Shape {
+    pub(crate) groups: usize,
+    /// In each group.
+    pub(crate) publishers: usize,
+    /// In each group.
+    pub(crate) subscribers: usize,
+    /// `None`: one topic per publisher, one filter per subscriber.
+    pub(crate) spread: Option<Spread>,
+}
+
+impl Shape {
+    /// Refuses shapes that no machine would hold.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        let pairs = self
+            .groups
+            .checked_mul(self.publishers)
+            .and_then(|product| product.checked_mul(self.subscribers));
+        if pairs.is_none_or(|pairs| pairs > MAX_PAIRS) {
+            bail!(
+                "{} groups of {} publishers and {} subscribers make more than {MAX_PAIRS} sequences to check",
+                self.groups,
+                self.publishers,
+                self.subscribers
+            );
+        }
+        if let Some(spread) = self.spread {
+            let publishers = self.groups * self.publishers;
+            ensure!(
+                spread.filters >= publishers,
+                "--filters {} is fewer than one for each of the {publishers} publishers",
+                spread.filters
+            );
+            ensure!(
+                spread.filters <= MAX_TOPICS,
+                "--filters {} is more than {MAX_TOPICS}",
+                spread.filters
+            );
+        }
+        Ok(())
+    }
+
+    /// Connections of one group.
+    pub(crate) fn group_connections(&self) -> usize {
+        self.publishers + self.subscribers
+    }
+
+    /// Connections of all groups.
+    pub(crate) fn connections(&self) -> usize {
+        self.groups * self.group_connections()
+    }
+
+    /// The topics a publisher cycles through, all of the same length.
+    pub(crate) fn topics(&self, run: u32, group: usize, publisher: usize) -> Vec<String> {
+        match self.spread {
+            None => vec![format!("bench/{run:08x}/{group}/{publisher}")],
+            Some(spread) => {
+                let (from, to) = self.share(spread, group * self.publishers + publisher);
+                (from..to).map(|i| spread_topic(run, i)).collect()
+            }
+        }
+    }
+
+    /// The filters each subscriber of a group holds.
+    pub(crate) fn filters(&self, run: u32, group: usize) -> Vec<String> {
+        match self.spread {
+            None if self.publishers == 1 => self.topics(run, group, 0),
+            None => vec![format!("bench/{run:08x}/{group}/+")],
+            Some(spread) => {
+                let (from, _) = self.share(spread, group * self.publishers);
+                let (_, to) = self.share(spread, (group + 1) * self.publishers - 1);
+                (from..to)
+                    .map(|i| spread_filter(run, i, spread.wildcards))
+                    .collect()
+            }
+        }
+    }
+
+    /// The topic numbers of one publisher, counted over all groups.
+    fn share(&self, spread: Spread, publisher: usize) -> (usize, usize) {
+        let publishers = self.groups * self.publishers;
+        let start = |number: usize| number * spread.filters / publishers;
+        (start(publisher), start(publisher + 1))
+    }
+}
+
+fn spread_topic(run: u32, number: usize) -> String {
+    format!("bench/{run:08x}/d{number:07}/telemetry/m{number:07}")
+}
+
+/// The one filter that matches topic `number` and no other topic of the run.
+fn spread_filter(run: u32, number: usize, wildcards: f64) -> String {
+    // Wildcards are strewn evenly: topic n has one where the running total passes a whole number.
+    let before = (number as f64 * wildcards).floor();
+    let after = ((number + 1) as f64 * wildcards).floor();
+    if after <= before {
+        return spread_topic(run, number);
+    }
+    match after as usize % 3 {
+        0 => format!("bench/{run:08x}/d{number:07}/+/m{number:07}"),
+        1 => format!("bench/{run:08x}/d{number:07}/#"),
+        _ => format!("bench/{run:08x}/+/telemetry/m{number:07}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_have_a_topic_each_and_no_wildcard() {
+        let shape = Shape {
+            groups: 3,
+            publishers: 1,
+            subscribers: 1,
+            spread: None,
+        };
+        assert_eq!(shape.topics(1, 2, 0), ["bench/00000001/2/0"]);
+        assert_eq!(shape.filters(1, 2), shape.topics(1, 2, 0));
+        assert_eq!(shape.connections(), 6);
+    }
+
+    #[test]
+    fn a_fan_in_is_read_through_a_wildcard() {
+        let shape = Shape {
+            groups: 1,
+            publishers: 500,
+            subscribers: 1,
+            spread: None,
+        };
+        let filters = shape.filters(1, 0);
+        assert_eq!(filters, ["bench/00000001/0/+"]);
+        let topic = &shape.topics(1, 0, 499)[0];
+        assert!(mqtt::filter_matches(&filters[0], topic));
+    }
+
+    #[test]
+    fn every_spread_topic_is_matched_by_its_own_filter_alone() {
+        let spread = Spread {
+            filters: 100,
+            wildcards: 0.2,
+        };
+        let shape = Shape {
+            groups: 7,
+            publishers: 2,
+            subscribers: 1,
+            spread: Some(spread),
+        };
+        shape.check().expect("a fine shape");
+        let all: Vec<(usize, String)> = (0..7)
+            .flat_map(|group| shape.filters(9, group).into_iter().map(move |f| (group, f)))
+            .collect();
+        assert_eq!(all.len(), 100);
+        let wild = all.iter().filter(|(_, f)| f.contains(['+', '#'])).count();
+        assert_eq!(wild, 20);
+        let mut topics = 0;
+        for group in 0..7 {
+            for publisher in 0..2 {
+                for topic in shape.topics(9, group, publisher) {
+                    let matching: Vec<&(usize, String)> = all
+                        .iter()
+                        .filter(|(_, filter)| mqtt::filter_matches(filter, &topic))
+                        .collect();
+                    assert_eq!(matching.len(), 1, "{topic}");
+                    assert_eq!(matching[0].0, group);
+                    topics += 1;
+                }
+            }
+        }
+        assert_eq!(topics, 100);
+    }
+
+    #[test]
+    fn refuses_what_no_machine_holds() {
+        let huge = Shape {
+            groups: 1,
+            publishers: 100_000,
+            subscribers: 100_000,
+            spread: None,
+        };
+        assert!(huge.check().unwrap_err().to_string().contains("4000000"));
+        let few = Shape {
+            groups: 10,
+            publishers: 1,
+            subscribers: 1,
+            spread: Some(Spread {
+                filters: 9,
+                wildcards: 0.0,
+            }),
+        };
+        assert!(few.check().unwrap_err().to_string().contains("--filters 9"));
+    }
+}

@@ -1,0 +1,100 @@
+//! The clients a worker drives: their connections, and what they are for.
+
+use crate::link::Link;
+use crate::packets::Template;
+use crate::stamp::Stamp;
+use crate::window::{AckWindow, Progress};
+
+/// What a connection is for; the number is an index into the worker's publishers or subscribers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Subscriber(u32),
+    Publisher(u32),
+    /// Only connects and stays.
+    Idle,
+}
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Not dialled yet.
+    New,
+    /// TCP is being set up.
+    Dialing,
+    /// CONNECT is on its way (under it, TLS and WebSocket handshakes).
+    Greeting,
+    /// So many SUBACKs are missing.
+    Subscribing(usize),
+    Ready,
+    /// DISCONNECT is sent, the broker is to close the connection.
+    Leaving,
+    Closed,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) link: Option<Link>,
+    pub(crate) role: Role,
+    pub(crate) state: State,
+    /// When dialling began.
+    pub(crate) started_ns: u64,
+    /// The front of a packet that is not whole yet; at most [`super::intake::KEPT_BYTES`].
+    pub(crate) partial: Vec<u8>,
+    /// The rest of a large message, which is counted and not kept.
+    pub(crate) large: Option<Large>,
+}
+
+/// A message too large to be kept until it is whole.
+#[derive(Debug)]
+pub(crate) struct Large {
+    pub(crate) missing_bytes: usize,
+    pub(crate) qos: u8,
+    pub(crate) id: u16,
+    pub(crate) stamp: Option<Stamp>,
+}
+
+impl Connection {
+    pub(crate) fn new(role: Role) -> Self {
+        Self {
+            link: None,
+            role,
+            state: State::New,
+            started_ns: 0,
+            partial: Vec::new(),
+            large: None,
+        }
+    }
+}
+
+/// A client that publishes.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    /// Index of its connection.
+    pub(crate) connection: usize,
+    pub(crate) template: Template,
+    /// Messages sent; also the sequence number of the next.
+    pub(crate) sent: u64,
+    pub(crate) progress: Progress,
+    pub(crate) acks: AckWindow,
+    /// Most messages in flight at QoS 1 and 2.
+    pub(crate) max_in_flight: u64,
+    /// PUBRELs that go out with the next messages.
+    pub(crate) control: Vec<u8>,
+    /// Whether it stands in the line of those that may have something to send.
+    pub(crate) is_queued: bool,
+    /// Whether it has someone to publish to, and a connection.
+    pub(crate) is_active: bool,
+    /// For noticing lost messages: progress at the last look, and since when it has been the same.
+    pub(crate) seen_floor: u64,
+    pub(crate) seen_since_ns: u64,
+}
+
+/// A client that subscribes.
+#[derive(Debug)]
+pub(crate) struct Subscriber {
+    /// Its group, counted within the worker.
+    pub(crate) group: usize,
+    /// Its first checker in the worker's list; one for each publisher of the group.
+    pub(crate) first_checker: usize,
+}

@@ -1,0 +1,302 @@
+//! Receiving: finds the messages in what was read, checks their sequence, records their latency, opens windows.
+
+use super::Worker;
+use super::client::{Large, Role, State};
+use super::pace::Pace;
+use crate::failure::Trouble;
+use crate::scan::{
+    Found, Malformed, PUBACK, PUBCOMP, PUBREC, PUBREL, Step, partial_publish, push_ack, step,
+};
+use crate::stamp::{STAMP_BYTES, Stamp};
+
+/// A packet up to this long is kept until it is whole; of a longer message only its header is.
+pub(super) const KEPT_BYTES: usize = 64 * 1024;
+
+/// Messages of one publisher with the same send time that came one after the other: they share the bookkeeping.
+struct Streak {
+    /// The publisher, counted within its group; none yet at the start.
+    member: usize,
+    sent_ns: u64,
+    /// The subscriber's place in the sequence before.
+    from: u64,
+    count: u64,
+}
+
+impl Worker<'_> {
+    /// Reads all there is on a connection.
+    pub(super) fn on_readable(&mut self, index: usize) -> Result<(), Trouble> {
+        loop {
+            let connection = &mut self.connections[index];
+            let Some(link) = &mut connection.link else {
+                return Ok(());
+            };
+            let kept = connection.partial.len();
+            self.inbox[..kept].copy_from_slice(&connection.partial);
+            let received = link.receive(&mut self.inbox[kept..], &mut self.raw)?;
+            if received.bytes > 0 {
+                connection.partial.clear();
+                self.read_ns = self.now();
+                // Taken out so that the bytes and the rest of the worker can be borrowed side by side.
+                let inbox = std::mem::take(&mut self.inbox);
+                let digested = self.digest(index, &inbox[..kept + received.bytes]);
+                self.inbox = inbox;
+                digested?;
+                self.send_replies(index)?;
+            }
+            if !received.more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The socket takes bytes again.
+    pub(super) fn on_writable(&mut self, index: usize) -> Result<(), Trouble> {
+        let connection = &mut self.connections[index];
+        if let Some(link) = &mut connection.link
+            && link.has_backlog()
+        {
+            link.flush()?;
+            if let Role::Publisher(publisher) = connection.role
+                && !link.has_backlog()
+            {
+                self.enqueue(publisher as usize);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the acknowledgements that a read called for; those of a publisher go with its next messages.
+    fn send_replies(&mut self, index: usize) -> Result<(), Trouble> {
+        if self.replies.is_empty() {
+            return Ok(());
+        }
+        let connection = &mut self.connections[index];
+        if let Role::Publisher(publisher) = connection.role {
+            let control = &mut self.publishers[publisher as usize].control;
+            control.extend_from_slice(&self.replies);
+        } else if let Some(link) = &mut connection.link {
+            link.send(&self.replies)?;
+        }
+        self.replies.clear();
+        Ok(())
+    }
+
+    /// Deals with all packets in `buf` and keeps what is not whole.
+    fn digest(&mut self, index: usize, buf: &[u8]) -> Result<(), Trouble> {
+        let mut at = self.skip_large(index, buf);
+        let role = self.connections[index].role;
+        loop {
+            if let (Role::Subscriber(s), State::Ready) = (role, self.connections[index].state) {
+                at += self.take_messages(s as usize, &buf[at..])?;
+            }
+            match step(&buf[at..], self.v5)? {
+                Step::Packet { found, len } => {
+                    at += len;
+                    match found {
+                        Found::Ack { kind, id, reason } => self.on_ack(role, kind, id, reason)?,
+                        Found::Other(packet) => self.on_reply(index, packet)?,
+                        Found::Publish(_) => self.on_early_message(index)?,
+                    }
+                }
+                Step::Incomplete { len } => {
+                    return self.keep_partial(index, &buf[at..], len);
+                }
+            }
+        }
+    }
+
+    /// A message for a client that has not got its SUBACK yet, or that never subscribed.
+    #[cold]
+    fn on_early_message(&mut self, index: usize) -> Result<(), Trouble> {
+        let state = self.connections[index].state;
+        // Nobody publishes before all are ready, so it is not ours.
+        if matches!(state, State::Subscribing(_)) {
+            self.tally.strange += 1;
+            return Ok(());
+        }
+        Err(Trouble::Protocol(
+            "the broker sent a message to a client that has not subscribed".to_owned(),
+        ))
+    }
+
+    /// Takes the messages at the front of `buf` and returns their length. Stops at anything else.
+    fn take_messages(&mut self, subscriber: usize, buf: &[u8]) -> Result<usize, Malformed> {
+        let subscriber = &self.subscribers[subscriber];
+        let members = self.shape.publishers;
+        let group = subscriber.group;
+        let first = ((self.first_group + group) * members) as u32;
+        let from = subscriber.first_checker;
+        let run = self.access.run;
+        let mut streak = Streak {
+            member: usize::MAX,
+            sent_ns: 0,
+            from: 0,
+            count: 0,
+        };
+        let mut at = 0;
+        while let Step::Packet {
+            found: Found::Publish(message),
+            len,
+        } = step(&buf[at..], self.v5)?
+        {
+            at += len;
+            match message.qos {
+                0 => {}
+                1 => push_ack(PUBACK, message.id, &mut self.replies),
+                _ => push_ack(PUBREC, message.id, &mut self.replies),
+            }
+            let Some(stamp) = Stamp::read(message.payload) else {
+                self.tally.strange += 1;
+                continue;
+            };
+            let member = stamp.publisher.wrapping_sub(first) as usize;
+            if stamp.run != run || member >= members {
+                self.tally.strange += 1;
+                continue;
+            }
+            if member != streak.member || stamp.sent_ns != streak.sent_ns {
+                self.end_streak(group, from, &streak);
+                streak = Streak {
+                    member,
+                    sent_ns: stamp.sent_ns,
+                    from: self.checkers[from + member].next(),
+                    count: 0,
+                };
+            }
+            streak.count += u64::from(self.checkers[from + member].receive(stamp.sequence));
+        }
+        self.end_streak(group, from, &streak);
+        Ok(at)
+    }
+
+    /// Books a streak of messages that `group`'s subscriber, whose checkers start at `first_checker`, has got.
+    #[inline]
+    fn end_streak(&mut self, group: usize, first_checker: usize, streak: &Streak) {
+        if streak.member == usize::MAX {
+            return;
+        }
+        self.received += streak.count;
+        if self.measured.contains(&streak.sent_ns) {
+            let latency_ns = self.read_ns.saturating_sub(streak.sent_ns);
+            self.tally
+                .latency
+                .saturating_record_n(latency_ns, streak.count);
+        }
+        if let Pace::Window(_) = self.pace {
+            let to = self.checkers[first_checker + streak.member].next();
+            let publisher = group * self.shape.publishers + streak.member;
+            self.publishers[publisher].progress.advance(streak.from, to);
+            self.enqueue(publisher);
+        }
+    }
+
+    /// An acknowledgement, to a publisher or a subscriber.
+    #[inline]
+    fn on_ack(&mut self, role: Role, kind: u8, id: u16, reason: u8) -> Result<(), Trouble> {
+        let Role::Publisher(index) = role else {
+            if kind != PUBREL {
+                return Err(unexpected(kind, id, "that has not published"));
+            }
+            push_ack(PUBCOMP, id, &mut self.replies);
+            return Ok(());
+        };
+        let is_refused = reason >= 0x80;
+        self.tally.refused += u64::from(is_refused);
+        self.enqueue(index as usize);
+        let acks = &mut self.publishers[index as usize].acks;
+        match kind {
+            PUBREC if !is_refused => push_ack(PUBREL, id, &mut self.replies),
+            PUBREL => return Err(unexpected(kind, id, "that has not subscribed")),
+            _ if !acks.settle(id) => {
+                return Err(unexpected(kind, id, "that has no such message in flight"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Passes over the rest of a large message; books it when it is whole.
+    fn skip_large(&mut self, index: usize, buf: &[u8]) -> usize {
+        let connection = &mut self.connections[index];
+        let Some(large) = &mut connection.large else {
+            return 0;
+        };
+        let skipped = large.missing_bytes.min(buf.len());
+        large.missing_bytes -= skipped;
+        if large.missing_bytes == 0
+            && let Some(large) = connection.large.take()
+            && let Role::Subscriber(subscriber) = connection.role
+        {
+            self.book_large(subscriber as usize, &large);
+        }
+        skipped
+    }
+
+    fn book_large(&mut self, subscriber: usize, large: &Large) {
+        match large.qos {
+            0 => {}
+            1 => push_ack(PUBACK, large.id, &mut self.replies),
+            _ => push_ack(PUBREC, large.id, &mut self.replies),
+        }
+        let subscriber = &self.subscribers[subscriber];
+        let (group, from) = (subscriber.group, subscriber.first_checker);
+        let members = self.shape.publishers;
+        let first = ((self.first_group + group) * members) as u32;
+        let ours = large.stamp.filter(|stamp| {
+            stamp.run == self.access.run && (stamp.publisher.wrapping_sub(first) as usize) < members
+        });
+        let Some(stamp) = ours else {
+            self.tally.strange += 1;
+            return;
+        };
+        let member = (stamp.publisher - first) as usize;
+        let checker = &mut self.checkers[from + member];
+        let before = checker.next();
+        let streak = Streak {
+            member,
+            sent_ns: stamp.sent_ns,
+            from: before,
+            count: u64::from(checker.receive(stamp.sequence)),
+        };
+        self.end_streak(group, from, &streak);
+    }
+
+    /// Keeps the front of a packet of `len` bytes (0: not known yet) until the rest is here.
+    fn keep_partial(&mut self, index: usize, rest: &[u8], len: usize) -> Result<(), Trouble> {
+        let connection = &mut self.connections[index];
+        if len <= KEPT_BYTES {
+            connection.partial.extend_from_slice(rest);
+            return Ok(());
+        }
+        match partial_publish(rest, self.v5)? {
+            Some(message) if message.payload.len() >= STAMP_BYTES => {
+                connection.large = Some(Large {
+                    missing_bytes: len - rest.len(),
+                    qos: message.qos,
+                    id: message.id,
+                    stamp: Stamp::read(message.payload),
+                });
+                Ok(())
+            }
+            // A topic has at most 65,535 bytes; properties may have more, but none of ours do.
+            _ if rest.len() < KEPT_BYTES * 2 => {
+                connection.partial.extend_from_slice(rest);
+                Ok(())
+            }
+            _ => Err(Malformed("more than 128 KiB before the payload").into()),
+        }
+    }
+}
+
+#[cold]
+fn unexpected(kind: u8, id: u16, to_whom: &str) -> Trouble {
+    let name = match kind {
+        PUBACK => "PUBACK",
+        PUBREC => "PUBREC",
+        PUBREL => "PUBREL",
+        _ => "PUBCOMP",
+    };
+    Trouble::Protocol(format!(
+        "the broker sent {name} for packet identifier {id} to a client {to_whom}"
+    ))
+}

@@ -1,0 +1,60 @@
+//! Leaving: DISCONNECT on every connection, then a moment for the broker to close it.
+//!
+//! Who closes a connection first keeps its ports busy for a minute. If that were the generator, the next round's
+//! connects would spend most of their time looking for a free port.
+
+use std::time::Duration;
+
+use super::client::State;
+use super::{Worker, packets};
+
+/// How long the broker gets to close all connections.
+const GRACE_NS: u64 = 2_000_000_000;
+
+impl Worker<'_> {
+    /// Ends all connections.
+    pub(super) fn leave(&mut self) -> anyhow::Result<()> {
+        let mut leaving = 0;
+        for connection in &mut self.connections {
+            // The run is over: whether the goodbye arrives changes nothing.
+            let has_said_goodbye = connection.state == State::Ready
+                && connection
+                    .link
+                    .as_mut()
+                    .is_some_and(|link| link.send(packets::DISCONNECT).is_ok());
+            if has_said_goodbye {
+                connection.state = State::Leaving;
+                leaving += 1;
+            } else {
+                connection.link = None;
+                connection.state = State::Closed;
+            }
+        }
+        self.unsettled = leaving;
+        let until_ns = self.now() + GRACE_NS;
+        while self.unsettled > 0 && self.now() < until_ns {
+            self.turn(Duration::from_millis(10))?;
+        }
+        self.connections.clear();
+        Ok(())
+    }
+
+    /// Something arrived on a connection that is being left: its end, or what nobody waits for any more.
+    pub(super) fn on_leaving(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        let Some(link) = &mut connection.link else {
+            return;
+        };
+        let mut has_ended = link.flush().is_err();
+        while !has_ended {
+            match link.receive(&mut self.inbox, &mut self.raw) {
+                Ok(received) if received.more => {}
+                Ok(_) => return,
+                Err(_) => has_ended = true,
+            }
+        }
+        connection.link = None;
+        connection.state = State::Closed;
+        self.unsettled -= 1;
+    }
+}

@@ -1,0 +1,377 @@
+//! One thread of the generator: an event loop over all its clients.
+//!
+//! The path of a message: [`output`] sends what pace and window allow, the broker forwards, [`intake`] counts and
+//! checks it and opens the window again. [`establish`] connects the clients before, [`load`] goes through warm-up,
+//! measurement and drain.
+
+mod client;
+mod establish;
+mod hold;
+mod intake;
+mod leave;
+mod load;
+mod output;
+mod pace;
+mod shared;
+mod tally;
+
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+use mio::event::Event;
+use mio::{Events, Poll, Token};
+use mqtt::QoS;
+
+use crate::access::Access;
+use crate::failure::Trouble;
+use crate::host::now_ns;
+use crate::link::RAW_BYTES;
+use crate::observer::Observer;
+use crate::packets;
+use crate::sequence::Checker;
+use crate::shape::Shape;
+use crate::stamp::Stamp;
+use crate::window::{MAX_IN_FLIGHT, Progress};
+
+use client::{Connection, Publisher, Role, State, Subscriber};
+pub(crate) use load::LoadPlan;
+pub(crate) use pace::Pace;
+use pace::Schedule;
+pub(crate) use shared::{AbortOnDrop, Shared};
+pub(crate) use tally::Tally;
+
+/// Size of the buffer every read goes to.
+const INBOX_BYTES: usize = 384 * 1024;
+/// Events taken from the poll at a time.
+const EVENTS: usize = 1024;
+/// Token of the timer; connections have their index.
+const TIMER: Token = Token(usize::MAX - 1);
+
+/// The clients a worker is to drive.
+#[derive(Clone, Debug)]
+pub(crate) enum Clients {
+    /// Publishers and subscribers of some of the groups.
+    Groups(Range<usize>),
+    /// Clients that only connect, numbered like this.
+    Idle(Range<usize>),
+}
+
+/// One thread's state.
+pub(crate) struct Worker<'a> {
+    access: &'a Access,
+    shared: &'a Shared,
+    /// Number of this thread; the first one also observes.
+    thread: usize,
+    poll: Poll,
+    events: Events,
+    v5: bool,
+    qos: QoS,
+    shape: Shape,
+    /// Index of the worker's first group among all, and of its first idle client.
+    first_group: usize,
+    first_idle: usize,
+    /// All subscribers, then all publishers; or idle clients.
+    connections: Vec<Connection>,
+    /// Connections that have been dialled, and how many of them are neither ready nor failed.
+    dialed: usize,
+    unsettled: usize,
+    subscribers: Vec<Subscriber>,
+    publishers: Vec<Publisher>,
+    checkers: Vec<Checker>,
+    inbox: Box<[u8]>,
+    raw: Box<[u8]>,
+    outbox: Vec<u8>,
+    /// Acknowledgements that one read calls for.
+    replies: Vec<u8>,
+    /// Publishers that may have something to send.
+    queue: Vec<u32>,
+    pace: Pace,
+    schedule: Option<Schedule>,
+    /// Whether publishers may send new messages in a closed window.
+    is_sending: bool,
+    /// Messages of the schedule that are due.
+    due: u64,
+    /// Latencies are recorded for messages sent from then and until then.
+    measured: Range<u64>,
+    /// When the current batch of bytes was read.
+    read_ns: u64,
+    /// Different messages received since the start.
+    received: u64,
+    next_ping_ns: u64,
+    ping_cursor: usize,
+    tally: Tally,
+}
+
+impl<'a> Worker<'a> {
+    /// A worker with all its clients, none connected yet.
+    pub(crate) fn new(
+        access: &'a Access,
+        shared: &'a Shared,
+        thread: usize,
+        clients: Clients,
+        plan: &LoadPlan,
+    ) -> anyhow::Result<Self> {
+        let mut worker = Self {
+            access,
+            shared,
+            thread,
+            poll: Poll::new()?,
+            events: Events::with_capacity(EVENTS),
+            v5: access.greeting.version == mqtt::Version::V5,
+            qos: plan.qos,
+            shape: plan.shape,
+            first_group: 0,
+            first_idle: 0,
+            connections: Vec::new(),
+            dialed: 0,
+            unsettled: 0,
+            subscribers: Vec::new(),
+            publishers: Vec::new(),
+            checkers: Vec::new(),
+            inbox: vec![0; INBOX_BYTES].into_boxed_slice(),
+            raw: vec![0; RAW_BYTES].into_boxed_slice(),
+            outbox: Vec::new(),
+            replies: Vec::new(),
+            queue: Vec::new(),
+            pace: plan.pace,
+            schedule: None,
+            is_sending: false,
+            due: 0,
+            measured: 0..0,
+            read_ns: 0,
+            received: 0,
+            next_ping_ns: u64::MAX,
+            ping_cursor: 0,
+            tally: Tally::default(),
+        };
+        match clients {
+            Clients::Groups(groups) => worker.add_groups(groups, plan)?,
+            Clients::Idle(numbers) => {
+                worker.first_idle = numbers.start;
+                worker
+                    .connections
+                    .extend(numbers.map(|_| Connection::new(Role::Idle)));
+            }
+        }
+        Ok(worker)
+    }
+
+    fn add_groups(&mut self, groups: Range<usize>, plan: &LoadPlan) -> anyhow::Result<()> {
+        self.first_group = groups.start;
+        let (publishers, subscribers) = (self.shape.publishers, self.shape.subscribers);
+        for (group, _) in groups.clone().enumerate() {
+            for _ in 0..subscribers {
+                let role = Role::Subscriber(self.subscribers.len() as u32);
+                self.connections.push(Connection::new(role));
+                self.subscribers.push(Subscriber {
+                    group,
+                    first_checker: self.checkers.len(),
+                });
+                self.checkers
+                    .extend((0..publishers).map(|_| Checker::default()));
+            }
+        }
+        let window = match plan.pace {
+            Pace::Window(window) => Some(window),
+            Pace::Rate(_) => None,
+        };
+        for global in groups {
+            for member in 0..publishers {
+                let stamp = Stamp {
+                    run: self.access.run,
+                    publisher: (global * publishers + member) as u32,
+                    sequence: 0,
+                    sent_ns: 0,
+                };
+                let topics = self.shape.topics(self.access.run, global, member);
+                let version = self.access.greeting.version;
+                let template =
+                    packets::Template::new(version, plan.qos, &topics, plan.payload_bytes, stamp)?;
+                let role = Role::Publisher(self.publishers.len() as u32);
+                self.publishers.push(Publisher {
+                    connection: self.connections.len(),
+                    template,
+                    sent: 0,
+                    progress: Progress::new(subscribers as u32, window),
+                    acks: Default::default(),
+                    max_in_flight: MAX_IN_FLIGHT,
+                    control: Vec::new(),
+                    is_queued: false,
+                    is_active: true,
+                    seen_floor: 0,
+                    seen_since_ns: 0,
+                });
+                self.connections.push(Connection::new(role));
+            }
+        }
+        Ok(())
+    }
+
+    /// The identifier of a client.
+    fn client_id(&self, index: usize) -> String {
+        let number = index;
+        match self.connections[index].role {
+            Role::Idle => self.access.client_id('c', self.first_idle + number),
+            Role::Subscriber(s) => {
+                let before = self.first_group * self.shape.subscribers;
+                self.access.client_id('s', before + s as usize)
+            }
+            Role::Publisher(p) => {
+                let before = self.first_group * self.shape.publishers;
+                self.access.client_id('p', before + p as usize)
+            }
+        }
+    }
+
+    /// Waits for events, at most for `timeout`, and deals with all of them.
+    fn turn(&mut self, timeout: Duration) -> anyhow::Result<()> {
+        match self.poll.poll(&mut self.events, Some(timeout)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
+        for event in &events {
+            if event.token() != TIMER {
+                self.deal_with(event);
+            }
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    fn deal_with(&mut self, event: &Event) {
+        let index = event.token().0;
+        let outcome = match self.connections[index].state {
+            State::New | State::Closed => Ok(()),
+            State::Leaving => {
+                self.on_leaving(index);
+                Ok(())
+            }
+            State::Dialing => self.on_dialing(index, event),
+            _ => self.on_ready(index, event),
+        };
+        if let Err(trouble) = outcome {
+            self.fail(index, &trouble);
+        }
+    }
+
+    fn on_ready(&mut self, index: usize, event: &Event) -> Result<(), Trouble> {
+        if event.is_writable() {
+            self.on_writable(index)?;
+        }
+        if event.is_readable() || event.is_error() || event.is_read_closed() {
+            self.on_readable(index)?;
+        }
+        Ok(())
+    }
+
+    /// The connection is of no more use: counts the failure and lets the others go on without it.
+    fn fail(&mut self, index: usize, trouble: &Trouble) {
+        let client = self.client_id(index);
+        self.tally.failures.note(&client, trouble);
+        let connection = &mut self.connections[index];
+        let was_ready = connection.state == State::Ready;
+        let was_under_way = !matches!(connection.state, State::Ready | State::New | State::Closed);
+        self.unsettled -= usize::from(was_under_way);
+        connection.link = None;
+        connection.state = State::Closed;
+        match connection.role {
+            Role::Publisher(p) => self.publishers[p as usize].is_active = false,
+            Role::Subscriber(s) if was_ready => self.lose_subscriber(s as usize),
+            Role::Subscriber(_) | Role::Idle => {}
+        }
+    }
+
+    fn lose_subscriber(&mut self, subscriber: usize) {
+        let Subscriber {
+            group,
+            first_checker,
+        } = self.subscribers[subscriber];
+        let publishers = self.shape.publishers;
+        for member in 0..publishers {
+            let level = self.checkers[first_checker + member].next();
+            let p = group * publishers + member;
+            let publisher = &mut self.publishers[p];
+            publisher.is_active &= publisher.progress.leave(level);
+            self.enqueue(p);
+        }
+    }
+
+    /// Puts a publisher in the line of those that may have something to send.
+    #[inline]
+    fn enqueue(&mut self, publisher: usize) {
+        let entry = &mut self.publishers[publisher];
+        if !entry.is_queued {
+            entry.is_queued = true;
+            self.queue.push(publisher as u32);
+        }
+    }
+
+    /// Sends a PINGREQ to every client twice in each keep-alive interval, a few at a time.
+    fn keep_alive(&mut self, now_ns: u64) {
+        let count = self.connections.len();
+        let interval_ns = u64::from(self.access.greeting.keep_alive_s) * 500_000_000;
+        for _ in 0..count {
+            if now_ns < self.next_ping_ns {
+                return;
+            }
+            self.next_ping_ns += (interval_ns / count as u64).max(1);
+            let index = self.ping_cursor % count;
+            self.ping_cursor = index + 1;
+            if self.connections[index].state == State::Ready
+                && let Some(link) = &mut self.connections[index].link
+                && let Err(error) = link.send(packets::PING)
+            {
+                self.fail(index, &error.into());
+            }
+        }
+    }
+
+    fn now(&self) -> u64 {
+        now_ns()
+    }
+}
+
+/// Runs one worker for each thread and adds up what they counted. The first runs on the calling thread and
+/// observes.
+pub(crate) fn run_threads(
+    access: &Access,
+    clients: impl Fn(usize) -> Clients + Sync,
+    plan: &LoadPlan,
+    observer: &mut Observer,
+    run: impl Fn(Worker<'_>, Option<&mut Observer>) -> anyhow::Result<Tally> + Sync,
+) -> anyhow::Result<Tally> {
+    let shared = Shared::new(access.threads);
+    let work = &|thread: usize, observer: Option<&mut Observer>| -> anyhow::Result<Tally> {
+        let guard = AbortOnDrop(Some(&shared));
+        let worker = Worker::new(access, &shared, thread, clients(thread), plan)?;
+        let tally = run(worker, observer)?;
+        guard.disarm();
+        Ok(tally)
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..access.threads)
+            .map(|thread| scope.spawn(move || work(thread, None)))
+            .collect();
+        let first = work(0, Some(observer));
+        let mut outcomes = vec![first];
+        outcomes.extend(others.into_iter().map(|handle| {
+            handle
+                .join()
+                .unwrap_or_else(|_| Err(anyhow::anyhow!("a generator thread panicked")))
+        }));
+        let mut total = Tally::default();
+        // A thread that gave up because another did has less to say than the other.
+        outcomes.sort_by_key(|outcome| {
+            outcome
+                .as_ref()
+                .is_err_and(|error| error.is::<shared::Aborted>())
+        });
+        for outcome in outcomes {
+            total.add_parallel(&outcome?);
+        }
+        Ok(total)
+    })
+}

@@ -1,0 +1,115 @@
+//! When messages are due: as fast as a closed window opens, or at a fixed rate whatever comes back.
+
+/// How fast to send.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Pace {
+    /// A publisher has at most this many messages that its slowest subscriber has not got.
+    Window(u64),
+    /// This many messages per second, over all publishers of all threads.
+    Rate(f64),
+}
+
+/// The times at which the messages of a fixed rate are due, dealt out to publishers in turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    start_ns: u64,
+    /// Nothing is due from here on.
+    end_ns: u64,
+    interval_ns: f64,
+    publishers: u64,
+}
+
+impl Schedule {
+    /// `per_second` messages from `start_ns` to `end_ns` by `publishers` publishers together.
+    pub(crate) fn new(start_ns: u64, end_ns: u64, per_second: f64, publishers: usize) -> Self {
+        Self {
+            start_ns,
+            end_ns,
+            interval_ns: 1e9 / per_second,
+            publishers: publishers.max(1) as u64,
+        }
+    }
+
+    /// When message `number`, counted over all publishers, is due.
+    #[inline]
+    pub(crate) fn time_of(&self, number: u64) -> u64 {
+        self.start_ns + (number as f64 * self.interval_ns) as u64
+    }
+
+    /// How many messages are due by `now_ns`.
+    #[inline]
+    pub(crate) fn due(&self, now_ns: u64) -> u64 {
+        let now_ns = now_ns.min(self.end_ns);
+        if now_ns < self.start_ns {
+            return 0;
+        }
+        let guess = ((now_ns - self.start_ns) as f64 / self.interval_ns) as u64;
+        // The division may be off by one either way.
+        let mut due = guess.saturating_sub(1);
+        while due <= guess + 1 && self.time_of(due) <= now_ns && self.time_of(due) < self.end_ns {
+            due += 1;
+        }
+        due
+    }
+
+    /// The instant at which message `number` is due, unless that is past the end.
+    pub(crate) fn next_after(&self, number: u64) -> Option<u64> {
+        let at = self.time_of(number);
+        (at < self.end_ns).then_some(at)
+    }
+
+    /// The publisher whose turn message `number` is.
+    #[inline]
+    pub(crate) fn publisher_of(&self, number: u64) -> usize {
+        (number % self.publishers) as usize
+    }
+
+    /// How many of the first `due` messages are those of `publisher`.
+    #[inline]
+    pub(crate) fn share_of(&self, publisher: usize, due: u64) -> u64 {
+        (due + self.publishers - 1 - publisher as u64) / self.publishers
+    }
+
+    /// When a publisher's own message `sequence` is due.
+    #[inline]
+    pub(crate) fn time_of_own(&self, publisher: usize, sequence: u64) -> u64 {
+        self.time_of(sequence * self.publishers + publisher as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_due_once_and_in_time() {
+        for rate in [3.0, 1000.0, 33_333.3, 7e6] {
+            let schedule = Schedule::new(1_000, 1_000 + 50_000_000, rate, 7);
+            let mut next = 0;
+            for now in (0..60_000_000).step_by(77_777) {
+                let due = schedule.due(now);
+                assert!(due >= next);
+                if due > 0 {
+                    assert!(schedule.time_of(due - 1) <= now);
+                }
+                if now < 50_000_000 {
+                    assert!(schedule.time_of(due) > now, "{rate} {now} {due}");
+                }
+                next = due;
+            }
+            assert_eq!(schedule.next_after(next), None);
+            let shares: u64 = (0..7).map(|p| schedule.share_of(p, next)).sum();
+            assert_eq!(shares, next);
+        }
+    }
+
+    #[test]
+    fn turns_go_round() {
+        let schedule = Schedule::new(500, u64::MAX, 1e9, 3);
+        assert_eq!(schedule.publisher_of(4), 1);
+        assert_eq!(schedule.time_of_own(1, 1), schedule.time_of(4));
+        assert_eq!(schedule.share_of(0, 4), 2);
+        assert_eq!(schedule.share_of(1, 4), 1);
+        assert_eq!(schedule.share_of(2, 4), 1);
+    }
+}

@@ -1,0 +1,86 @@
+//! What one worker counted.
+
+use hdrhistogram::Histogram;
+
+use crate::failure::Failures;
+use crate::measure::latency_histogram;
+use crate::sequence::Faults;
+
+/// Counts of one worker, or of several together.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    /// Length of the measured interval.
+    pub(crate) seconds: f64,
+    /// Different messages received, and messages sent, within the interval.
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    /// Processor time of the generator within the interval, and the time its threads had.
+    pub(crate) generator_cpu_s: f64,
+    pub(crate) generator_core_s: f64,
+    /// Latencies in nanoseconds of messages sent (or due) within the interval; of connects in `connect`.
+    pub(crate) latency: Histogram<u64>,
+    /// Over the whole run.
+    pub(crate) faults: Faults,
+    /// Answered with a reason code that says no.
+    pub(crate) refused: u64,
+    pub(crate) unacknowledged: u64,
+    pub(crate) unsent: u64,
+    pub(crate) stalls: u64,
+    pub(crate) strange: u64,
+    /// Connections accepted.
+    pub(crate) connects: u64,
+    pub(crate) failures: Failures,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            seconds: 0.0,
+            received: 0,
+            sent: 0,
+            generator_cpu_s: 0.0,
+            generator_core_s: 0.0,
+            latency: latency_histogram(),
+            faults: Faults::default(),
+            refused: 0,
+            unacknowledged: 0,
+            unsent: 0,
+            stalls: 0,
+            strange: 0,
+            connects: 0,
+            failures: Failures::default(),
+        }
+    }
+}
+
+impl Tally {
+    /// Adds what another worker counted at the same time.
+    pub(crate) fn add_parallel(&mut self, other: &Tally) {
+        self.add_counts(other);
+        self.seconds = self.seconds.max(other.seconds);
+    }
+
+    /// Adds what another round counted.
+    pub(crate) fn add_round(&mut self, other: &Tally) {
+        self.add_counts(other);
+        self.seconds += other.seconds;
+    }
+
+    fn add_counts(&mut self, other: &Tally) {
+        self.received += other.received;
+        self.sent += other.sent;
+        self.generator_cpu_s += other.generator_cpu_s;
+        self.generator_core_s += other.generator_core_s;
+        self.latency
+            .add(&other.latency)
+            .expect("all latency histograms have the same bounds");
+        self.faults.add(other.faults);
+        self.refused += other.refused;
+        self.unacknowledged += other.unacknowledged;
+        self.unsent += other.unsent;
+        self.stalls += other.stalls;
+        self.strange += other.strange;
+        self.connects += other.connects;
+        self.failures.add(&other.failures);
+    }
+}

@@ -1,0 +1,112 @@
+//! `pub` and `sub` over everything that can carry MQTT, in every version and at every QoS.
+
+use std::fmt::Write as _;
+
+use super::program::{Node, certificate, run, run_with_input, subscriber};
+
+/// A hundred lines through `pub -l` and out of `sub -C 100` again.
+fn lines_pass(how: &[&str], options: &[&str]) {
+    let mut lines = String::new();
+    for number in 1..=100 {
+        writeln!(lines, "line {number} ü").unwrap();
+    }
+    let receiving = [&["-t", "lines/#", "-C", "100"], how, options].concat();
+    let subscriber = subscriber(&receiving);
+    let sending = [&["pub", "-t", "lines/x", "-l"], how, options].concat();
+    run_with_input(&sending, &lines).succeeded();
+    assert_eq!(subscriber.end().succeeded(), lines, "{how:?} {options:?}");
+}
+
+#[test]
+fn every_version_and_qos() {
+    let node = Node::start(&[]);
+    let port = node.port("mqtt");
+    for version in ["3.1", "3.1.1", "5"] {
+        for qos in ["0", "1", "2"] {
+            lines_pass(
+                &["-h", "127.0.0.1", "-p", &port],
+                &["-V", version, "-q", qos],
+            );
+        }
+    }
+}
+
+#[test]
+fn tls_websocket_and_unix_sockets() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pem, key) = certificate(folder.path(), "server", "server");
+    let socket = folder.path().join("socket");
+    let config = folder.path().join("tidegate.toml");
+    let text = format!(
+        "[[listener]]\nname = 'local'\nprotocol = 'unix'\nbind = '{}'\n\
+         [[listener]]\nprotocol = 'wss'\nbind = '127.0.0.1:0'\nwebsocket_path = '/deep/path'\n\
+         tls = {{ certificate = 'server.pem', private_key = 'server.key' }}\n",
+        socket.display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let node = Node::start(&[
+        "--config",
+        config.to_str().unwrap(),
+        "--mqtts",
+        "127.0.0.1:0",
+        "--set",
+        &format!("listener.mqtts.tls.certificate={pem}"),
+        "--set",
+        &format!("listener.mqtts.tls.private_key={key}"),
+    ]);
+    let (ws, wss, mqtts) = (node.port("ws"), node.port("wss"), node.port("mqtts"));
+    let url = format!("wss://127.0.0.1:{wss}/deep/path");
+    let ways: [&[&str]; 6] = [
+        &["--unix", socket.to_str().unwrap()],
+        &["-L", &format!("unix://{}", socket.display())],
+        &["-h", "127.0.0.1", "-p", &ws, "--ws"],
+        &["-h", "localhost", "-p", &mqtts, "--cafile", &pem],
+        &["-L", &url, "--cafile", &pem],
+        &["-h", "127.0.0.1", "-p", &mqtts, "--insecure"],
+    ];
+    for how in ways {
+        lines_pass(how, &["-q", "2"]);
+    }
+}
+
+#[test]
+fn a_wrong_way_is_told_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pem, key) = certificate(folder.path(), "server", "server");
+    let (other, _) = certificate(folder.path(), "other", "other");
+    let node = Node::start(&[
+        "--mqtts",
+        "127.0.0.1:0",
+        "--set",
+        &format!("listener.mqtts.tls.certificate={pem}"),
+        "--set",
+        &format!("listener.mqtts.tls.private_key={key}"),
+    ]);
+    let (mqtt, mqtts, ws) = (node.port("mqtt"), node.port("mqtts"), node.port("ws"));
+    let error = |how: &[&str]| {
+        let arguments = [&["pub", "-h", "127.0.0.1", "-t", "a", "-n"], how].concat();
+        run(&arguments).failed(3)
+    };
+    let unknown = error(&["-p", &mqtts, "--cafile", &other]);
+    assert!(unknown.contains("--cafile FILE"), "{unknown}");
+    let name = error(&[
+        "-p",
+        &mqtts,
+        "--cafile",
+        &pem,
+        "--tls-server-name",
+        "else.example",
+    ]);
+    assert!(name.contains("--tls-server-name"), "{name}");
+    let plain = error(&["-p", &mqtts]);
+    assert!(plain.contains("without TLS?"), "{plain}");
+    let path = error(&["-p", &ws, "--ws-path", "/nowhere"]);
+    assert!(path.contains("with status 404"), "{path}");
+    assert!(error(&["-p", &mqtt, "--ws"]).contains("cannot reach ws://127.0.0.1:"));
+    // Nobody listens on port 1.
+    let nobody = error(&["-p", "1"]);
+    assert!(
+        nobody.contains("cannot reach mqtt://127.0.0.1:1: ") && nobody.contains("`tidegate serve`"),
+        "{nobody}"
+    );
+}

@@ -1,0 +1,113 @@
+//! The commands that need no node.
+
+use super::program::{run, run_with_input};
+
+#[test]
+fn config_check_tells_all_problems_and_ends_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tidegate.toml");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, "[limits]\nmax_qoss = 1\nmax_qos = 9\n").unwrap();
+    let error = run(&["config", "check", path]).failed(2);
+    assert_eq!(
+        error,
+        format!(
+            "error: the configuration has 2 problems\n  \
+             {path}:2:1: limits.max_qoss: unknown key; did you mean `limits.max_qos`?\n  \
+             {path}:3:1: limits.max_qos: expected a whole number from 0 to 2, found 9\n\
+             `tidegate config reference` lists every key with its values and its default.\n"
+        )
+    );
+    assert_eq!(run(&["serve", "--config", path]).failed(2), error);
+
+    std::fs::write(&file, "[limits]\nmax_qos = 1\n").unwrap();
+    assert_eq!(
+        run(&["config", "check", path]).succeeded(),
+        format!("{path} is fine\n")
+    );
+    let warned = run(&[
+        "config",
+        "check",
+        path,
+        "--set",
+        "listener.mqtt.bind=0.0.0.0:1883",
+    ])
+    .succeeded();
+    assert!(
+        warned.contains("\nwarning: nobody can log in on listener `mqtt`"),
+        "{warned}"
+    );
+}
+
+#[test]
+fn the_template_of_the_reference_is_a_configuration() {
+    let template = run(&["config", "reference", "--format", "toml"]).succeeded();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tidegate.toml");
+    std::fs::write(&file, template).unwrap();
+    run(&["config", "check", file.to_str().unwrap()]).succeeded();
+}
+
+#[test]
+fn version_completions_and_help() {
+    let version = run(&["version"]).succeeded();
+    assert!(
+        version.starts_with(concat!("tidegate ", env!("CARGO_PKG_VERSION"), "\ncommit ")),
+        "{version}"
+    );
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&["completions", shell]).succeeded();
+        assert!(script.contains("session-expiry"), "{shell}");
+    }
+    for command in ["serve", "pub", "sub", "config", "password", "bench"] {
+        assert!(
+            run(&[command, "--help"]).succeeded().contains("Usage:"),
+            "{command}"
+        );
+    }
+}
+
+#[test]
+fn a_password_is_never_shown() {
+    let credential = run_with_input(&["password"], "correct horse\n").succeeded();
+    assert!(
+        credential.starts_with("scram-sha-256$15000$"),
+        "{credential}"
+    );
+    assert!(!credential.contains("horse"));
+    let other = run_with_input(&["password"], "correct horse\n").succeeded();
+    assert_ne!(credential, other, "each has a salt of its own");
+    let empty = run_with_input(&["password"], "\n").failed(1);
+    assert!(empty.contains("the password is empty"), "{empty}");
+}
+
+#[test]
+fn wrong_usage_ends_with_2_and_says_why() {
+    let cases: [(&[&str], &str); 9] = [
+        (&["pub", "-t", "a"], "--message <TEXT>"),
+        (&["pub", "-t", "a/+", "-n"], "no wildcards"),
+        (&["pub", "-t", "a", "-n", "-q", "3"], "expected 0, 1 or 2"),
+        (
+            &["pub", "-t", "a", "-n", "-V", "3.1.1", "--content-type", "x"],
+            "only MQTT 5 has",
+        ),
+        (
+            &["pub", "-t", "a", "-n", "-c"],
+            "name its client id with -i",
+        ),
+        (&["sub", "-t", "a/#/b"], "'#'"),
+        (
+            &["sub", "-t", "a", "-F", "{tpoic}"],
+            "did you mean {topic}?",
+        ),
+        (&["sub", "-t", "a", "-L", "http://x"], "expected mqtt://"),
+        (
+            &["sub", "-t", "a", "--cafile", "/nonexistent"],
+            "/nonexistent cannot be read",
+        ),
+    ];
+    for (arguments, why) in cases {
+        let error = run(arguments).failed(2);
+        assert!(error.contains(why), "{arguments:?}: {error}");
+    }
+}

@@ -1,0 +1,131 @@
+//! A node's life: what it says when it starts, why it does not start, how it stops.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use rustix::process::Signal;
+
+use super::program::{Node, Running, run, tidegate};
+
+#[test]
+fn a_node_says_where_it_listens_and_ends_well() {
+    let node = Node::start(&[]);
+    let (mqtt, ws, http) = (
+        node.address("mqtt"),
+        node.address("ws"),
+        node.address("http"),
+    );
+    let data_dir = node.data_dir().canonicalize().unwrap();
+    let port = node.port("mqtt");
+    assert!(data_dir.join("node.json").exists());
+    let (ended, _folder) = node.stop();
+    assert!(!data_dir.join("node.json").exists());
+    assert_eq!(
+        ended.succeeded(),
+        format!(
+            "Tidegate {} is ready.\n  listening on  mqtt://{mqtt}\n  listening on  ws://{ws}/mqtt\n  \
+             listening on  http://{http}/\n  data in       {}\nTry it:\n  \
+             tidegate sub -p {port} -t 'demo/#' -v\n  tidegate pub -p {port} -t demo/hello -m 'Hello, tide'\n",
+            env!("CARGO_PKG_VERSION"),
+            data_dir.display()
+        )
+    );
+}
+
+#[test]
+fn serve_is_the_default_and_the_environment_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = tidegate(&["--ws", "off", "--http", "off", "--shards", "1"]);
+    command.env("TIDEGATE_DATA_DIR", folder.path());
+    command.env("TIDEGATE_LISTENER__MQTT__BIND", "127.0.0.1:0");
+    command.env("TIDEGATE_LOG__FORMAT", "json");
+    let mut node = Running::start(command);
+    node.says("\"message\":\"ready\"");
+    assert!(folder.path().join("node.json").exists());
+    node.signal(Signal::INT);
+    assert_eq!(node.end().succeeded(), "");
+}
+
+#[test]
+fn a_data_directory_takes_one_node_at_a_time() {
+    let node = Node::start(&[]);
+    let data_dir = node.data_dir();
+    let data_dir = data_dir.to_str().unwrap();
+    let error = run(&["serve", "--data-dir", data_dir, "--mqtt", "127.0.0.1:0"]).failed(1);
+    assert!(
+        error.starts_with("error: another node (process ") && error.contains("--data-dir"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_taken_port_names_listener_address_setting_and_what_to_do() {
+    let node = Node::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().to_str().unwrap();
+    let (mqtt, http) = (node.address("mqtt"), node.address("http"));
+    let serve = ["serve", "--data-dir", data_dir, "--ws", "off"];
+    let set = format!("listener.extra.bind={mqtt}");
+    let error = run(&[
+        &serve[..],
+        &["--mqtt", "127.0.0.1:0", "--http", "off", "--set", &set],
+    ]
+    .concat());
+    assert_eq!(
+        error.failed(1),
+        format!(
+            "error: listener `extra` cannot listen on {mqtt}: it is in use by another program; stop that program, or \
+             listen elsewhere with --set listener.extra.bind=ADDR (listener.extra.bind, from --set \
+             listener.extra.bind)\n"
+        )
+    );
+    let error = run(&[&serve[..], &["--mqtt", "127.0.0.1:0", "--http", &http]].concat());
+    assert_eq!(
+        error.failed(1),
+        format!(
+            "error: listener `http` cannot listen on {http}: it is in use by another program; stop that program, or \
+             listen elsewhere with --http ADDR (http.bind, from --http)\n"
+        )
+    );
+}
+
+#[test]
+fn a_repeated_sigterm_does_not_cut_a_graceful_stop_short() {
+    let node = Node::start(&[]);
+    let subscriber = node.subscriber(&["-t", "x", "--no-reconnect"]);
+    for _ in 0..3 {
+        node.process.signal(Signal::TERM);
+    }
+    assert_eq!(node.process.end().code, Some(0));
+    let told = subscriber.end().failed(4);
+    assert!(told.contains("server shutting down (0x8b)"), "{told}");
+}
+
+#[test]
+fn log_levels_change_at_run_time() {
+    let mut node = Node::start(&["--log-level", "warn"]);
+    let put = |level: &str| {
+        let body = format!("{{\"level\":\"{level}\"}}");
+        let mut stream = TcpStream::connect(node.address("http")).unwrap();
+        write!(
+            stream,
+            "PUT /api/v1/log-level HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let refused = put("loud");
+    assert!(
+        refused.contains(" 400 ") || refused.contains(" 422 "),
+        "{refused}"
+    );
+    assert!(put("info").starts_with("HTTP/1.1 200 "));
+    node.process.signal(Signal::TERM);
+    // Said at level info.
+    node.process.says("SIGTERM: stopping");
+    assert_eq!(node.process.end().code, Some(0));
+}
