@@ -23,9 +23,11 @@ pub(crate) fn steps(report: &mut Report) {
         run_step(command.args(["--", "-D", "warnings"]))
     });
     report.step("cargo doc", || {
+        // Libraries only: the documentation comments of the program are its help texts, which are no Markdown.
         let mut command = cargo();
         command.args([
             "doc",
+            "--lib",
             "--quiet",
             "--workspace",
             "--no-deps",
