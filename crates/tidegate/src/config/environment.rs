@@ -26,7 +26,7 @@ pub(super) fn read_variables<'a>(
             continue;
         };
         let origin = Origin::Environment(name.to_owned());
-        let raw = Raw::Untyped(value.to_owned());
+        let raw = Raw::untyped(value);
         if name == DATA_DIR {
             draft.assign("node.data_dir", &raw, &origin, Path::new(""));
         } else if rest.contains("__") {
@@ -47,7 +47,7 @@ pub(super) fn read_sets(sets: &[String], draft: &mut Draft) {
             Some((key, value)) => {
                 let key = key.trim();
                 let origin = Origin::Set(key.to_owned());
-                draft.assign(key, &Raw::Untyped(value.to_owned()), &origin, Path::new(""));
+                draft.assign(key, &Raw::untyped(value), &origin, Path::new(""));
             }
             None => {
                 let message = "expected KEY=VALUE, such as --set limits.max_qos=1";

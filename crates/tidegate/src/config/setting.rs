@@ -72,6 +72,16 @@ pub(super) enum Raw {
     Other(&'static str),
 }
 
+impl Raw {
+    /// A value from the command line or the environment. Quotes as TOML has them may stand around it.
+    pub(super) fn untyped(text: &str) -> Self {
+        let quoted = text
+            .strip_prefix('"')
+            .and_then(|rest| rest.strip_suffix('"'));
+        Self::Untyped(quoted.unwrap_or(text).to_owned())
+    }
+}
+
 /// A value that fits its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {

@@ -8,10 +8,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod certificates;
+mod extensions;
 mod floods;
 mod interop;
 mod listeners;
 mod mqtt3;
+mod mqtt5;
 mod overload;
 mod sessions;
 mod support;
