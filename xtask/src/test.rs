@@ -1,16 +1,17 @@
 //! `cargo xtask test`: all tests of the repository, on a machine with Rust, Node and apt and nothing else.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::libtest::Libtest;
-use crate::process::{cargo, run_lines};
-use crate::report::Report;
+use crate::process::{self, cargo, run_lines, shown};
+use crate::report::{Outcome, Report};
 use crate::tools::Environment;
-use crate::{Failure, check, tools};
+use crate::{Failure, check, docs, tools};
 
 /// A test run that writes nothing for so long hangs. Building prints a line per crate, tests a line per test.
 const SILENCE: Duration = Duration::from_secs(15 * 60);
+const START_LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn run(filters: &[String]) -> Result<(), Failure> {
     if let Some(flag) = filters.iter().find(|filter| filter.starts_with('-')) {
@@ -26,6 +27,13 @@ pub(crate) fn run(filters: &[String]) -> Result<(), Failure> {
     report.section("cargo test", |report| {
         rust_tests(&environment, filters, report)
     });
+    if filters.is_empty() {
+        report.step("cargo run --release starts a node", || match starts() {
+            Ok(()) => Outcome::Passed,
+            Err(why) => Outcome::Failed(why),
+        });
+        report.step(docs::STEP, || docs::check(docs::Profile::Release));
+    }
     report.finish()
 }
 
@@ -45,6 +53,43 @@ fn rust_tests(environment: &Environment, filters: &[String], report: &mut Report
             report.fail(format!("cargo test ended with {status}"));
         }
         Ok(_) => {}
+    }
+}
+
+/// The first command of the README, on free ports: it must come up, and end well when told to.
+fn starts() -> Result<(), Failure> {
+    process::run(cargo().args(["build", "--release"]))?;
+    let data_dir = crate::target_dir().join("first-start");
+    let _ = std::fs::remove_dir_all(&data_dir);
+    let mut command = cargo();
+    command
+        .args(["run", "--release", "--quiet", "--", "--data-dir"])
+        .arg(&data_dir);
+    for listener in ["--mqtt", "--ws", "--http"] {
+        command.args([listener, "127.0.0.1:0"]);
+    }
+    let mut child = command
+        .spawn()
+        .map_err(|error| format!("{}: {error}", shown(&command)))?;
+    let node_file = data_dir.join("node.json");
+    let deadline = Instant::now() + START_LIMIT;
+    // cargo replaces itself by the program, so this is the program's own process.
+    while !node_file.exists() {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Err(format!("it ended ({status}) instead of starting"));
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            return Err(format!("not ready after {START_LIMIT:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    process::run(Command::new("kill").args(["-TERM", &child.id().to_string()]))?;
+    let status = child.wait().map_err(|error| error.to_string())?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("stopped with {status}"))
     }
 }
 
