@@ -26,3 +26,12 @@ fn refused(bytes: &[u8], version: Version, direction: Direction) -> Option<Reaso
         Err(error) => Some(error.reason),
     }
 }
+
+/// A packet of these parts, remaining length put in.
+pub(crate) fn packet(first_byte: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    let mut bytes = Vec::new();
+    crate::frame::put_header(first_byte, body.len(), &mut bytes);
+    bytes.extend_from_slice(&body);
+    bytes
+}
