@@ -2,7 +2,7 @@
 
 use crate::frame::put_header;
 use crate::properties::{Properties, Scope};
-use crate::reader::{Reader, put_binary, put_u16};
+use crate::reader::{Reader, binary_len, put_binary, put_u16};
 use crate::{Error, PacketType, QoS, Version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,7 +182,7 @@ impl SubscribeBuf {
         let filters: usize = self
             .filters
             .iter()
-            .map(|(filter, _)| filter.len() + 3)
+            .map(|(filter, _)| binary_len(filter.as_bytes()) + 1)
             .sum();
         let len = 2 + filters + if is_v5 { properties.encoded_len() } else { 0 };
         put_header((PacketType::Subscribe as u8) << 4 | 2, len, out);
