@@ -1,5 +1,7 @@
 //! SUBSCRIBE and SUBACK (MQTT 5.0 sections 3.8 and 3.9).
 
+use std::fmt;
+
 use crate::frame::put_header;
 use crate::properties::{Properties, Scope};
 use crate::reader::{Reader, binary_len, put_binary, put_u16};
@@ -82,7 +84,7 @@ pub struct SubscribeFilter<'a> {
 }
 
 /// The filters of a SUBSCRIBE, checked, at least one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct SubscribeFilters<'a> {
     bytes: &'a [u8],
     version: Version,
@@ -99,6 +101,21 @@ impl<'a> SubscribeFilters<'a> {
         let mut reader = Reader::new(self.bytes);
         let version = self.version;
         std::iter::from_fn(move || next_filter(&mut reader, version).ok())
+    }
+}
+
+/// Equal if they mean the same: version 3.1 has bits on the wire that do not count.
+impl PartialEq for SubscribeFilters<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for SubscribeFilters<'_> {}
+
+impl fmt::Debug for SubscribeFilters<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
     }
 }
 
