@@ -308,8 +308,8 @@ fn check(bytes: &[u8], scope: Scope) -> Result<(), Error> {
     while !reader.is_empty() {
         let (id, property) = Property::read(&mut reader)?;
         if Property::scopes(id) & scope as u16 == 0 {
-            return Err(Error::protocol(
-                "properties: one that may not stand in this packet",
+            return Err(Error::malformed(
+                "properties: one that may not stand in this packet [MQTT-2.2.2-2]",
             ));
         }
         let may_repeat = id == USER_PROPERTY

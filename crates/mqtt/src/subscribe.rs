@@ -32,7 +32,7 @@ impl SubscriptionOptions {
 
     fn decode(byte: u8, version: Version) -> Result<Self, Error> {
         let qos = QoS::try_from(byte & 3)
-            .map_err(|_| Error::malformed("SUBSCRIBE: QoS 3 does not exist [MQTT-3.8.3-4]"))?;
+            .map_err(|_| Error::protocol("SUBSCRIBE: QoS 3 does not exist [MQTT-3.8.3-4]"))?;
         if version != Version::V5 {
             return match byte {
                 0..=2 => Ok(Self::new(qos)),

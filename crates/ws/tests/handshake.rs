@@ -61,12 +61,12 @@ fn fields_are_read_as_browsers_and_proxies_write_them() {
 }
 
 #[test]
-fn the_first_sub_protocol_of_the_client_that_is_spoken_is_chosen() {
+fn the_first_sub_protocol_of_the_server_that_is_offered_is_chosen() {
     let offer = |line: &str| GOOD.replace("Sec-WebSocket-Protocol: chat, mqtt\r\n", line);
     let old_first = accepted(&offer(
         "Sec-WebSocket-Protocol: mqttv3.1\r\nSec-WebSocket-Protocol: mqtt\r\n",
     ));
-    assert_eq!(old_first.subprotocol.as_deref(), Some("mqttv3.1"));
+    assert_eq!(old_first.subprotocol.as_deref(), Some("mqtt"));
 
     let none = accepted(&offer(""));
     assert_eq!(none.subprotocol, None);

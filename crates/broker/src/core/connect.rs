@@ -51,8 +51,8 @@ impl Shard {
         else {
             return Err(Closing::silent("protocol_error"));
         };
-        self.delivery.connections[at as usize].version = connect.version;
-        self.check_connect(at, &connect)?;
+        self.take_wishes(at, &connect);
+        self.check_connect(&connect)?;
         // Looked at again when the answer of the authenticator is there, perhaps on another shard.
         self.delivery.connections[at as usize].extra().connect = raw.to_vec();
         if let Some(method) = connect.properties.authentication_method() {
@@ -74,7 +74,7 @@ impl Shard {
         }
     }
 
-    fn check_connect(&mut self, at: u32, connect: &Connect<'_>) -> Result<(), Closing> {
+    fn check_connect(&self, connect: &Connect<'_>) -> Result<(), Closing> {
         let limits = self.limits();
         if connect.client_id.len() > usize::from(limits.max_client_id_bytes) {
             return Err(refused(
@@ -85,11 +85,16 @@ impl Shard {
                 ),
             ));
         }
-        if connect.client_id.is_empty() && !connect.clean_start && connect.version != Version::V5 {
+        let may_be_empty = match connect.version {
+            Version::V31 => false,
+            Version::V311 => connect.clean_start,
+            Version::V5 => true,
+        };
+        if connect.client_id.is_empty() && !may_be_empty {
             // [MQTT-3.1.3-8]
             return Err(refused(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
-                "an empty client id needs a clean session",
+                "an empty client id needs version 3.1.1 and a clean session, or version 5",
             ));
         }
         if let Some(will) = &connect.will {
@@ -123,11 +128,16 @@ impl Shard {
                 "the server is stopping",
             ));
         }
+        Ok(())
+    }
+
+    /// What the client wants of every packet that is sent to it, a refusal included.
+    fn take_wishes(&mut self, at: u32, connect: &Connect<'_>) {
         let connection = &mut self.delivery.connections[at as usize];
         let properties = connect.properties;
+        connection.version = connect.version;
         connection.problem_information = properties.request_problem_information().unwrap_or(true);
         connection.max_packet_out = properties.maximum_packet_size().unwrap_or(u32::MAX);
-        Ok(())
     }
 
     pub(crate) fn topic_limits(&self) -> mqtt::TopicLimits {
@@ -718,20 +728,35 @@ impl Shard {
             // 3.1.1 has five return codes; what none of them says is said by closing.
             return;
         }
+        let connection = &self.delivery.connections[at as usize];
+        let (session_present, max) = (false, connection.max_packet_out as usize);
         let mut properties = PropertiesBuf::new();
         if let Some(detail) = &closing.detail
             && self.limits().reason_strings
-            && self.delivery.connections[at as usize].problem_information
+            && connection.problem_information
         {
             properties.push(Property::ReasonString(detail));
         }
+        let mut packet = Vec::new();
         let connack = ConnAck {
-            session_present: false,
+            session_present,
             code,
             properties: properties.as_properties(),
         };
+        Packet::ConnAck(connack).encode(version, &mut packet);
+        if packet.len() > max {
+            // The reason string is left out if the packet would be too large with it [MQTT-3.2.2-19].
+            packet.clear();
+            let properties = Properties::EMPTY;
+            let connack = ConnAck {
+                session_present,
+                code,
+                properties,
+            };
+            Packet::ConnAck(connack).encode(version, &mut packet);
+        }
         self.delivery
-            .write(at, |out| Packet::ConnAck(connack).encode(version, out));
+            .write(at, |out| out.extend_from_slice(&packet));
     }
 
     /// DISCONNECT from the client.
@@ -791,9 +816,9 @@ impl Shard {
             self.close(at, Closing::silent("protocol_error"));
             return (at, Flow::Close);
         };
-        connection.version = connect.version;
+        self.take_wishes(at, &connect);
         let result = self
-            .check_connect(at, &connect)
+            .check_connect(&connect)
             .and_then(|()| self.establish(at));
         let flow = match result {
             Ok(Flow::Continue) => self.resume(at),

@@ -50,6 +50,8 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     pub(crate) version: Version,
     pub(crate) dirty: bool,
+    /// Packets wait until an earlier SUBSCRIBE is answered.
+    pub(crate) held: bool,
     /// More may go out once the outbox has drained.
     pub(crate) wants_pump: bool,
     /// The client wants reason strings and user properties with failures.
@@ -162,8 +164,10 @@ impl Connection {
             phase: Phase::AwaitConnect,
             version: Version::V311,
             dirty: false,
+            held: false,
             wants_pump: false,
-            problem_information: true,
+            // Until CONNECT says so; it might have a bound on packets too.
+            problem_information: false,
             peer,
             extra: None,
         }

@@ -1,5 +1,6 @@
 //! What all shards of the node share and look at only when clients come and go: which shard holds the session of a
-//! client id, who holds an exclusive topic, how many connections and sessions there are.
+//! client id, who holds an exclusive topic, how many connections, sessions
+//! and delayed messages there are.
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -26,6 +27,7 @@ pub(crate) struct Directory {
     exclusive: Mutex<HashMap<Box<str>, Arc<str>, RandomState>>,
     pub(crate) connections: AtomicU32,
     pub(crate) sessions: AtomicU32,
+    pub(crate) delayed: AtomicU32,
 }
 
 impl Default for Directory {
@@ -36,6 +38,7 @@ impl Default for Directory {
             exclusive: Mutex::default(),
             connections: AtomicU32::new(0),
             sessions: AtomicU32::new(0),
+            delayed: AtomicU32::new(0),
         }
     }
 }

@@ -6,10 +6,11 @@ use mqtt::{Disconnect, Packet, PropertiesBuf, Property, ReasonCode, Version};
 use super::connection::{Closing, NO_SESSION, Phase};
 use super::directory::Directory;
 use super::message::{MessageView, expires_ms};
+use super::publish::SYS;
 use super::shard::Shard;
 use super::timers::Timer;
 use super::tree::NO_GROUP;
-use crate::hooks::Interest;
+use crate::hooks::{Action, Authorization, DropReason, Interest};
 use crate::metrics::Metric;
 
 impl Shard {
@@ -33,7 +34,7 @@ impl Shard {
         {
             self.send_disconnect(at, code, &closing);
         }
-        self.closed.push(at);
+        self.to_wake.push(at);
         if was_connected && session != NO_SESSION {
             self.detach(at, session, &closing);
         }
@@ -48,7 +49,7 @@ impl Shard {
         {
             properties.push(Property::ReasonString(detail));
         }
-        if reason == ReasonCode::SERVER_SHUTTING_DOWN
+        if reason == ReasonCode::USE_ANOTHER_SERVER
             && let Some(reference) = &self.node.server_reference
         {
             properties.push(Property::ServerReference(reference));
@@ -141,7 +142,20 @@ impl Shard {
             ..view
         };
         self.metrics().inc(Metric::WillsPublished);
-        self.publish_internal(&view);
+        if !self.may_publish_will(session_at, &view) {
+            self.delivery
+                .dropped(None, &view, DropReason::NotAuthorized);
+            return;
+        }
+        self.publish_view(&view, Some(session_at));
+    }
+
+    /// A will goes where its client might have published itself.
+    fn may_publish_will(&mut self, session_at: u32, view: &MessageView<'_>) -> bool {
+        let (topic, qos, retain) = (view.topic, view.qos, view.retain);
+        !topic.starts_with(SYS)
+            && self.is_allowed(session_at, &Action::Publish { topic, qos, retain })
+                == Authorization::Allow
     }
 
     /// Messages of shared subscriptions that this session has not acknowledged go to members that are there.
@@ -190,10 +204,6 @@ impl Shard {
             self.timers.cancel(timer);
         }
         for (filter, group) in subscriptions {
-            if group == NO_GROUP {
-                let text = self.tree.filter(filter).text.clone();
-                self.node.directory.release_exclusive(&text, &client_id);
-            }
             self.unfile(session_at, filter, group);
         }
         self.delivery.drop_backlog(session_at);
@@ -257,10 +267,12 @@ impl Shard {
             .map(|(at, _)| at as u32)
             .collect();
         for at in all {
-            self.close(
-                at,
-                Closing::new(ReasonCode::SERVER_SHUTTING_DOWN, "server_shutting_down"),
-            );
+            // A server reference goes with 0x9C (section 4.11).
+            let code = match self.node.server_reference {
+                Some(_) => ReasonCode::USE_ANOTHER_SERVER,
+                None => ReasonCode::SERVER_SHUTTING_DOWN,
+            };
+            self.close(at, Closing::new(code, "server_shutting_down"));
         }
         self.close_doomed();
     }

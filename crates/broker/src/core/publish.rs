@@ -4,6 +4,7 @@
 use mqtt::{Ack, PacketType, Properties, Publish, QoS, ReasonCode, Version};
 
 use super::connection::Closing;
+use super::directory::Directory;
 use super::encode::encode_ack;
 use super::message::{Message, MessageView, NEVER_MS, expires_ms, forwardable};
 use super::session::Acked;
@@ -14,7 +15,7 @@ use crate::metrics::Metric;
 
 const DELAYED: &str = "$delayed/";
 /// Topics of the broker itself.
-const SYS: &str = "$SYS/";
+pub(crate) const SYS: &str = "$SYS/";
 
 fn refused(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> Closing {
     Closing::new(code, "protocol_error").with_detail(detail)
@@ -143,7 +144,7 @@ impl Shard {
                 self.ack(at, PacketType::PubRec, publish.packet_id, reason);
             }
         }
-        Ok(self.flow_after_publish())
+        Ok(self.flow_after_publish(at))
     }
 
     /// Whether a QoS 2 message was received before and not yet released [MQTT-4.3.3-10].
@@ -279,7 +280,7 @@ impl Shard {
         let limits = &*self.node.limits;
         if view.payload.len() > limits.max_retained_payload as usize {
             self.delivery.dropped(None, view, DropReason::TooLarge);
-            return Err(ReasonCode::PACKET_TOO_LARGE);
+            return Err(ReasonCode::QUOTA_EXCEEDED);
         }
         let mut named = super::deliver::with_publisher(&self.delivery.sessions, origin, view);
         if limits.retained_expiry_s > 0 && named.expires_ms == NEVER_MS {
@@ -311,7 +312,10 @@ impl Shard {
         {
             return ReasonCode::TOPIC_NAME_INVALID;
         }
-        if delay_s > limits.max_delay_s || self.delayed >= limits.max_delayed_messages {
+        let delayed = &self.node.directory.delayed;
+        if delay_s > limits.max_delay_s
+            || !Directory::take_place(delayed, limits.max_delayed_messages)
+        {
             self.delivery.dropped(None, view, DropReason::QueueFull);
             return ReasonCode::QUOTA_EXCEEDED;
         }
@@ -327,7 +331,6 @@ impl Shard {
         };
         self.timers
             .add(at_ms, Timer::Delayed(Box::new(Message::new(&view))));
-        self.delayed += 1;
         self.metrics().inc(Metric::DelayedMessages);
         ReasonCode::SUCCESS
     }

@@ -41,6 +41,8 @@ enum Stage {
 
 struct Inflight {
     stage: Stage,
+    /// Takes a place in the client's window on this connection.
+    counts: bool,
     parcel: Option<Parcel>,
 }
 
@@ -107,8 +109,9 @@ pub(crate) struct Outbound {
 }
 
 const IDS: usize = 65_535;
-/// The ring may span this many times the window while one old message stays unacknowledged.
+/// The ring may span this many times the window, and at least `RING_MIN`, while one old message stays unacknowledged.
 const RING_SPAN: usize = 4;
+const RING_MIN: usize = 1024;
 
 impl Default for Outbound {
     fn default() -> Self {
@@ -154,7 +157,7 @@ impl Outbound {
     }
 
     fn has_room(&self, window: u16) -> bool {
-        let span = (usize::from(window) * RING_SPAN).min(IDS);
+        let span = (usize::from(window) * RING_SPAN).clamp(RING_MIN, IDS);
         self.in_window < window && self.ring.len() < span
     }
 
@@ -174,6 +177,7 @@ impl Outbound {
         let packet_id = self.id_at(self.ring.len());
         self.ring.push_back(Inflight {
             stage: Stage::Published,
+            counts: true,
             parcel: Some(parcel),
         });
         self.unacknowledged += 1;
@@ -219,13 +223,15 @@ impl Outbound {
     pub(crate) fn next(&mut self, window: u16, now_ms: u64) -> Option<Transmit> {
         while self.resend_from < self.ring.len() {
             let packet_id = self.id_at(self.resend_from);
-            let entry = &self.ring[self.resend_from];
-            if entry.stage != Stage::Done && self.in_window >= window {
+            let entry = &mut self.ring[self.resend_from];
+            // PUBREL is sent whatever the window [MQTT-3.3.4-10].
+            if entry.stage == Stage::Published && self.in_window >= window {
                 return None;
             }
             self.resend_from += 1;
             match (entry.stage, &entry.parcel) {
                 (Stage::Published, Some(parcel)) => {
+                    entry.counts = true;
                     self.in_window += 1;
                     return Some(Transmit::Publish {
                         packet_id,
@@ -233,10 +239,7 @@ impl Outbound {
                         dup: true,
                     });
                 }
-                (Stage::Released, _) => {
-                    self.in_window += 1;
-                    return Some(Transmit::PubRel { packet_id });
-                }
+                (Stage::Released, _) => return Some(Transmit::PubRel { packet_id }),
                 _ => {}
             }
         }
@@ -269,7 +272,7 @@ impl Outbound {
         entry.stage = Stage::Done;
         let parcel = entry.parcel.take();
         self.unacknowledged -= 1;
-        if offset < self.resend_from {
+        if std::mem::take(&mut entry.counts) {
             self.in_window -= 1;
         }
         while self
@@ -327,6 +330,9 @@ impl Outbound {
     pub(crate) fn connection_lost(&mut self) {
         self.resend_from = 0;
         self.in_window = 0;
+        for entry in &mut self.ring {
+            entry.counts = false;
+        }
     }
 
     /// Ends an exchange whose message was never put on the wire.

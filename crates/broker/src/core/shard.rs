@@ -34,6 +34,9 @@ pub(crate) struct ListenerState {
 /// Checks a password against a credential, away from the shard: it takes milliseconds by design.
 pub(crate) type PasswordCheck = Box<dyn Fn(Credential, Vec<u8>) -> Authentication>;
 
+/// The longest a client waits at once; if its rate asks for more it waits again.
+const MAX_PAUSE_MS: u64 = 10_000;
+
 /// What all shards of a node share.
 pub(crate) struct Node {
     pub(crate) limits: Arc<Limits>,
@@ -77,12 +80,11 @@ pub(crate) struct Shard {
     pub(crate) check_password: PasswordCheck,
     /// Authentications started during the current call, for the owner of the sockets to await.
     pub(crate) authentications: Vec<(u32, u32, Authentication)>,
-    /// Connections that were closed by something else than their own bytes; their owner is to be told.
-    pub(crate) closed: Vec<u32>,
+    /// Connections whose owner is to look at them again: closed, or no longer held.
+    pub(crate) to_wake: Vec<u32>,
     /// Set by the owner while too much waits for another shard.
     pub(crate) congested: bool,
     pub(crate) stopping: bool,
-    pub(crate) delayed: u32,
     pub(crate) scratch: Vec<u8>,
     /// Spare room for a packet that goes to many sessions.
     pub(crate) packet: Vec<u8>,
@@ -115,10 +117,9 @@ impl Shard {
             awaited: VecDeque::new(),
             check_password,
             authentications: Vec::new(),
-            closed: Vec::new(),
+            to_wake: Vec::new(),
             congested: false,
             stopping: false,
-            delayed: 0,
             scratch: Vec::new(),
             packet: Vec::new(),
             serial: 0,
@@ -204,6 +205,10 @@ impl Shard {
         if connection.phase == Phase::Authenticating {
             return self.receive_while_authenticating(at, data);
         }
+        if connection.held {
+            connection.partial.extend_from_slice(data);
+            return Flow::Wait;
+        }
         if connection.partial.is_empty() {
             let (consumed, flow) = self.process(at, data);
             self.keep_rest(at, &data[consumed..], flow);
@@ -221,8 +226,10 @@ impl Shard {
         match connection.phase {
             Phase::Closing => return Flow::Close,
             Phase::Authenticating => return Flow::Wait,
+            Phase::Connected if connection.held => return Flow::Wait,
             Phase::AwaitConnect | Phase::Connected => {}
         }
+        connection.last_seen_ms = connection.last_seen_ms.max(self.delivery.now_ms);
         let taken = std::mem::take(&mut connection.partial);
         self.process_buffer(at, taken, 0)
     }
@@ -319,22 +326,39 @@ impl Shard {
         {
             let wait_ms = rate.take(bytes, now_ms);
             if wait_ms > 0 {
-                self.metrics().inc(Metric::PausedPublishers);
-                return Flow::Pause(wait_ms.min(60_000));
+                return self.pause(at, wait_ms);
             }
         }
         Flow::Continue
     }
 
-    /// A publisher waits while the node is saturated; asked after each PUBLISH.
+    /// A publisher waits while the node is saturated, or while it is over its own rate; asked after each PUBLISH.
     #[inline]
-    pub(crate) fn flow_after_publish(&self) -> Flow {
+    pub(crate) fn flow_after_publish(&mut self, at: u32) -> Flow {
         let limit = self.node.limits.max_buffered_bytes_per_shard as usize;
         if self.congested || self.delivery.buffered_bytes > limit {
-            self.delivery.metrics.inc(Metric::PausedPublishers);
-            return Flow::Pause(1);
+            return self.pause(at, 1);
+        }
+        let now_ms = self.delivery.now_ms;
+        let connection = &mut self.delivery.connections[at as usize];
+        if let Some(extra) = &mut connection.extra
+            && let Some(rate) = &mut extra.rate
+        {
+            let wait_ms = rate.take(0, now_ms);
+            if wait_ms > 0 {
+                return self.pause(at, wait_ms);
+            }
         }
         Flow::Continue
+    }
+
+    /// Not read for a while; which the keep-alive does not hold against the client.
+    fn pause(&mut self, at: u32, wait_ms: u64) -> Flow {
+        let wait_ms = wait_ms.min(MAX_PAUSE_MS);
+        self.delivery.metrics.inc(Metric::PausedPublishers);
+        let connection = &mut self.delivery.connections[at as usize];
+        connection.last_seen_ms = self.delivery.now_ms + wait_ms;
+        Flow::Pause(wait_ms)
     }
 
     #[inline]
@@ -355,7 +379,7 @@ impl Shard {
             Packet::PubRec(ack) => self.pubrec(at, &ack),
             Packet::PubRel(ack) => self.pubrel(at, &ack),
             Packet::PubComp(ack) => self.pubcomp(at, &ack),
-            Packet::Subscribe(subscribe) => self.subscribe(at, &subscribe)?,
+            Packet::Subscribe(subscribe) => return self.subscribe(at, &subscribe),
             Packet::Unsubscribe(unsubscribe) => self.unsubscribe(at, &unsubscribe)?,
             Packet::PingReq => self.ping(at),
             Packet::Disconnect(disconnect) => return self.disconnect(at, &disconnect),
@@ -422,7 +446,7 @@ impl Shard {
                     self.publish_will(session);
                 }
                 Timer::Delayed(message) => {
-                    self.delayed -= 1;
+                    Directory::give_place_back(&self.node.directory.delayed);
                     self.delivery.metrics.sub(Metric::DelayedMessages, 1);
                     self.publish_internal(&message.view());
                 }

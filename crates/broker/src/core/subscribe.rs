@@ -11,10 +11,10 @@ use std::rc::Rc;
 
 use super::connection::{Closing, PendingRetained, Phase};
 use super::cross::Said;
-use super::shard::Shard;
+use super::shard::{Flow, Shard};
 use super::shared::RemoteMembers;
 use super::sublist::Subscriber;
-use super::tree::{FilterId, GroupId, NO_GROUP, QUEUE_GROUP, filed_under};
+use super::tree::{EXCLUSIVE_GROUP, FilterId, GroupId, NO_GROUP, QUEUE_GROUP, filed_under};
 use crate::hooks::{Action, Authorization, Interest};
 use crate::metrics::Metric;
 
@@ -48,7 +48,11 @@ impl Outcome {
 }
 
 impl Shard {
-    pub(crate) fn subscribe(&mut self, at: u32, subscribe: &Subscribe<'_>) -> Result<(), Closing> {
+    pub(crate) fn subscribe(
+        &mut self,
+        at: u32,
+        subscribe: &Subscribe<'_>,
+    ) -> Result<Flow, Closing> {
         let session = self.session_of(at);
         let identifier = subscribe
             .properties
@@ -66,22 +70,8 @@ impl Shard {
             retained.extend(outcome.retained);
             detail = detail.or(outcome.detail);
         }
-        let connection = &self.delivery.connections[at as usize];
-        let mut properties = PropertiesBuf::new();
-        if let Some(detail) = &detail
-            && connection.version == mqtt::Version::V5
-            && connection.problem_information
-            && self.limits().reason_strings
-        {
-            properties.push(Property::ReasonString(detail));
-        }
-        let suback = SubAck {
-            packet_id: subscribe.packet_id,
-            properties: properties.as_properties(),
-            codes: &codes,
-        };
-        let mut packet = Vec::new();
-        Packet::SubAck(suback).encode(connection.version, &mut packet);
+        let packet = self.suback(at, subscribe.packet_id, &codes, detail.as_deref());
+        let connection = &mut self.delivery.connections[at as usize];
         let awaited = AwaitedSubAck {
             sequence,
             connection: at,
@@ -89,15 +79,42 @@ impl Shard {
             packet,
             retained,
         };
-        // SUBACKs of one client keep their order.
-        if self.links.is_applied(sequence)
-            && !self.awaited.iter().any(|earlier| earlier.connection == at)
-        {
+        if self.links.is_applied(sequence) {
             self.answer(awaited);
-        } else {
-            self.awaited.push_back(awaited);
+            return Ok(Flow::Continue);
         }
-        Ok(())
+        // What the client sends meanwhile waits, so that its own messages come to it behind the SUBACK.
+        connection.held = true;
+        self.awaited.push_back(awaited);
+        Ok(Flow::Wait)
+    }
+
+    fn suback(&self, at: u32, packet_id: u16, codes: &[u8], detail: Option<&str>) -> Vec<u8> {
+        let connection = &self.delivery.connections[at as usize];
+        let encode = |properties: Properties<'_>| {
+            let suback = SubAck {
+                packet_id,
+                properties,
+                codes,
+            };
+            let mut packet = Vec::new();
+            Packet::SubAck(suback).encode(connection.version, &mut packet);
+            packet
+        };
+        if let Some(detail) = detail
+            && connection.version == mqtt::Version::V5
+            && connection.problem_information
+            && self.limits().reason_strings
+        {
+            let mut properties = PropertiesBuf::new();
+            properties.push(Property::ReasonString(detail));
+            let packet = encode(properties.as_properties());
+            // Left out if the packet would be too large with it [MQTT-3.9.2-1].
+            if packet.len() <= connection.max_packet_out as usize {
+                return packet;
+            }
+        }
+        encode(Properties::EMPTY)
     }
 
     /// 3.1.1 knows one failure code, 3.1 none at all but the client still learns that it failed.
@@ -128,18 +145,21 @@ impl Shard {
         };
         let (text, group) = filed_under(&kind);
         if mqtt::has_wildcards(text) && !limits.wildcard_available {
-            return Ok(Outcome::refused(
+            return self.not_available(
+                session_at,
                 ReasonCode::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
                 "wildcards are off here",
-            ));
+            );
         }
-        if group.is_some() && !limits.shared_available {
-            return Ok(Outcome::refused(
+        let is_shared = matches!(kind, FilterKind::Shared { .. } | FilterKind::Queue { .. });
+        if is_shared && !limits.shared_available {
+            return self.not_available(
+                session_at,
                 ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
                 "shared subscriptions are off here",
-            ));
+            );
         }
-        if group.is_some() && filter.options.no_local {
+        if is_shared && filter.options.no_local {
             // [MQTT-3.8.3-4]
             return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
                 .with_detail("SUBSCRIBE: no local on a shared subscription"));
@@ -199,6 +219,20 @@ impl Shard {
         Ok(self.file(text, group, subscriber, filter.filter))
     }
 
+    /// Something CONNACK has said is not to be had: a protocol error in version 5 (sections 3.2.2.3.11 and
+    /// 3.2.2.3.13), a failure of this one filter before.
+    fn not_available(
+        &self,
+        session: u32,
+        code: ReasonCode,
+        detail: &'static str,
+    ) -> Result<Outcome, Closing> {
+        match self.delivery.sessions[session as usize].version {
+            mqtt::Version::V5 => Err(Closing::new(code, "protocol_error").with_detail(detail)),
+            _ => Ok(Outcome::refused(code, detail)),
+        }
+    }
+
     fn has_subscription(&self, session: u32, text: &str, group: Option<&str>) -> bool {
         let Some(filter) = self.tree.find(text) else {
             return false;
@@ -252,7 +286,7 @@ impl Shard {
             });
         }
         // Retained messages: never for shared subscriptions; else by retain handling [MQTT-3.3.1-9 to 3.3.1-11].
-        let wants_retained = group.is_none()
+        let wants_retained = group.is_none_or(|name| name == EXCLUSIVE_GROUP)
             && match subscriber.options.retain_handling {
                 0 => true,
                 1 => is_new,
@@ -307,6 +341,9 @@ impl Shard {
             return;
         }
         let session = connection.session;
+        if std::mem::take(&mut self.delivery.connections[at as usize].held) {
+            self.to_wake.push(at);
+        }
         self.delivery
             .write(at, |out| out.extend_from_slice(&awaited.packet));
         let now_ms = self.now_ms();
@@ -381,10 +418,6 @@ impl Shard {
             return ReasonCode::NO_SUBSCRIPTION_EXISTED;
         };
         subscriptions.remove(place);
-        if matches!(kind, FilterKind::Exclusive { .. } | FilterKind::Plain(_)) {
-            let client_id = self.delivery.sessions[session as usize].client_id.clone();
-            self.node.directory.release_exclusive(text, &client_id);
-        }
         self.unfile(session, filter, group);
         if self.delivery.interest.contains(Interest::UNSUBSCRIBE) {
             self.with_client(session, |hooks, client| {
@@ -404,7 +437,13 @@ impl Shard {
                 self.tree.remove_if_unused(filter);
             }
         } else {
-            self.tree.group_mut(group).leave(session);
+            let entry = self.tree.group_mut(group);
+            entry.leave(session);
+            if *entry.name == *EXCLUSIVE_GROUP {
+                let topic = self.tree.filter(self.tree.group(group).filter).text.clone();
+                let client_id = &self.delivery.sessions[session as usize].client_id;
+                self.node.directory.release_exclusive(&topic, client_id);
+            }
             self.announce_members(group);
             self.tree.remove_group_if_unused(group);
         }
@@ -482,6 +521,7 @@ impl Shard {
         }
         match &*self.tree.group(group).name {
             QUEUE_GROUP => format!("$queue/{text}"),
+            EXCLUSIVE_GROUP => format!("$exclusive/{text}"),
             name => format!("$share/{name}/{text}"),
         }
     }

@@ -537,9 +537,12 @@ pub(crate) fn filed_under<'a>(kind: &FilterKind<'a>) -> (&'a str, Option<&'a str
         FilterKind::Plain(filter) => (filter, None),
         FilterKind::Shared { group, filter } => (filter, Some(group)),
         FilterKind::Queue { filter } => (filter, Some(QUEUE_GROUP)),
-        FilterKind::Exclusive { topic } => (topic, None),
+        FilterKind::Exclusive { topic } => (topic, Some(EXCLUSIVE_GROUP)),
     }
 }
 
 /// The group of `$queue/{filter}`. No `$share` group can have this name: a group's name has no `/`.
 pub(crate) const QUEUE_GROUP: &str = "$queue/";
+
+/// The group of `$exclusive/{topic}`, which has one member at most.
+pub(crate) const EXCLUSIVE_GROUP: &str = "$exclusive/";

@@ -150,7 +150,7 @@ impl Connection {
                     let at = self.at;
                     let flow = self.shard.with_core(at, |core| {
                         // What made it wait may still be so.
-                        match core.flow_after_publish() {
+                        match core.flow_after_publish(at) {
                             Flow::Continue => core.resume(at),
                             wait => wait,
                         }
@@ -162,7 +162,7 @@ impl Connection {
                         self.state = State::Leaving(to);
                         continue;
                     }
-                    if self.shard.phase(self.at) == Phase::Authenticating {
+                    if self.shard.is_waiting(self.at) {
                         return Poll::Pending;
                     }
                     let at = self.at;

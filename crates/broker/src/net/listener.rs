@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -121,7 +122,11 @@ fn tcp_socket(address: std::net::SocketAddr, shared: bool) -> io::Result<Socket>
 fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    if path.exists() {
+    if let Ok(metadata) = std::fs::symlink_metadata(path) {
+        if !metadata.file_type().is_socket() {
+            let why = "there is something at this path that is not a socket";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        }
         // A socket nobody listens on was left by a process that was killed.
         let other = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         match other.connect(&address) {

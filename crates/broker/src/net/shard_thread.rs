@@ -302,7 +302,7 @@ impl ShardIo {
     pub(crate) fn after_core(self: &Rc<Self>) {
         let core = self.core.borrow();
         let due =
-            !core.delivery.dirty.is_empty() || core.links.waiting != 0 || !core.closed.is_empty();
+            !core.delivery.dirty.is_empty() || core.links.waiting != 0 || !core.to_wake.is_empty();
         let authentications = !core.authentications.is_empty();
         drop(core);
         if due {
@@ -366,13 +366,13 @@ impl ShardIo {
         } else {
             self.schedule_flush();
         }
-        let closed = std::mem::take(&mut core.closed);
+        let to_wake = std::mem::take(&mut core.to_wake);
         let waiting = core.links.waiting;
         if waiting != 0 {
             self.hand_out(&mut core, waiting);
         }
         drop(core);
-        for at in closed {
+        for at in to_wake {
             if let Some(Some(io)) = self.ios.borrow().get(at as usize) {
                 io.wake();
             }
@@ -595,6 +595,13 @@ impl ShardIo {
 
     pub(crate) fn phase(&self, at: u32) -> Phase {
         self.core.borrow().delivery.connections[at as usize].phase
+    }
+
+    /// Whether packets of a connection still wait for something else.
+    pub(crate) fn is_waiting(&self, at: u32) -> bool {
+        let core = self.core.borrow();
+        let connection = &core.delivery.connections[at as usize];
+        connection.phase == Phase::Authenticating || connection.held
     }
 }
 

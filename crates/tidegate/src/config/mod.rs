@@ -105,7 +105,7 @@ fn finish_with(mut draft: draft::Draft, sources: &Sources) -> Result<Config, Pro
     environment::read_variables(pairs.map(|(name, value)| (&**name, &**value)), &mut draft);
     environment::read_sets(&sources.sets, &mut draft);
     for flag in &sources.flags {
-        let raw = setting::Raw::Untyped(flag.value.clone());
+        let raw = setting::Raw::untyped(&flag.value);
         draft.assign(flag.key, &raw, &Origin::Flag(flag.flag), Path::new(""));
     }
     let variable = |name: &str| {

@@ -12,7 +12,7 @@ use super::{DEFAULT_MAX_HEADER_BYTES, Fields, HeadSearch, MAX_HEADERS, accept_ke
 pub struct ServerOptions {
     /// The one path of the endpoint, such as `/mqtt`; a query string of the client is left aside.
     pub path: String,
-    /// Sub-protocols spoken here. If the client offers any, the first of its list that is among them is chosen
+    /// Sub-protocols spoken here. The first of them that the client offers is chosen,
     /// and a client that offers only others is refused. Empty: offers are ignored and none is chosen.
     pub subprotocols: Vec<String>,
     /// Refuse a client that offers no sub-protocol.
@@ -302,15 +302,22 @@ fn check_fields<'b>(options: &ServerOptions, fields: &Fields<'_, 'b>) -> Result<
         })
 }
 
-fn choose_subprotocol<'b>(
-    options: &ServerOptions,
-    fields: &Fields<'_, 'b>,
-) -> Result<Option<&'b str>, Refusal> {
+fn choose_subprotocol<'o>(
+    options: &'o ServerOptions,
+    fields: &Fields<'_, '_>,
+) -> Result<Option<&'o str>, Refusal> {
     if options.subprotocols.is_empty() {
         return Ok(None);
     }
-    let is_spoken = |offer: &&str| options.subprotocols.iter().any(|spoken| spoken == offer);
-    let chosen = fields.list("sec-websocket-protocol").find(is_spoken);
+    let is_offered = |spoken: &&String| {
+        let mut offers = fields.list("sec-websocket-protocol");
+        offers.any(|offer| offer == spoken.as_str())
+    };
+    let chosen = options
+        .subprotocols
+        .iter()
+        .find(is_offered)
+        .map(String::as_str);
     let offers_any = fields.has("sec-websocket-protocol");
     if chosen.is_none() && (offers_any || options.require_subprotocol) {
         return Err(Refusal::new(

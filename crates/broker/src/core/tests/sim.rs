@@ -111,6 +111,11 @@ impl Sim {
                 let said = self.shards[from].links.take(to as u16);
                 self.words[from][to].extend(said);
             }
+            for at in std::mem::take(&mut self.shards[from].to_wake) {
+                if self.shards[from].delivery.connections.contains(at as usize) {
+                    self.shards[from].resume(at);
+                }
+            }
         }
     }
 

@@ -23,11 +23,7 @@ fn a_message_is_published_after_its_delay() {
         let publish = Publish::new(format!("$delayed/1/{topic}"), "later").qos(qos, 1);
         assert_eq!(publish_for_code(&mut publisher, &publish), 0);
         let message = subscriber.recv_message(&topic, "later");
-        assert!(
-            start.elapsed() >= Duration::from_secs(1),
-            "after {:?}",
-            start.elapsed()
-        );
+        expect_waited(start, 1000);
         assert_eq!(message.qos(), qos);
         subscriber.acknowledge(&message);
     }
@@ -126,13 +122,16 @@ fn it_is_retained_when_its_time_comes() {
 
 #[test]
 fn nobody_sees_it_under_its_delayed_name() {
-    let Some(node) = node() else { return };
+    // Nobody else is on this node to be disturbed by a subscription to everything.
+    let Some(node) = node_with(&["limits.max_inflight=999"]) else {
+        return;
+    };
     let topic = unique("delayed/");
     let delayed = format!("$delayed/0/{topic}");
     let mut watcher = client(node);
     for filter in ["$delayed/#", "#", "+/#", &delayed] {
-        let codes = watcher.subscribe_amid_messages(filter);
-        assert_eq!(codes.len(), 1);
+        watcher.send(&Subscribe::new(1).filter(filter, 0).bytes(5));
+        watcher.recv(kind::SUBACK);
     }
     client(node).publish_qos1(&delayed, "x", 1);
     loop {
@@ -140,19 +139,6 @@ fn nobody_sees_it_under_its_delayed_name() {
         assert!(!message.topic.starts_with("$delayed"), "{message:?}");
         if message.topic == topic {
             break;
-        }
-    }
-}
-
-impl Raw {
-    fn subscribe_amid_messages(&mut self, filter: &str) -> Vec<u8> {
-        let options = option::RETAIN_NEVER;
-        self.send(&Subscribe::new(1).filter(filter, options).bytes(5));
-        loop {
-            let packet = self.recv_packet();
-            if packet.kind == kind::SUBACK {
-                return packet.payload;
-            }
         }
     }
 }

@@ -83,8 +83,8 @@ fn an_expired_retained_message_is_not_replaced_by_the_one_before() {
 #[test]
 fn a_message_that_expires_at_once_still_reaches_who_is_there() {
     let Some(node) = node() else { return };
-    let topic = unique("expiry/");
     for mut raw in clients_on_both_shards(node, 1).into_iter().flatten() {
+        let topic = unique("expiry/");
         raw.subscribe(&topic, 1);
         publish_for_code(&mut client(node), &expiring(&topic, "brief", 1));
         let message = raw.recv_message(&topic, "brief");

@@ -17,7 +17,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::mqtt5::{connect, expect_silence, option, property, reason, session};
+use crate::mqtt5::{connect, expect_silence, expect_waited, option, property, reason, session};
 use crate::support::{
     DEADLINE, Node, Packet, Props, Publish, Raw, Subscribe, Unsubscribe, Value, Will, ack,
     eventually, external, kind, unique,
@@ -97,6 +97,16 @@ fn collect(members: &mut [Raw], total: usize) -> Vec<Vec<u32>> {
         count >= total
     });
     received
+}
+
+/// Waits until this session has so many messages queued and so many dropped: messages of another client take their time
+/// from shard to shard.
+fn expect_queue(node: &Node, client_id: &str, queued: u64, dropped: u64) {
+    eventually("the messages are at the session", || {
+        let session = api(node, &format!("/api/v1/sessions/{client_id}"));
+        let count = |field: &str| session[field].as_u64().expect("a session counts");
+        (count("queued_messages"), count("messages_dropped")) == (queued, dropped)
+    });
 }
 
 /// The body of an answer of the HTTP API.

@@ -96,16 +96,12 @@ fn they_can_be_turned_off() {
 #[test]
 fn a_reason_string_gives_way_to_the_maximum_packet_size() {
     let Some(node) = node_with(&[]) else { return };
-    for size in [8, 16, 24, 32] {
-        let properties = Props::new().u32(property::MAXIMUM_PACKET_SIZE, 64);
-        let mut raw = Raw::connect(node, &connect(&unique("c")).properties(properties));
+    for size in [20, 30, 40, 64] {
+        let properties = Props::new().u32(property::MAXIMUM_PACKET_SIZE, size);
+        let mut raw = Raw::connect(node, &connect(&unique("c")).properties(properties.clone()));
         raw.send(&Subscribe::new(1).filter("a/#/b", 0).bytes(5));
-        assert!(raw.recv(kind::SUBACK).bytes.len() <= 64);
-        let mut raw = Raw::open(node, 5);
-        let properties = Props::new()
-            .u32(property::MAXIMUM_PACKET_SIZE, size)
-            .string(property::AUTH_DATA, "without a method");
-        let connack = raw.hand_shake(&connect(&unique("c")).properties(properties));
-        assert!(connack.bytes.len() <= size as usize, "{connack:?}");
+        assert!(raw.recv(kind::SUBACK).bytes.len() <= size as usize);
+        let packet = disconnected_for_qos_3(node, properties);
+        assert!(packet.bytes.len() <= size as usize, "{packet:?}");
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 const TEN: &str = "limits.max_queued_messages=10";
 
 fn node_for(policy: &str) -> Option<&'static Node> {
-    node_with(&[TEN, &format!("limits.queue_policy=\"{policy}\"")])
+    node_with(&[TEN, &format!("limits.queue_policy={policy}")])
 }
 
 /// What a session that was away for messages 0 to 14 finds.
@@ -17,6 +17,7 @@ fn kept_while_away(node: &Node) -> Vec<u32> {
     raw.disconnect();
     let mut publisher = client(node);
     publish_all(&mut publisher, &topic, 0..15);
+    expect_queue(node, &id, 10, 5);
     let mut raw = Raw::connect(node, &session(&id, 0));
     let kept = collect(std::slice::from_mut(&mut raw), 10).concat();
     raw.ping();
@@ -39,18 +40,34 @@ fn drop_newest_keeps_the_first_ones() {
     assert_eq!(kept_while_away(node), (0..10).collect::<Vec<_>>());
 }
 
-/// A client that takes one message and no more; the messages 0 to 10 fill its queue.
-fn stuck(node: &Node) -> (Raw, Packet, Raw, String) {
+/// A client that takes message 0 and no more; 1 to 10 fill its queue.
+struct Stuck {
+    client_id: String,
+    raw: Raw,
+    /// Message 0, to be acknowledged.
+    first: Packet,
+    publisher: Raw,
+    topic: String,
+}
+
+fn stuck(node: &Node) -> Stuck {
     let topic = unique("queue/");
-    let connect = connect(&unique("c")).properties(Props::new().u16(property::RECEIVE_MAXIMUM, 1));
-    let mut raw = Raw::connect(node, &connect);
+    let client_id = unique("c");
+    let one_at_a_time = Props::new().u16(property::RECEIVE_MAXIMUM, 1);
+    let mut raw = Raw::connect(node, &connect(&client_id).properties(one_at_a_time));
     raw.subscribe(&topic, 1);
     let mut publisher = client(node);
     publisher.publish_qos1(&topic, "0", 1);
     let first = raw.recv_message(&topic, "0");
     publish_all(&mut publisher, &topic, 1..11);
-    raw.ping();
-    (raw, first, publisher, topic)
+    expect_queue(node, &client_id, 10, 0);
+    Stuck {
+        client_id,
+        raw,
+        first,
+        publisher,
+        topic,
+    }
 }
 
 #[test]
@@ -58,9 +75,9 @@ fn disconnect_ends_a_client_that_is_too_slow() {
     let Some(node) = node_for("disconnect") else {
         return;
     };
-    let (mut raw, _, mut publisher, topic) = stuck(node);
-    publisher.publish_qos1(&topic, "11", 1);
-    raw.expect_disconnect(reason::QUOTA_EXCEEDED);
+    let mut stuck = stuck(node);
+    stuck.publisher.publish_qos1(&stuck.topic, "11", 1);
+    stuck.raw.expect_disconnect(reason::QUOTA_EXCEEDED);
 }
 
 #[test]
@@ -76,12 +93,13 @@ fn a_message_in_flight_is_not_dropped() {
     let Some(node) = node_for("drop_oldest") else {
         return;
     };
-    let (mut raw, first, mut publisher, topic) = stuck(node);
-    publish_all(&mut publisher, &topic, 11..14);
+    let mut stuck = stuck(node);
+    publish_all(&mut stuck.publisher, &stuck.topic, 11..14);
     // 0 is in flight: 1 to 3 made room for 11 to 13.
-    raw.acknowledge(&first);
+    expect_queue(node, &stuck.client_id, 10, 3);
+    stuck.raw.acknowledge(&stuck.first);
     assert_eq!(
-        collect(&mut [raw], 10).concat(),
+        collect(&mut [stuck.raw], 10).concat(),
         (4..14).collect::<Vec<_>>()
     );
 }
@@ -102,9 +120,15 @@ fn the_bytes_of_a_queue_are_bounded_too() {
         // A number of 1,000 digits.
         publisher.publish_qos1(&topic, format!("{number:01000}"), 1);
     }
+    let mut kept = 0;
+    eventually("all of them are at the session", || {
+        let session = api(node, &format!("/api/v1/sessions/{id}"));
+        kept = session["queued_messages"].as_u64().unwrap();
+        kept + session["messages_dropped"].as_u64().unwrap() == 40
+    });
+    assert!((5..=10).contains(&kept), "{kept}");
     let mut raw = Raw::connect(node, &session(&id, 0));
-    let kept = drain(&mut raw);
-    assert!((5..=10).contains(&kept.len()), "{kept:?}");
+    let kept = collect(std::slice::from_mut(&mut raw), kept as usize).concat();
     assert_eq!(kept, (40 - kept.len() as u32..40).collect::<Vec<_>>());
 }
 

@@ -6,12 +6,17 @@ fn node() -> Option<&'static Node> {
     node_with(&["node.sys_interval_s=1"])
 }
 
+/// Subscribes; the SUBACK may come after the first message, and [`next`] passes it over.
+fn watch(raw: &mut Raw, filter: &str) {
+    raw.send(&Subscribe::new(1).filter(filter, 0).bytes(5));
+}
+
 /// The next message on this topic, as text.
 fn next(raw: &mut Raw, topic: &str) -> String {
     loop {
-        let message = raw.recv(kind::PUBLISH);
-        if message.topic == topic {
-            return message.text().to_owned();
+        let packet = raw.recv_packet();
+        if packet.kind == kind::PUBLISH && packet.topic == topic {
+            return packet.text().to_owned();
         }
     }
 }
@@ -20,7 +25,7 @@ fn next(raw: &mut Raw, topic: &str) -> String {
 fn the_version_is_told() {
     let Some(node) = node() else { return };
     let mut raw = client(node);
-    raw.subscribe("$SYS/broker/version", 0);
+    watch(&mut raw, "$SYS/broker/version");
     let version = next(&mut raw, "$SYS/broker/version");
     assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
 }
@@ -29,7 +34,7 @@ fn the_version_is_told() {
 fn the_uptime_grows() {
     let Some(node) = node() else { return };
     let mut raw = client(node);
-    raw.subscribe("$SYS/broker/uptime", 0);
+    watch(&mut raw, "$SYS/broker/uptime");
     let seconds = |text: String| -> u64 {
         text.split_whitespace()
             .next()
@@ -51,7 +56,7 @@ fn connected_clients_are_counted() {
     let node = Node::start(&["--shards", "2", "--set", "node.sys_interval_s=1"]);
     let mut raw = client(&node);
     let topic = "$SYS/broker/clients/connected";
-    raw.subscribe(topic, 0);
+    watch(&mut raw, topic);
     let more: Vec<Raw> = (0..6).map(|_| client(&node)).collect();
     eventually("seven clients are counted", || next(&mut raw, topic) == "7");
     drop(more);
@@ -63,10 +68,10 @@ fn they_are_hidden_from_wildcards_at_the_first_level() {
     let Some(node) = node() else { return };
     let mut hidden = client(node);
     for filter in ["#", "+/#", "+/broker/#", "+/broker/uptime"] {
-        hidden.send(&Subscribe::new(1).filter(filter, 0).bytes(5));
+        watch(&mut hidden, filter);
     }
     let mut shown = client(node);
-    shown.subscribe("$SYS/broker/uptime", 0);
+    watch(&mut shown, "$SYS/broker/uptime");
     // Two rounds have passed when the second one is here.
     next(&mut shown, "$SYS/broker/uptime");
     next(&mut shown, "$SYS/broker/uptime");
@@ -80,7 +85,7 @@ fn wildcards_below_show_them() {
     let Some(node) = node() else { return };
     for filter in ["$SYS/#", "$SYS/broker/+", "$SYS/+/uptime"] {
         let mut raw = client(node);
-        raw.send(&Subscribe::new(1).filter(filter, 0).bytes(5));
+        watch(&mut raw, filter);
         eventually("a $SYS message", || {
             let packet = raw.recv_packet();
             packet.kind == kind::PUBLISH && packet.topic == "$SYS/broker/uptime"

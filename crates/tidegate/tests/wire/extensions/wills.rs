@@ -34,7 +34,7 @@ fn a_session_expiry_shortened_on_disconnect_brings_the_will_forward() {
     let start = Instant::now();
     disconnect_with_will(&mut raw, &Props::new().u32(property::SESSION_EXPIRY, 1));
     watcher.recv_message(&topic, "will");
-    assert!(start.elapsed() >= Duration::from_secs(1));
+    expect_waited(start, 1000);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn the_will_delay_counts_from_the_end_of_the_connection() {
     let start = Instant::now();
     raw.cut();
     watcher.recv_message(&topic, "will");
-    assert!(start.elapsed() >= Duration::from_secs(1));
+    expect_waited(start, 1000);
 }
 
 #[test]

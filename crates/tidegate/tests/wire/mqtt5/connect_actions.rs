@@ -13,7 +13,7 @@ pub(crate) fn node_with_users() -> Option<&'static Node> {
          [[user]]\nusername = \"alice\"\ncredential = \"{}\"\n\
          [[user]]\nusername = \"bob\"\ncredential = \"{}\"\n",
         credential(b"wonderland", b"salt of alice", 4096),
-        credential("pass\u{f6}".as_bytes(), b"another salt", 1000),
+        credential("pass\u{f6}".as_bytes(), b"another salt", 5000),
     );
     Some(Node::shared_with_config(&[], &config))
 }
@@ -160,10 +160,9 @@ fn mqtt5_section_3_1_4_packets_may_follow_a_connect_at_once() {
     ];
     raw.send(&packets.concat());
     assert_eq!(raw.recv(kind::CONNACK).reason, 0);
-    assert_eq!(raw.recv(kind::SUBACK).payload, [1]);
     let mut kinds = Vec::new();
     let mut payloads = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..5 {
         let packet = raw.recv_packet();
         kinds.push(packet.kind);
         if packet.kind == kind::PUBLISH {
@@ -173,7 +172,13 @@ fn mqtt5_section_3_1_4_packets_may_follow_a_connect_at_once() {
     kinds.sort_unstable();
     assert_eq!(
         kinds,
-        [kind::PUBLISH, kind::PUBLISH, kind::PUBACK, kind::PINGRESP]
+        [
+            kind::PUBLISH,
+            kind::PUBLISH,
+            kind::PUBACK,
+            kind::SUBACK,
+            kind::PINGRESP
+        ]
     );
     assert_eq!(payloads, ["first", "second"]);
 }

@@ -19,9 +19,10 @@ fn mqtt5_3_14_0_1_no_disconnect_comes_before_the_connack() {
     ] {
         let mut raw = Raw::open(node(), 5);
         raw.send(&bytes);
-        for packet in raw.packets_until_closed() {
-            assert_eq!(packet.kind, kind::CONNACK, "{packet:?}");
-        }
+        // A CONNACK of whatever version, or nothing.
+        let answer = raw.recv_bytes();
+        assert!(answer.is_empty() || answer[0] == 0x20, "{answer:02x?}");
+        raw.expect_closed();
     }
 }
 

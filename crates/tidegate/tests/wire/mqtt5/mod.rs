@@ -110,9 +110,10 @@ pub(crate) mod option {
     pub(crate) const RETAIN_NEVER: u8 = 0x20;
 }
 
-/// The node with the default configuration.
+/// The node with the default configuration, and two shards wherever it runs. Nobody subscribes to `#` on it: messages
+/// go to shards where someone does, and may arrive there after a later subscription.
 pub(crate) fn node() -> &'static Node {
-    Node::shared()
+    Node::shared_with(&["--shards", "2"])
 }
 
 /// A clean session on the shared node.
@@ -205,6 +206,15 @@ pub(crate) fn expect_silence(raw: &mut Raw) {
         panic!("nothing was to come: {packet:?}");
     }
     raw.ping();
+}
+
+/// This many milliseconds have passed since `start`, but for the rounding of the server's clock.
+pub(crate) fn expect_waited(start: Instant, milliseconds: u64) {
+    let waited = start.elapsed();
+    assert!(
+        waited + Duration::from_millis(5) >= Duration::from_millis(milliseconds),
+        "already after {waited:?} instead of {milliseconds} ms"
+    );
 }
 
 /// What this publisher sent before is not coming: its next message is the next packet.

@@ -22,6 +22,11 @@ fn matching(filter: &str, topics: &[&str]) -> Vec<String> {
     }
 }
 
+/// A node for subscriptions to everything; see [`node`].
+fn wild_node() -> &'static Node {
+    Node::shared_with(&["--shards", "3"])
+}
+
 /// Subscribes where what other tests publish may come before the SUBACK.
 fn subscribe_amid_traffic(raw: &mut Raw, filter: &str) -> Vec<u8> {
     let options = option::RETAIN_NEVER;
@@ -45,7 +50,7 @@ fn mqtt5_4_7_0_1_wildcards_are_for_filters_not_for_names() {
 fn mqtt5_4_7_1_1_the_multi_level_wildcard_stands_alone_and_last() {
     for filter in ["a/#", "#", "/#", "+/#", "a/+/#"] {
         assert_eq!(
-            subscribe_amid_traffic(&mut client(), filter),
+            subscribe_amid_traffic(&mut Raw::client(wild_node(), 5), filter),
             [0],
             "{filter}"
         );
@@ -72,7 +77,7 @@ fn mqtt5_section_4_7_1_2_the_multi_level_wildcard_includes_the_parent() {
 fn mqtt5_4_7_1_2_the_single_level_wildcard_is_a_whole_level() {
     for filter in ["+", "+/+", "/+", "a/+/b", "+/b/+"] {
         assert_eq!(
-            subscribe_amid_traffic(&mut client(), filter),
+            subscribe_amid_traffic(&mut Raw::client(wild_node(), 5), filter),
             [0],
             "{filter}"
         );
@@ -104,13 +109,13 @@ fn mqtt5_section_4_7_1_3_the_single_level_wildcard_matches_one_level() {
 fn mqtt5_4_7_2_1_wildcards_at_the_start_do_not_match_dollar_topics() {
     let name = unique("");
     let topic = format!("$test/{name}");
-    let mut publisher = client();
-    let mut exact = client();
+    let mut publisher = Raw::client(wild_node(), 5);
+    let mut exact = Raw::client(wild_node(), 5);
     exact.subscribe(&topic, 0);
-    let mut prefix = client();
+    let mut prefix = Raw::client(wild_node(), 5);
     prefix.subscribe(&format!("$test/{name}/#"), 0);
     for filter in [&format!("+/{name}"), "+/+", &format!("+/{name}/#"), "#"] {
-        let mut wild = client();
+        let mut wild = Raw::client(wild_node(), 5);
         assert_eq!(subscribe_amid_traffic(&mut wild, filter), [0]);
         let fence = format!("fence/{name}");
         assert_eq!(subscribe_amid_traffic(&mut wild, &fence), [0]);
