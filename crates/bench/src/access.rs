@@ -87,12 +87,14 @@ impl Access {
         format!("{}-{:08x}-{kind}{number}", self.client_prefix, self.run)
     }
 
-    /// The same broker, with names that no other round has used.
-    pub(crate) fn fresh(&self) -> Self {
-        Self {
-            run: random_u32(),
-            ..self.clone()
+    /// The same broker, for so many connections, with names that no other round has used.
+    pub(crate) fn fresh(&self, connections: usize) -> Self {
+        let mut access = self.clone();
+        access.run = random_u32();
+        if access.sources.count() == 0 {
+            access.sources = SourceAddresses::for_many(self.dialer.target.ip(), connections);
         }
+        access
     }
 }
 

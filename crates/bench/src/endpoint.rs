@@ -1,8 +1,9 @@
 //! Where a broker listens (`HOST:PORT` or a URL) and which addresses the generator connects from.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use anyhow::Context;
 
@@ -201,10 +202,50 @@ fn append_range(first: IpAddr, last: IpAddr, out: &mut Vec<IpAddr>) -> Result<()
     Ok(())
 }
 
+/// The ports that the system hands out to clients, first and last.
+static PORT_RANGE: LazyLock<(u16, u16)> = LazyLock::new(|| {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let parsed = text.ok().and_then(|text| {
+        let (first, last) = text.trim().split_once(char::is_whitespace)?;
+        let range: (u16, u16) = (first.parse().ok()?, last.trim().parse().ok()?);
+        (0 < range.0 && range.0 < range.1).then_some(range)
+    });
+    parsed.unwrap_or((32_768, 60_999))
+});
+
+/// Connections that the system finds free ports for without trouble: Linux looks at every other port first, which is
+/// some 14,000, and at all of those before the rest.
+const EASY_PORTS: usize = 8_000;
+/// Connections from each address where the generator chooses.
+const PORTS_PER_ADDRESS: usize = 20_000;
+
 impl SourceAddresses {
-    /// The address for connection number `index`; `None` leaves the choice to the system.
-    pub(crate) fn pick(&self, index: usize) -> Option<IpAddr> {
-        self.0.get(index % self.0.len().max(1)).copied()
+    /// Loopback addresses for `connections` to `target`; none, so that the system chooses, for a few connections or
+    /// where the target is elsewhere.
+    pub(crate) fn for_many(target: IpAddr, connections: usize) -> Self {
+        if connections <= EASY_PORTS || !target.is_ipv4() || !target.is_loopback() {
+            return Self::default();
+        }
+        let count = connections.div_ceil(PORTS_PER_ADDRESS).min(250);
+        let addresses = (Ipv4Addr::LOCALHOST.to_bits()..).take(count);
+        Self(addresses.map(|bits| IpAddr::V4(bits.into())).collect())
+    }
+
+    /// How many there are; 0 leaves the choice to the system.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Where connection `number` comes from; `None` leaves the choice to the system.
+    ///
+    /// The port is chosen as well, because the system searches for one all the longer the more are taken. Ports are
+    /// taken in turn, beginning at a place that depends on `seed`; `attempt` counts the ports found to be taken.
+    pub(crate) fn pick(&self, number: usize, attempt: usize, seed: u32) -> Option<SocketAddr> {
+        let address = *self.0.get(number % self.0.len().max(1))?;
+        let (first, last) = *PORT_RANGE;
+        let span = usize::from(last - first) + 1;
+        let at = seed as usize % span + number / self.0.len() + attempt * 7;
+        Some(SocketAddr::new(address, first + (at % span) as u16))
     }
 
     fn suit(&self, target: IpAddr) -> bool {
@@ -216,6 +257,8 @@ impl SourceAddresses {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -247,12 +290,22 @@ mod tests {
         let sources: SourceAddresses = "127.0.0.1-127.0.0.3,127.0.1.9"
             .parse()
             .expect("well-formed");
-        let picked: Vec<String> = (2..6)
-            .filter_map(|i| sources.pick(i))
-            .map(|a| a.to_string())
-            .collect();
+        let pick = |number, attempt| sources.pick(number, attempt, 5).expect("there are some");
+        let picked: Vec<String> = (2..6).map(|i| pick(i, 0).ip().to_string()).collect();
         assert_eq!(picked, ["127.0.0.3", "127.0.1.9", "127.0.0.1", "127.0.0.2"]);
-        assert_eq!(SourceAddresses::default().pick(7), None);
+        let all: HashSet<SocketAddr> = (0..40_000).map(|number| pick(number, 0)).collect();
+        assert_eq!(all.len(), 40_000);
+        assert_ne!(pick(7, 0), pick(7, 1));
+        assert_eq!(SourceAddresses::default().pick(7, 0, 5), None);
+        let many = |target: &str, connections| {
+            let target = target.parse().expect("an address");
+            SourceAddresses::for_many(target, connections).count()
+        };
+        assert_eq!(many("127.0.0.1", 8_000), 0);
+        assert_eq!(many("127.0.0.1", 16_000), 1);
+        assert_eq!(many("127.0.0.1", 50_000), 3);
+        assert_eq!(many("10.0.0.1", 16_000), 0);
+        assert_eq!(many("::1", 16_000), 0);
         let bad = |text: &str| text.parse::<SourceAddresses>().unwrap_err();
         assert!(bad("127.0.0.2-127.0.0.1").contains("ends before"));
         assert!(bad("10.0.0.0-10.255.255.255").contains("65536"));

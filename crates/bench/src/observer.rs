@@ -191,7 +191,7 @@ impl Observer {
         let seconds = (now_ns - begin.at_ns) as f64 / 1e9;
         let (all, latest) = (self.duration_s, self.series.last().copied());
         self.line.show(now_ns, || {
-            let mut text = format!("{seconds:.0} of {all:.0} s");
+            let mut text = format!("{seconds:.1} of {all} s");
             if let Some(point) = latest {
                 text += &format!(", {}/s", Unit::PerSecond.show(point.per_second));
                 if let Some(cpu) = point.broker_cpu {

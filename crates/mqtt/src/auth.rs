@@ -1,6 +1,7 @@
 //! AUTH (MQTT 5.0 section 3.15).
 
 use crate::disconnect::encode_reason;
+use crate::frame::put_header;
 use crate::properties::{Properties, Scope};
 use crate::reader::Reader;
 use crate::{Direction, Error, PacketType, ReasonCode, Version};
@@ -17,18 +18,18 @@ impl<'a> Auth<'a> {
         if version != Version::V5 {
             return Err(Error::protocol("AUTH: it does not exist before version 5"));
         }
-        let mut reader = Reader::new(body);
         let mut packet = Self {
             reason: ReasonCode::SUCCESS,
             properties: Properties::EMPTY,
         };
-        if !reader.is_empty() {
-            packet.reason = ReasonCode(reader.u8("AUTH: reason code")?);
-            if !reader.is_empty() {
-                packet.properties = Properties::decode(&mut reader, Scope::Auth)?;
-                reader.end("AUTH: bytes after the properties")?;
-            }
+        // Success may be said by saying nothing, and then there is no authentication method either.
+        if body.is_empty() && direction == Direction::FromServer {
+            return Ok(packet);
         }
+        let mut reader = Reader::new(body);
+        packet.reason = ReasonCode(reader.u8("AUTH: expected a reason code")?);
+        packet.properties = Properties::decode(&mut reader, Scope::Auth)?;
+        reader.end("AUTH: bytes after the properties")?;
         // MQTT 5.0 table 3-11
         let is_valid = match direction {
             Direction::FromClient => matches!(packet.reason.0, 0x18 | 0x19),
@@ -46,11 +47,66 @@ impl<'a> Auth<'a> {
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
-        encode_reason(
-            (PacketType::Auth as u8) << 4,
-            self.reason,
-            self.properties,
-            out,
+        let first_byte = (PacketType::Auth as u8) << 4;
+        if self.reason == ReasonCode::SUCCESS && self.properties.is_empty() {
+            return put_header(first_byte, 0, out);
+        }
+        encode_reason(first_byte, self.reason, self.properties, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MALFORMED, PROTOCOL, packet, reason, reason_from_server};
+
+    const METHOD: &[u8] = &[4, 0x15, 0, 1, b'm'];
+
+    #[test]
+    fn mqtt_3_15_2_1_the_reason_code_is_one_of_its_sender() {
+        for code in 0..=255 {
+            let bytes = packet(0xf0, &[&[code], METHOD]);
+            let expected = |is_valid| if is_valid { None } else { PROTOCOL };
+            assert_eq!(
+                reason(&bytes, Version::V5),
+                expected(matches!(code, 0x18 | 0x19))
+            );
+            let found = reason_from_server(&bytes, Version::V5);
+            assert_eq!(found, expected(matches!(code, 0x00 | 0x18)));
+        }
+    }
+
+    #[test]
+    fn section_3_15_2_1_success_without_properties_has_no_body() {
+        assert_eq!(reason_from_server(&[0xf0, 0], Version::V5), None);
+        // Success is not for a client to say.
+        assert!(reason(&[0xf0, 0], Version::V5).is_some());
+        let mut out = Vec::new();
+        let success = Auth::decode(&[], Version::V5, Direction::FromServer).unwrap();
+        success.encode(&mut out);
+        assert_eq!(out, [0xf0, 0]);
+    }
+
+    #[test]
+    fn section_3_15_2_2_2_there_is_an_authentication_method() {
+        assert_eq!(reason(&packet(0xf0, &[&[0x18, 0]]), Version::V5), PROTOCOL);
+        let data = packet(0xf0, &[&[0x18, 4, 0x16, 0, 1, 0xff]]);
+        assert_eq!(reason(&data, Version::V5), PROTOCOL);
+    }
+
+    #[test]
+    fn section_3_15_2_the_length_of_the_properties_is_there() {
+        assert_eq!(reason(&packet(0xf0, &[&[0x18]]), Version::V5), MALFORMED);
+        assert_eq!(
+            reason(&packet(0xf0, &[&[0x18], METHOD, &[0]]), Version::V5),
+            MALFORMED
         );
+        let mut out = Vec::new();
+        let without_method = Auth {
+            reason: ReasonCode::CONTINUE_AUTHENTICATION,
+            properties: Properties::EMPTY,
+        };
+        without_method.encode(&mut out);
+        assert_eq!(out, [0xf0, 2, 0x18, 0]);
     }
 }

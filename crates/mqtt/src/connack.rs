@@ -23,7 +23,8 @@ pub fn v3_return_code(code: ReasonCode) -> u8 {
         | ReasonCode::SERVER_SHUTTING_DOWN
         | ReasonCode::QUOTA_EXCEEDED
         | ReasonCode::USE_ANOTHER_SERVER
-        | ReasonCode::SERVER_MOVED => 3,
+        | ReasonCode::SERVER_MOVED
+        | ReasonCode::CONNECTION_RATE_EXCEEDED => 3,
         ReasonCode::BAD_USER_NAME_OR_PASSWORD => 4,
         ReasonCode::NOT_AUTHORIZED | ReasonCode::BANNED => 5,
         _ => 0,
@@ -45,23 +46,27 @@ fn from_v3(code: u8) -> Result<ReasonCode, Error> {
 impl<'a> ConnAck<'a> {
     pub fn decode(body: &'a [u8], version: Version) -> Result<Self, Error> {
         let mut reader = Reader::new(body);
-        let flags = reader.u8("CONNACK: acknowledge flags")?;
+        let flags = reader.u8("CONNACK: expected the acknowledge flags")?;
+        let code = reader.u8("CONNACK: expected a reason code after the flags")?;
+        let mut properties = Properties::EMPTY;
+        let code = if version == Version::V5 {
+            properties = Properties::decode(&mut reader, Scope::ConnAck)?;
+            reason(code)?
+        } else {
+            from_v3(code)?
+        };
+        // Version 3.1 does not use the byte of the flags.
+        let flags = if version == Version::V31 { 0 } else { flags };
         if flags > 1 {
             return Err(Error::malformed(
                 "CONNACK: reserved flags are set [MQTT-3.2.2-1]",
             ));
         }
-        let code = reader.u8("CONNACK: reason code")?;
-        let mut properties = Properties::EMPTY;
-        let code = if version == Version::V5 {
-            properties = Properties::decode(&mut reader, Scope::ConnAck)?;
-            if code != 0 && code < 0x80 {
-                return Err(Error::protocol("CONNACK: no such reason code"));
-            }
-            ReasonCode(code)
-        } else {
-            from_v3(code)?
-        };
+        if flags == 1 && code != ReasonCode::SUCCESS {
+            return Err(Error::protocol(
+                "CONNACK: a session is present although the connection is refused [MQTT-3.2.2-6]",
+            ));
+        }
         reader.end("CONNACK: bytes after the packet")?;
         Ok(Self {
             session_present: flags == 1,
@@ -70,20 +75,128 @@ impl<'a> ConnAck<'a> {
         })
     }
 
+    /// Before version 5 nothing is appended for a refusal that has no return code, see [`v3_return_code`]: the server
+    /// closes the connection without a CONNACK then [MQTT-3.2.2-6 of version 3.1.1].
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
         let is_v5 = version == Version::V5;
-        let len = 2 + if is_v5 {
+        let code = if is_v5 {
+            self.code.0
+        } else {
+            v3_return_code(self.code)
+        };
+        if self.code.is_error() && code == 0 {
+            return;
+        }
+        let properties_len = if is_v5 {
             self.properties.encoded_len()
         } else {
             0
         };
-        put_header((PacketType::ConnAck as u8) << 4, len, out);
-        out.push(u8::from(self.session_present && !self.code.is_error()));
+        put_header((PacketType::ConnAck as u8) << 4, 2 + properties_len, out);
+        let has_flags = version != Version::V31;
+        let session_present = self.session_present && has_flags && !self.code.is_error();
+        out.extend_from_slice(&[u8::from(session_present), code]);
         if is_v5 {
-            out.push(self.code.0);
             self.properties.encode(out);
-        } else {
-            out.push(v3_return_code(self.code));
         }
+    }
+}
+
+/// MQTT 5.0 table 3-1.
+fn reason(code: u8) -> Result<ReasonCode, Error> {
+    match code {
+        0x00 | 0x80..=0x8a | 0x8c | 0x90 | 0x95 | 0x97 | 0x99..=0x9d | 0x9f => Ok(ReasonCode(code)),
+        _ => Err(Error::protocol(
+            "CONNACK: not one of its reason codes [MQTT-3.2.2-8]",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MALFORMED, PROTOCOL, reason_from_server};
+
+    const V31: Version = Version::V31;
+    const V311: Version = Version::V311;
+    const V5: Version = Version::V5;
+
+    fn encoded(session_present: bool, code: ReasonCode, version: Version) -> Vec<u8> {
+        let mut out = Vec::new();
+        let connack = ConnAck {
+            session_present,
+            code,
+            properties: Properties::EMPTY,
+        };
+        connack.encode(version, &mut out);
+        out
+    }
+
+    #[test]
+    fn mqtt_3_2_2_1_reserved_flags_are_0() {
+        for flags in 2..=255 {
+            assert_eq!(reason_from_server(&[0x20, 3, flags, 0, 0], V5), MALFORMED);
+            assert_eq!(reason_from_server(&[0x20, 2, flags, 0], V311), MALFORMED);
+            assert_eq!(reason_from_server(&[0x20, 2, flags, 0], V31), None);
+        }
+    }
+
+    #[test]
+    fn version_3_1_has_no_session_present() {
+        assert!(!ConnAck::decode(&[1, 0], V31).unwrap().session_present);
+        assert_eq!(encoded(true, ReasonCode::SUCCESS, V31), [0x20, 2, 0, 0]);
+        assert_eq!(encoded(true, ReasonCode::SUCCESS, V311), [0x20, 2, 1, 0]);
+    }
+
+    #[test]
+    fn mqtt_3_2_2_6_no_session_is_present_in_a_refusal() {
+        assert_eq!(reason_from_server(&[0x20, 3, 1, 0x87, 0], V5), PROTOCOL);
+        assert_eq!(reason_from_server(&[0x20, 2, 1, 5], V311), PROTOCOL);
+        assert_eq!(
+            encoded(true, ReasonCode::NOT_AUTHORIZED, V5),
+            [0x20, 3, 0, 0x87, 0]
+        );
+    }
+
+    #[test]
+    fn mqtt_3_2_2_8_the_reason_code_is_one_of_table_3_1() {
+        let refused: Vec<u8> = (0..=255)
+            .filter(|&code| reason_from_server(&[0x20, 3, 0, code, 0], V5).is_some())
+            .collect();
+        let valid = [
+            0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8a, 0x8c, 0x90,
+            0x95, 0x97, 0x99, 0x9a, 0x9b, 0x9c, 0x9d, 0x9f,
+        ];
+        assert!((0..=255).all(|code| valid.contains(&code) != refused.contains(&code)));
+    }
+
+    #[test]
+    fn table_3_1_of_version_3_1_1_has_six_return_codes() {
+        for code in 0..=255 {
+            let found = reason_from_server(&[0x20, 2, 0, code], V311);
+            assert_eq!(found.is_none(), code < 6, "{code}");
+            let there_and_back = from_v3(code).map(v3_return_code);
+            assert!(there_and_back.is_err() || there_and_back == Ok(code));
+        }
+    }
+
+    #[test]
+    fn mqtt_3_2_2_6_of_3_1_1_a_refusal_without_a_return_code_is_not_sent() {
+        for version in [V31, V311] {
+            assert_eq!(encoded(false, ReasonCode::MALFORMED_PACKET, version), []);
+            assert_eq!(encoded(false, ReasonCode::BANNED, version), [0x20, 2, 0, 5]);
+        }
+        assert_eq!(
+            encoded(false, ReasonCode::MALFORMED_PACKET, V5),
+            [0x20, 3, 0, 0x81, 0]
+        );
+    }
+
+    #[test]
+    fn section_3_2_3_connack_has_no_payload() {
+        assert_eq!(reason_from_server(&[0x20, 4, 0, 0, 0, 0], V5), MALFORMED);
+        assert_eq!(reason_from_server(&[0x20, 3, 0, 0, 0], V311), MALFORMED);
+        assert_eq!(reason_from_server(&[0x20, 2, 0, 0], V5), MALFORMED);
+        assert_eq!(reason_from_server(&[0x20, 1, 0], V311), MALFORMED);
     }
 }

@@ -39,8 +39,8 @@ const CLEAN_START: u8 = 1 << 1;
 impl<'a> Connect<'a> {
     pub fn decode(body: &'a [u8]) -> Result<Self, Error> {
         let mut reader = Reader::new(body);
-        let name = reader.binary("CONNECT: protocol name")?;
-        let level = reader.u8("CONNECT: protocol level")?;
+        let name = reader.binary("CONNECT: expected a protocol name [MQTT-3.1.2-1]")?;
+        let level = reader.u8("CONNECT: expected a protocol level after the protocol name")?;
         let bridge = level & 0x80 != 0;
         let version = match (name, level & 0x7f) {
             (b"MQIsdp", 3) => Version::V31,
@@ -59,29 +59,34 @@ impl<'a> Connect<'a> {
                 });
             }
         };
-        let flags = reader.u8("CONNECT: flags")?;
+        let flags = reader.u8("CONNECT: expected the connect flags after the protocol level")?;
         let will_qos = check_flags(flags, version)?;
-        let keep_alive = reader.u16("CONNECT: keep alive")?;
+        let keep_alive = reader.u16("CONNECT: expected two bytes of keep alive after the flags")?;
         let is_v5 = version == Version::V5;
         let mut properties = Properties::EMPTY;
         if is_v5 {
             properties = Properties::decode(&mut reader, Scope::Connect)?;
         }
-        let client_id = reader.string("CONNECT: client identifier [MQTT-3.1.3-4]")?;
+        let client_id = reader.string(
+            "CONNECT: client identifier: expected a length and UTF-8 without U+0000 [MQTT-3.1.3-4]",
+        )?;
         let mut will = None;
         if flags & WILL != 0 {
             let mut properties = Properties::EMPTY;
             if is_v5 {
                 properties = Properties::decode(&mut reader, Scope::Will)?;
             }
-            let topic = reader.string("CONNECT: will topic [MQTT-3.1.3-11]")?;
+            let topic = reader.string(
+                "CONNECT: will topic: expected a length and UTF-8 without U+0000 [MQTT-3.1.3-11]",
+            )?;
             if topic.is_empty() || has_wildcards(topic) {
                 return Err(Error {
                     reason: ReasonCode::TOPIC_NAME_INVALID,
                     detail: "CONNECT: the will topic is empty or has a wildcard",
                 });
             }
-            let payload = reader.binary("CONNECT: will payload")?;
+            let payload =
+                reader.binary("CONNECT: will payload: expected a length and so many bytes")?;
             let retain = flags & WILL_RETAIN != 0;
             will = Some(Will {
                 topic,
@@ -91,13 +96,18 @@ impl<'a> Connect<'a> {
                 properties,
             });
         }
+        // Version 3.1: the remaining length takes precedence over the flags, a name or password may simply be missing.
+        let may_be_missing = version == Version::V31;
         let mut username = None;
-        if flags & USERNAME != 0 {
-            username = Some(reader.string("CONNECT: user name [MQTT-3.1.3-12]")?);
+        if flags & USERNAME != 0 && !(may_be_missing && reader.is_empty()) {
+            username = Some(reader.string(
+                "CONNECT: user name: expected a length and UTF-8 without U+0000 [MQTT-3.1.3-12]",
+            )?);
         }
         let mut password = None;
-        if flags & PASSWORD != 0 {
-            password = Some(reader.binary("CONNECT: password")?);
+        if flags & PASSWORD != 0 && !(may_be_missing && reader.is_empty()) {
+            password =
+                Some(reader.binary("CONNECT: password: expected a length and so many bytes")?);
         }
         reader.end("CONNECT: bytes after the payload")?;
         Ok(Self {
@@ -165,8 +175,18 @@ impl<'a> Connect<'a> {
     }
 }
 
+/// The QoS of the will, if the flags may stand together.
 fn check_flags(flags: u8, version: Version) -> Result<QoS, Error> {
-    if flags & 1 != 0 {
+    if version != Version::V5 && flags & PASSWORD != 0 && flags & USERNAME == 0 {
+        return Err(Error::malformed(
+            "CONNECT: a password without a user name [MQTT-3.1.2-22]",
+        ));
+    }
+    // Version 3.1 does not look at bit 0, and disregards the rest of the will's flags if there is no will.
+    if version == Version::V31 && flags & WILL == 0 {
+        return Ok(QoS::AtMostOnce);
+    }
+    if flags & 1 != 0 && version != Version::V31 {
         return Err(Error::malformed(
             "CONNECT: the reserved flag is set [MQTT-3.1.2-3]",
         ));
@@ -178,10 +198,196 @@ fn check_flags(flags: u8, version: Version) -> Result<QoS, Error> {
             "CONNECT: will QoS or will retain without a will [MQTT-3.1.2-11, MQTT-3.1.2-13]",
         ));
     }
-    if version != Version::V5 && flags & PASSWORD != 0 && flags & USERNAME == 0 {
-        return Err(Error::malformed(
-            "CONNECT: a password without a user name [MQTT-3.1.2-22]",
-        ));
-    }
     Ok(will_qos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MALFORMED, packet, reason};
+
+    const V31: &[u8] = b"\0\x06MQIsdp\x03";
+    const V311: &[u8] = b"\0\x04MQTT\x04";
+    const V5: &[u8] = b"\0\x04MQTT\x05";
+    /// Name and level, and what stands between keep alive and client identifier: the properties of version 5.
+    const VERSIONS: [(&[u8], &[u8]); 3] = [(V31, b""), (V311, b""), (V5, b"\0")];
+    const CLIENT: &[u8] = b"\0\x01c";
+    const WILL_TOPIC: &[u8] = b"\0\x01w";
+
+    fn refused(
+        (protocol, properties): (&[u8], &[u8]),
+        flags: u8,
+        payload: &[u8],
+    ) -> Option<ReasonCode> {
+        let bytes = packet(0x10, &[protocol, &[flags, 0, 60], properties, payload]);
+        reason(&bytes, Version::V311)
+    }
+
+    fn decoded(protocol: &[u8], flags: u8, payload: &[u8]) -> Connect<'static> {
+        let body = [protocol, &[flags, 0, 60], payload].concat().leak();
+        Connect::decode(body).unwrap()
+    }
+
+    #[test]
+    fn mqtt_3_1_2_1_the_protocol_name_is_mqtt() {
+        for name in [
+            &b"\0\x04mqtt\x04"[..],
+            b"\0\x04MQTt\x05",
+            b"\0\x06MQISDP\x03",
+            b"\0\0\x04",
+        ] {
+            let found = refused((name, b""), 2, CLIENT);
+            assert_eq!(found, Some(ReasonCode::UNSUPPORTED_PROTOCOL_VERSION));
+        }
+        assert_eq!(
+            reason(&packet(0x10, &[b"\0\x04MQ"]), Version::V311),
+            MALFORMED
+        );
+        assert_eq!(reason(&packet(0x10, &[]), Version::V311), MALFORMED);
+    }
+
+    #[test]
+    fn mqtt_3_1_2_2_the_protocol_level_is_3_4_or_5() {
+        for name in [
+            &b"\0\x04MQTT\x03"[..],
+            b"\0\x04MQTT\x06",
+            b"\0\x04MQTT\0",
+            b"\0\x06MQIsdp\x04",
+        ] {
+            let found = refused((name, b""), 2, CLIENT);
+            assert_eq!(found, Some(ReasonCode::UNSUPPORTED_PROTOCOL_VERSION));
+        }
+    }
+
+    #[test]
+    fn a_bridge_says_so_in_bit_7_of_the_level() {
+        let connect = decoded(b"\0\x04MQTT\x84", 2, CLIENT);
+        assert!(connect.bridge && connect.version == Version::V311);
+        assert!(decoded(b"\0\x06MQIsdp\x83", 2, CLIENT).bridge);
+        assert!(!decoded(V311, 2, CLIENT).bridge);
+    }
+
+    #[test]
+    fn mqtt_3_1_2_3_the_reserved_flag_is_0() {
+        assert_eq!(refused(VERSIONS[0], 3, CLIENT), None);
+        assert_eq!(refused(VERSIONS[1], 3, CLIENT), MALFORMED);
+        assert_eq!(refused(VERSIONS[2], 3, CLIENT), MALFORMED);
+    }
+
+    #[test]
+    fn mqtt_3_1_2_11_will_qos_is_0_without_a_will() {
+        for flags in [0b0_1000, 0b1_0000, 0b1_1000] {
+            assert_eq!(refused(VERSIONS[0], flags, CLIENT), None);
+            assert_eq!(refused(VERSIONS[1], flags, CLIENT), MALFORMED);
+            assert_eq!(refused(VERSIONS[2], flags, CLIENT), MALFORMED);
+        }
+    }
+
+    #[test]
+    fn mqtt_3_1_2_12_will_qos_3_does_not_exist() {
+        for version in VERSIONS {
+            let will = [CLIENT, version.1, WILL_TOPIC, b"\0\0"].concat();
+            assert_eq!(refused(version, 0b0001_0100, &will), None);
+            assert_eq!(refused(version, 0b0001_1100, &will), MALFORMED);
+        }
+    }
+
+    #[test]
+    fn mqtt_3_1_2_13_will_retain_is_0_without_a_will() {
+        assert_eq!(refused(VERSIONS[0], 0b10_0000, CLIENT), None);
+        assert_eq!(refused(VERSIONS[1], 0b10_0000, CLIENT), MALFORMED);
+        assert_eq!(refused(VERSIONS[2], 0b10_0000, CLIENT), MALFORMED);
+    }
+
+    #[test]
+    fn mqtt_3_1_2_9_a_will_has_properties_topic_and_payload() {
+        for version in VERSIONS {
+            let will = [CLIENT, version.1, WILL_TOPIC, b"\0\x01p"].concat();
+            assert_eq!(refused(version, WILL, &will), None);
+            for len in 0..will.len() {
+                assert_eq!(refused(version, WILL, &will[..len]), MALFORMED, "{len}");
+            }
+        }
+    }
+
+    #[test]
+    fn mqtt_3_1_2_16_to_19_the_flags_say_what_is_there() {
+        let both = [CLIENT, b"\0\x01u\0\x01p"].concat();
+        for version in &VERSIONS[1..] {
+            assert_eq!(refused(*version, USERNAME | PASSWORD, &both), None);
+            assert_eq!(refused(*version, USERNAME, &both), MALFORMED);
+            assert_eq!(refused(*version, 0, &both), MALFORMED);
+            assert_eq!(
+                refused(*version, USERNAME | PASSWORD, &both[..6]),
+                MALFORMED
+            );
+            assert_eq!(refused(*version, USERNAME, CLIENT), MALFORMED);
+        }
+    }
+
+    #[test]
+    fn version_3_1_lets_user_name_and_password_be_missing() {
+        let connect = decoded(V31, USERNAME | PASSWORD, CLIENT);
+        assert_eq!((connect.username, connect.password), (None, None));
+        let connect = decoded(V31, USERNAME | PASSWORD, b"\0\x01c\0\x01u");
+        assert_eq!((connect.username, connect.password), (Some("u"), None));
+        assert_eq!(refused(VERSIONS[0], USERNAME, b"\0\x01c\0"), MALFORMED);
+    }
+
+    #[test]
+    fn mqtt_3_1_2_22_no_password_without_a_user_name_before_version_5() {
+        let password = [CLIENT, b"\0\x01p"].concat();
+        assert_eq!(refused(VERSIONS[0], PASSWORD, &password), MALFORMED);
+        assert_eq!(refused(VERSIONS[1], PASSWORD, &password), MALFORMED);
+        assert_eq!(refused(VERSIONS[2], PASSWORD, &password), None);
+    }
+
+    #[test]
+    fn mqtt_3_1_3_3_the_client_identifier_is_there_but_may_be_empty() {
+        for version in VERSIONS {
+            assert_eq!(refused(version, 2, b""), MALFORMED);
+            assert_eq!(refused(version, 2, b"\0\0"), None);
+        }
+    }
+
+    #[test]
+    fn mqtt_3_1_3_4_and_11_and_12_strings_are_utf_8() {
+        let bad: [&[u8]; 4] = [
+            b"\0\x01\xff",
+            b"\0\x03\xed\xa0\x80",
+            b"\0\x02\xc0\x80",
+            b"\0\x01\0",
+        ];
+        for version in VERSIONS {
+            for text in bad {
+                assert_eq!(refused(version, 0, text), MALFORMED);
+                let will = [CLIENT, version.1, text, b"\0\0"].concat();
+                assert_eq!(refused(version, WILL, &will), MALFORMED);
+                assert_eq!(
+                    refused(version, USERNAME, &[CLIENT, text].concat()),
+                    MALFORMED
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn mqtt_4_7_3_1_and_3_3_2_2_a_will_topic_is_a_topic_name() {
+        for version in VERSIONS {
+            for topic in [&b"\0\0"[..], b"\0\x01#", b"\0\x03a/+"] {
+                let will = [CLIENT, version.1, topic, b"\0\0"].concat();
+                assert_eq!(
+                    refused(version, WILL, &will),
+                    Some(ReasonCode::TOPIC_NAME_INVALID)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn section_3_1_3_nothing_comes_after_the_payload() {
+        for version in VERSIONS {
+            assert_eq!(refused(version, 2, b"\0\x01c\0"), MALFORMED);
+        }
+    }
 }

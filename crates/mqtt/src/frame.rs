@@ -1,6 +1,7 @@
 //! Finding packets in a stream of bytes: the fixed header (MQTT 5.0 section 2.1).
 
-use crate::{Error, PacketType, ReasonCode, varint::decode_varint};
+use crate::varint::{decode_padded, encode_varint, varint_len};
+use crate::{Error, PacketType, ReasonCode, Version};
 
 /// One whole packet: its first byte, and what follows the fixed header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,6 +10,34 @@ pub struct Frame<'a> {
     pub body: &'a [u8],
     /// Bytes of the whole packet, fixed header included.
     pub len: usize,
+}
+
+impl Frame<'_> {
+    /// What [`split_frame`] cannot know, because it depends on the version the connection speaks.
+    /// [`Packet::decode`](crate::Packet::decode) does this; who calls another `decode` has to.
+    #[inline]
+    pub fn check_version(&self, version: Version) -> Result<(), Error> {
+        const AUTH: u8 = PacketType::Auth as u8;
+        match self.first_byte >> 4 {
+            // Version 3.1 marks a second try of these with DUP; later ones have a reserved bit there.
+            6 | 8 | 10 if self.first_byte & 0x0f != 0b0010 && version != Version::V31 => {
+                return Err(Error::malformed(
+                    "fixed header: the flags must be 0010 [MQTT-2.1.3-1]",
+                ));
+            }
+            AUTH if version != Version::V5 => {
+                return Err(Error::protocol("AUTH: it does not exist before version 5"));
+            }
+            _ => {}
+        }
+        let header_len = 1 + varint_len(self.body.len() as u32);
+        if version == Version::V5 && self.len != header_len + self.body.len() {
+            return Err(Error::malformed(
+                "fixed header: the remaining length takes more bytes than it needs [MQTT-1.5.5-1]",
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// The packet at the front of `buf`; `None` if it is not whole yet. A header that cannot be right, or announces more
@@ -23,7 +52,7 @@ pub fn split_frame(buf: &[u8], max_packet_size: u32) -> Result<Option<Frame<'_>>
         Some(&len) if len < 0x80 => (u32::from(len), 2),
         _ => {
             check_first_byte(*first_byte)?;
-            match decode_varint(rest) {
+            match decode_padded(rest) {
                 Ok(Some((value, len))) => (value, 1 + len),
                 Ok(None) => return Ok(None),
                 Err(error) => return Err(error),
@@ -54,7 +83,7 @@ pub fn frame_len(buf: &[u8]) -> Result<Option<usize>, Error> {
         return Ok(None);
     };
     check_first_byte(*first_byte)?;
-    match decode_varint(rest) {
+    match decode_padded(rest) {
         Ok(Some((remaining, len))) => Ok(Some(1 + len + remaining as usize)),
         Ok(None) => Ok(None),
         Err(error) => Err(error),
@@ -75,8 +104,8 @@ fn check_first_byte(first_byte: u8) -> Result<(), Error> {
         )),
         PUBLISH => Ok(()),
         0 => Err(Error::malformed("fixed header: packet type 0 is reserved")),
-        // PUBREL, SUBSCRIBE, UNSUBSCRIBE
-        6 | 8 | 10 if flags == 0b0010 => Ok(()),
+        // PUBREL, SUBSCRIBE, UNSUBSCRIBE; bit 3 is DUP in version 3.1, see `check_version`.
+        6 | 8 | 10 if flags & 0b0111 == 0b0010 => Ok(()),
         6 | 8 | 10 => Err(Error::malformed(
             "fixed header: the flags must be 0010 [MQTT-2.1.3-1]",
         )),
@@ -87,9 +116,105 @@ fn check_first_byte(first_byte: u8) -> Result<(), Error> {
     }
 }
 
-/// Writes a fixed header and then `body`, whose length `len` is known.
+/// Writes a fixed header for `len` bytes of body, which the caller appends, and makes room for them.
 pub(crate) fn put_header(first_byte: u8, len: usize, out: &mut Vec<u8>) {
     out.reserve(5 + len);
     out.push(first_byte);
-    crate::varint::encode_varint(len as u32, out);
+    encode_varint(len as u32, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MALFORMED, PROTOCOL, reason};
+
+    const V31: Version = Version::V31;
+    const V311: Version = Version::V311;
+    const V5: Version = Version::V5;
+
+    #[test]
+    fn mqtt_2_1_3_1_reserved_flags_have_one_value() {
+        for first_byte in 0..=255_u8 {
+            let flags = first_byte & 0x0f;
+            let valid = match first_byte >> 4 {
+                0 => false,
+                3 => flags & 6 != 6 && flags & 14 != 8,
+                6 | 8 | 10 => flags & 7 == 2,
+                _ => flags == 0,
+            };
+            assert_eq!(
+                split_frame(&[first_byte, 0], 100).is_ok(),
+                valid,
+                "{first_byte:#04x}"
+            );
+            // The first byte alone tells.
+            assert_eq!(split_frame(&[first_byte], 100).is_ok(), valid);
+            assert_eq!(frame_len(&[first_byte]).is_ok(), valid);
+        }
+    }
+
+    #[test]
+    fn mqtt_3_3_1_2_dup_is_0_at_qos_0() {
+        assert!(split_frame(&[0x38], 100).is_err());
+        assert_eq!(split_frame(&[0x3a], 100), Ok(None));
+    }
+
+    #[test]
+    fn mqtt_3_3_1_4_qos_3_does_not_exist() {
+        assert!(split_frame(&[0x36], 100).is_err());
+        assert!(split_frame(&[0x3f], 100).is_err());
+    }
+
+    #[test]
+    fn mqtt_3_6_1_1_dup_of_pubrel_is_for_3_1_only() {
+        let pubrel = [0x6a, 2, 0, 1];
+        assert_eq!(reason(&pubrel, V31), None);
+        assert_eq!(reason(&pubrel, V311), MALFORMED);
+        assert_eq!(reason(&pubrel, V5), MALFORMED);
+    }
+
+    #[test]
+    fn mqtt_3_8_1_1_and_3_10_1_1_dup_of_subscribe_and_unsubscribe_is_for_3_1_only() {
+        let subscribe = [0x8a, 6, 0, 1, 0, 1, b'a', 0];
+        assert_eq!(reason(&subscribe, V31), None);
+        assert_eq!(reason(&subscribe, V311), MALFORMED);
+        let unsubscribe = [0xaa, 5, 0, 1, 0, 1, b'a'];
+        assert_eq!(reason(&unsubscribe, V31), None);
+        assert_eq!(reason(&unsubscribe, V311), MALFORMED);
+    }
+
+    #[test]
+    fn mqtt_1_5_5_1_the_remaining_length_is_minimal_from_version_5_on() {
+        let puback = [0x40, 0x82, 0x80, 0x00, 0, 1];
+        assert_eq!(reason(&puback, V31), None);
+        assert_eq!(reason(&puback, V311), None);
+        assert_eq!(reason(&puback, V5), MALFORMED);
+        let connect = b"\x10\x8d\x00\0\x04MQTT\x05\x02\0\0\0\0\0";
+        assert_eq!(reason(connect, V311), MALFORMED);
+    }
+
+    #[test]
+    fn the_remaining_length_has_at_most_four_bytes() {
+        assert_eq!(split_frame(&[0x30, 0xff, 0xff, 0xff], u32::MAX), Ok(None));
+        assert!(split_frame(&[0x30, 0xff, 0xff, 0xff, 0x80], u32::MAX).is_err());
+        assert!(frame_len(&[0x30, 0xff, 0xff, 0xff, 0x80]).is_err());
+        let longest = [0x30, 0xff, 0xff, 0xff, 0x7f];
+        assert_eq!(frame_len(&longest), Ok(Some(268_435_460)));
+        assert_eq!(split_frame(&longest, u32::MAX), Ok(None));
+    }
+
+    #[test]
+    fn mqtt_3_1_2_24_the_packet_size_counts_the_fixed_header() {
+        let packet = [0x40, 2, 0, 1];
+        assert!(matches!(split_frame(&packet, 4), Ok(Some(frame)) if frame.len == 4));
+        let refused = split_frame(&packet[..2], 3).unwrap_err();
+        assert_eq!(refused.reason, ReasonCode::PACKET_TOO_LARGE);
+    }
+
+    #[test]
+    fn table_2_1_type_0_is_forbidden_and_15_before_version_5() {
+        assert!(split_frame(&[0x00], 100).is_err());
+        assert_eq!(reason(&[0xf0, 0], V311), PROTOCOL);
+        assert_eq!(reason(&[0xf0, 0], V31), PROTOCOL);
+    }
 }

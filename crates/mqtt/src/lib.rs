@@ -17,6 +17,8 @@ mod properties;
 mod publish;
 mod reader;
 mod subscribe;
+#[cfg(test)]
+mod testing;
 mod topic;
 mod types;
 mod unsubscribe;

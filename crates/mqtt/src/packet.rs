@@ -35,9 +35,16 @@ impl<'a> Packet<'a> {
         let body = frame.body;
         let kind = PacketType::of(frame.first_byte)
             .ok_or(Error::malformed("fixed header: packet type 0 is reserved"))?;
-        check_sender(kind, direction)?;
+        check_sender(kind, version, direction)?;
+        if kind != PacketType::Connect {
+            frame.check_version(version)?;
+        }
         Ok(match kind {
-            PacketType::Connect => Packet::Connect(Connect::decode(body)?),
+            PacketType::Connect => {
+                let connect = Connect::decode(body)?;
+                frame.check_version(connect.version)?;
+                Packet::Connect(connect)
+            }
             PacketType::ConnAck => Packet::ConnAck(ConnAck::decode(body, version)?),
             PacketType::Publish => {
                 Packet::Publish(Publish::decode(frame.first_byte, body, version, direction)?)
@@ -105,15 +112,61 @@ impl<'a> Packet<'a> {
     }
 }
 
-fn check_sender(kind: PacketType, direction: Direction) -> Result<(), Error> {
+fn check_sender(kind: PacketType, version: Version, direction: Direction) -> Result<(), Error> {
     use PacketType::*;
     let wrong = match direction {
         Direction::FromClient => matches!(kind, ConnAck | SubAck | UnsubAck | PingResp),
-        Direction::FromServer => matches!(kind, Connect | Subscribe | Unsubscribe | PingReq),
+        Direction::FromServer => {
+            matches!(kind, Connect | Subscribe | Unsubscribe | PingReq)
+                || kind == Disconnect && version != Version::V5
+        }
     };
     if wrong {
         Err(Error::protocol("a packet that the other side sends"))
     } else {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MALFORMED, PROTOCOL, reason, reason_from_server};
+
+    #[test]
+    fn table_2_1_each_side_sends_its_own_packets() {
+        for bytes in [
+            &[0x20, 2, 0, 0][..],
+            &[0x90, 3, 0, 1, 0],
+            &[0xb0, 2, 0, 1],
+            &[0xd0, 0],
+        ] {
+            assert_eq!(reason(bytes, Version::V311), PROTOCOL, "{bytes:?}");
+            assert_eq!(reason_from_server(bytes, Version::V311), None, "{bytes:?}");
+        }
+        let connect = b"\x10\x0c\0\x04MQTT\x04\x02\0\0\0\0";
+        let subscribe = [0x82, 6, 0, 1, 0, 1, b'a', 0];
+        let unsubscribe = [0xa2, 5, 0, 1, 0, 1, b'a'];
+        for bytes in [&connect[..], &subscribe, &unsubscribe, &[0xc0, 0]] {
+            assert_eq!(reason(bytes, Version::V311), None, "{bytes:?}");
+            assert_eq!(
+                reason_from_server(bytes, Version::V311),
+                PROTOCOL,
+                "{bytes:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn table_2_1_a_server_sends_disconnect_from_version_5_on() {
+        assert_eq!(reason_from_server(&[0xe0, 0], Version::V5), None);
+        assert_eq!(reason_from_server(&[0xe0, 0], Version::V311), PROTOCOL);
+        assert_eq!(reason_from_server(&[0xe0, 0], Version::V31), PROTOCOL);
+    }
+
+    #[test]
+    fn section_3_12_ping_has_no_body() {
+        assert_eq!(reason(&[0xc0, 1, 0], Version::V5), MALFORMED);
+        assert_eq!(reason_from_server(&[0xd0, 1, 0], Version::V5), MALFORMED);
     }
 }

@@ -139,12 +139,12 @@ macro_rules! properties {
             fn read(reader: &mut Reader<'a>) -> Result<(u8, Self), Error> {
                 let id = reader.u8("properties: the list is cut short")?;
                 let property = match id {
-                    $($id => Property::$name(<$wire>::read(reader, concat!("property ", $text))?.into()),)*
+                    $($id => Property::$name(<$wire>::read(reader, concat!("property ", $text, ": cut short, or not a value it can have"))?.into()),)*
                     USER_PROPERTY => Property::UserProperty(
-                        reader.string("property user property: name")?,
-                        reader.string("property user property: value")?,
+                        reader.string("property user property: expected a name in UTF-8 without U+0000")?,
+                        reader.string("property user property: expected a value in UTF-8 without U+0000 after the name")?,
                     ),
-                    _ => return Err(Error::malformed("properties: no property has this identifier [MQTT-2.2.2-2]")),
+                    _ => return Err(Error::malformed("properties: no property has this identifier (section 2.2.2.2)")),
                 };
                 Ok((id, property))
             }
@@ -275,7 +275,8 @@ impl<'a> Properties<'a> {
     /// Reads a list, length in front, and checks everything about it.
     #[inline]
     pub(crate) fn decode(reader: &mut Reader<'a>, scope: Scope) -> Result<Self, Error> {
-        let len = reader.varint("properties: length")?;
+        let len = reader
+            .varint("properties: expected their length, a variable byte integer [MQTT-2.2.2-1]")?;
         if len == 0 {
             return Ok(Self::EMPTY);
         }
@@ -322,11 +323,7 @@ fn check(bytes: &[u8], scope: Scope) -> Result<(), Error> {
     let mut has_method = false;
     while !reader.is_empty() {
         let (id, property) = Property::read(&mut reader)?;
-        if Property::scopes(id) & scope as u16 == 0 {
-            return Err(Error::malformed(
-                "properties: one that may not stand in this packet [MQTT-2.2.2-2]",
-            ));
-        }
+        check_place(Property::scopes(id), scope)?;
         let may_repeat = id == USER_PROPERTY
             || id == SUBSCRIPTION_IDENTIFIER && scope == Scope::PublishFromServer;
         if seen & 1 << id != 0 && !may_repeat {
@@ -342,6 +339,28 @@ fn check(bytes: &[u8], scope: Scope) -> Result<(), Error> {
         ));
     }
     Ok(())
+}
+
+/// An identifier that the packet never has is malformed (section 2.2.2.2); one that only the other side may send is a
+/// protocol error [MQTT-3.3.4-6, MQTT-3.14.2-2].
+fn check_place(scopes: u16, scope: Scope) -> Result<(), Error> {
+    if scopes & scope as u16 != 0 {
+        return Ok(());
+    }
+    let packet = match scope {
+        Scope::PublishFromClient | Scope::PublishFromServer => PUBLISH,
+        Scope::DisconnectFromClient | Scope::DisconnectFromServer => DISCONNECT,
+        other => other as u16,
+    };
+    if scopes & packet != 0 {
+        Err(Error::protocol(
+            "properties: one that only the other side may put into this packet",
+        ))
+    } else {
+        Err(Error::malformed(
+            "properties: one that does not belong into this packet (section 2.2.2.2)",
+        ))
+    }
 }
 
 fn check_value(property: Property<'_>) -> Result<(), Error> {
@@ -397,3 +416,7 @@ impl PropertiesBuf {
         Properties(&self.0)
     }
 }
+
+#[cfg(test)]
+#[path = "properties_tests.rs"]
+mod tests;

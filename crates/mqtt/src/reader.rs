@@ -101,12 +101,18 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Appends the length of `bytes` and `bytes`, which are 65,535 at most.
 pub(crate) fn put_binary(bytes: &[u8], out: &mut Vec<u8>) {
     // Longer than the format can say is a bug of the caller; the packet stays well-formed all the same.
     debug_assert!(bytes.len() <= usize::from(u16::MAX));
     let len = bytes.len().min(usize::from(u16::MAX));
     out.extend_from_slice(&(len as u16).to_be_bytes());
     out.extend_from_slice(&bytes[..len]);
+}
+
+/// Bytes that [`put_binary`] appends.
+pub(crate) fn binary_len(bytes: &[u8]) -> usize {
+    2 + bytes.len().min(usize::from(u16::MAX))
 }
 
 pub(crate) fn put_u16(value: u16, out: &mut Vec<u8>) {

@@ -35,6 +35,8 @@ pub enum TopicError {
     HashNotLast,
     /// `$share/{group}/{filter}` lacks a part, or the group has a wildcard in it.
     BadShare,
+    /// `$queue/{filter}` without a filter.
+    BadQueue,
     /// `$exclusive/{topic}` with a wildcard, or without a topic.
     BadExclusive,
 }
@@ -54,8 +56,9 @@ impl fmt::Display for TopicError {
                 f.write_str("'#' must be the whole last level [MQTT-4.7.1-1]")
             }
             TopicError::BadShare => f.write_str(
-                "expected $share/{group}/{filter}, no wildcard in the group [MQTT-4.8.2-1]",
+                "expected $share/{group}/{filter}, no wildcard in the group [MQTT-4.8.2-1, MQTT-4.8.2-2]",
             ),
+            TopicError::BadQueue => f.write_str("expected $queue/{filter}"),
             TopicError::BadExclusive => {
                 f.write_str("expected $exclusive/{topic} without wildcards")
             }
@@ -123,10 +126,10 @@ pub fn levels(text: &str) -> std::str::Split<'_, char> {
     text.split('/')
 }
 
-/// Whether a topic name matches a topic filter, level by level. The obvious way; routing has a faster one.
+/// Whether a topic name matches a topic filter, both valid, level by level. The obvious way; routing has a faster one.
 pub fn filter_matches(filter: &str, topic: &str) -> bool {
     // [MQTT-4.7.2-1]
-    if topic.starts_with('$') && !filter.starts_with('$') && filter.starts_with(['+', '#']) {
+    if topic.starts_with('$') && filter.starts_with(['+', '#']) {
         return false;
     }
     let mut topic_levels = levels(topic);
@@ -161,15 +164,20 @@ pub enum FilterKind<'a> {
     },
 }
 
+/// Reads and checks a filter of SUBSCRIBE. `limits` count without the prefix.
 pub fn parse_filter<'a>(text: &'a str, limits: &TopicLimits) -> Result<FilterKind<'a>, TopicError> {
     let kind = if let Some(rest) = text.strip_prefix("$share/") {
         let (group, filter) = rest.split_once('/').ok_or(TopicError::BadShare)?;
         if group.is_empty() || has_wildcards(group) || filter.is_empty() {
             return Err(TopicError::BadShare);
         }
+        check_size(group, limits)?;
         validate_topic_filter(filter, limits)?;
         FilterKind::Shared { group, filter }
     } else if let Some(filter) = text.strip_prefix("$queue/") {
+        if filter.is_empty() {
+            return Err(TopicError::BadQueue);
+        }
         validate_topic_filter(filter, limits)?;
         FilterKind::Queue { filter }
     } else if let Some(topic) = text.strip_prefix("$exclusive/") {
@@ -178,11 +186,201 @@ pub fn parse_filter<'a>(text: &'a str, limits: &TopicLimits) -> Result<FilterKin
         }
         validate_topic_name(topic, limits)?;
         FilterKind::Exclusive { topic }
-    } else if text == "$share" || text == "$queue" || text == "$exclusive" {
+    } else if text == "$share" {
         return Err(TopicError::BadShare);
+    } else if text == "$exclusive" {
+        return Err(TopicError::BadExclusive);
+    } else if text == "$queue" {
+        return Err(TopicError::BadQueue);
     } else {
         validate_topic_filter(text, limits)?;
         FilterKind::Plain(text)
     };
     Ok(kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: TopicLimits = TopicLimits::NONE;
+
+    #[test]
+    fn mqtt_4_7_1_1_hash_is_the_whole_last_level() {
+        for filter in ["#", "/#", "a/#", "a//#", "+/#", "$SYS/#"] {
+            assert_eq!(validate_topic_filter(filter, &NONE), Ok(()), "{filter}");
+        }
+        for filter in [
+            "a#", "#a", "#/a", "a/#/b", "##", "a/##", "#/", "a/#/", "a/b#",
+        ] {
+            let found = validate_topic_filter(filter, &NONE);
+            assert_eq!(found, Err(TopicError::HashNotLast), "{filter}");
+        }
+    }
+
+    #[test]
+    fn mqtt_4_7_1_2_plus_is_a_whole_level() {
+        for filter in ["+", "/+", "+/", "a/+/b", "+/+/+", "$SYS/+"] {
+            assert_eq!(validate_topic_filter(filter, &NONE), Ok(()), "{filter}");
+        }
+        for filter in ["a+", "+a", "++", "a/b+/c", "a/+b"] {
+            let found = validate_topic_filter(filter, &NONE);
+            assert_eq!(found, Err(TopicError::PlusInLevel), "{filter}");
+        }
+    }
+
+    #[test]
+    fn mqtt_4_7_0_1_a_topic_name_has_no_wildcards() {
+        for topic in ["#", "+", "a/+", "a#b"] {
+            let found = validate_topic_name(topic, &NONE);
+            assert_eq!(found, Err(TopicError::WildcardInName), "{topic}");
+        }
+        for topic in ["a", "/", "//", "a/b", "$SYS/a", " ", "ä/\u{10ffff}"] {
+            assert_eq!(validate_topic_name(topic, &NONE), Ok(()), "{topic}");
+            assert_eq!(validate_topic_filter(topic, &NONE), Ok(()), "{topic}");
+        }
+    }
+
+    #[test]
+    fn mqtt_4_7_2_1_a_wildcard_in_front_does_not_match_dollar_topics() {
+        for filter in ["#", "+/monitor/Clients", "+/#", "+/+/+"] {
+            assert!(!filter_matches(filter, "$SYS/monitor/Clients"), "{filter}");
+        }
+        for filter in ["$SYS/#", "$SYS/monitor/+", "$SYS/+/Clients"] {
+            assert!(filter_matches(filter, "$SYS/monitor/Clients"), "{filter}");
+        }
+        // A dollar sign further back is nothing special.
+        assert!(filter_matches("+/$a", "b/$a") && filter_matches("#", "b/$a"));
+    }
+
+    #[test]
+    fn mqtt_4_7_3_1_and_2_and_3_topics_have_1_to_65_535_bytes_without_nul() {
+        assert_eq!(validate_topic_name("", &NONE), Err(TopicError::Empty));
+        assert_eq!(validate_topic_filter("", &NONE), Err(TopicError::Empty));
+        assert_eq!(validate_topic_name("a\0", &NONE), Err(TopicError::Nul));
+        assert_eq!(validate_topic_filter("\0/#", &NONE), Err(TopicError::Nul));
+        let longest = "a".repeat(65_535);
+        assert_eq!(validate_topic_name(&longest, &NONE), Ok(()));
+        let found = validate_topic_name(&(longest + "a"), &NONE);
+        assert_eq!(found, Err(TopicError::TooLong { max_bytes: 65_535 }));
+    }
+
+    #[test]
+    fn limits_count_bytes_and_levels() {
+        let limits = TopicLimits {
+            max_bytes: 5,
+            max_levels: 3,
+        };
+        assert_eq!(validate_topic_name("a/b/c", &limits), Ok(()));
+        assert_eq!(
+            validate_topic_name("ab/cde", &limits),
+            Err(TopicError::TooLong { max_bytes: 5 })
+        );
+        assert_eq!(
+            validate_topic_name("///", &limits),
+            Err(TopicError::TooDeep { max_levels: 3 })
+        );
+        assert_eq!(validate_topic_filter("//#", &limits), Ok(()));
+        assert_eq!(
+            validate_topic_filter("///#", &limits),
+            Err(TopicError::TooDeep { max_levels: 3 })
+        );
+        assert!(parse_filter("$share/group1/a", &limits).is_err());
+        assert!(parse_filter("$share/group/a/b/c", &limits).is_ok());
+        assert!(parse_filter("$share/g/a/b/c/d", &limits).is_err());
+    }
+
+    #[test]
+    fn section_4_7_1_the_examples_of_the_specification() {
+        for (filter, topic, expected) in [
+            ("sport/tennis/player1/#", "sport/tennis/player1", true),
+            (
+                "sport/tennis/player1/#",
+                "sport/tennis/player1/ranking",
+                true,
+            ),
+            (
+                "sport/tennis/player1/#",
+                "sport/tennis/player1/score/wimbledon",
+                true,
+            ),
+            ("sport/tennis/player1/#", "sport/tennis/player2", false),
+            ("sport/#", "sport", true),
+            ("sport/tennis/+", "sport/tennis/player1", true),
+            ("sport/tennis/+", "sport/tennis/player1/ranking", false),
+            ("sport/+", "sport", false),
+            ("sport/+", "sport/", true),
+            ("+/+", "/finance", true),
+            ("/+", "/finance", true),
+            ("+", "/finance", false),
+            // Section 4.7.3: case, spaces and a separator in front or behind make different topics.
+            ("ACCOUNTS", "Accounts", false),
+            ("/A", "A", false),
+            ("A", "A/", false),
+            // [MQTT-4.7.3-4] no normalization: one composed letter, and a letter with an accent.
+            ("\u{e4}", "a\u{308}", false),
+        ] {
+            assert_eq!(filter_matches(filter, topic), expected, "{filter} {topic}");
+        }
+    }
+
+    #[test]
+    fn mqtt_4_8_2_1_and_2_a_share_name_and_a_filter() {
+        let shared = |group, filter| Ok(FilterKind::Shared { group, filter });
+        assert_eq!(parse_filter("$share/g/a/+", &NONE), shared("g", "a/+"));
+        assert_eq!(parse_filter("$share/g//", &NONE), shared("g", "/"));
+        assert_eq!(parse_filter("$share/$g/#", &NONE), shared("$g", "#"));
+        for bad in [
+            "$share",
+            "$share/",
+            "$share/g",
+            "$share/g/",
+            "$share//a",
+            "$share/+/a",
+            "$share/g#/a",
+        ] {
+            assert_eq!(parse_filter(bad, &NONE), Err(TopicError::BadShare), "{bad}");
+        }
+        assert_eq!(
+            parse_filter("$share/g/a+", &NONE),
+            Err(TopicError::PlusInLevel)
+        );
+        assert_eq!(parse_filter("$share/g\0/a", &NONE), Err(TopicError::Nul));
+        // Case counts, and a longer first level is another one.
+        assert_eq!(
+            parse_filter("$Share/g/a", &NONE),
+            Ok(FilterKind::Plain("$Share/g/a"))
+        );
+        assert_eq!(
+            parse_filter("$shared/g/a", &NONE),
+            Ok(FilterKind::Plain("$shared/g/a"))
+        );
+    }
+
+    #[test]
+    fn queue_and_exclusive_filters() {
+        assert_eq!(
+            parse_filter("$queue/a/#", &NONE),
+            Ok(FilterKind::Queue { filter: "a/#" })
+        );
+        assert_eq!(
+            parse_filter("$exclusive/a/b", &NONE),
+            Ok(FilterKind::Exclusive { topic: "a/b" })
+        );
+        for bad in ["$queue", "$queue/"] {
+            assert_eq!(parse_filter(bad, &NONE), Err(TopicError::BadQueue), "{bad}");
+        }
+        for bad in [
+            "$exclusive",
+            "$exclusive/",
+            "$exclusive/+",
+            "$exclusive/a/#",
+        ] {
+            assert_eq!(
+                parse_filter(bad, &NONE),
+                Err(TopicError::BadExclusive),
+                "{bad}"
+            );
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use crate::frame::put_header;
 use crate::properties::{Properties, Scope};
 use crate::reader::{Reader, put_binary, put_u16};
-use crate::subscribe::encode_answer;
+use crate::subscribe::{check_codes, encode_answer};
 use crate::{Error, PacketType, Version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,8 @@ pub struct UnsubscribeFilters<'a> {
     len: usize,
 }
 
-const FILTER: &str = "UNSUBSCRIBE: topic filter [MQTT-3.10.3-1]";
+const FILTER: &str =
+    "UNSUBSCRIBE: topic filter: expected a length and UTF-8 without U+0000 [MQTT-3.10.3-1]";
 
 impl<'a> UnsubscribeFilters<'a> {
     #[allow(clippy::len_without_is_empty)] // never empty
@@ -37,7 +38,8 @@ impl<'a> UnsubscribeFilters<'a> {
 impl<'a> Unsubscribe<'a> {
     pub fn decode(body: &'a [u8], version: Version) -> Result<Self, Error> {
         let mut reader = Reader::new(body);
-        let packet_id = reader.packet_id("UNSUBSCRIBE: packet identifier [MQTT-2.2.1-3]")?;
+        let packet_id = reader
+            .packet_id("UNSUBSCRIBE: expected a packet identifier that is not 0 [MQTT-2.2.1-3]")?;
         let mut properties = Properties::EMPTY;
         if version == Version::V5 {
             properties = Properties::decode(&mut reader, Scope::Unsubscribe)?;
@@ -111,7 +113,8 @@ pub struct UnsubAck<'a> {
 impl<'a> UnsubAck<'a> {
     pub fn decode(body: &'a [u8], version: Version) -> Result<Self, Error> {
         let mut reader = Reader::new(body);
-        let packet_id = reader.packet_id("UNSUBACK: packet identifier")?;
+        let packet_id = reader
+            .packet_id("UNSUBACK: expected a packet identifier that is not 0 [MQTT-2.2.1-3]")?;
         if version != Version::V5 {
             reader.end("UNSUBACK: bytes after the packet identifier")?;
             return Ok(Self {
@@ -121,10 +124,15 @@ impl<'a> UnsubAck<'a> {
             });
         }
         let properties = Properties::decode(&mut reader, Scope::Ack)?;
+        let codes = reader.rest();
+        // Table 3-9.
+        check_codes(codes, |code| {
+            matches!(code, 0x00 | 0x11 | 0x80 | 0x83 | 0x87 | 0x8f | 0x91)
+        })?;
         Ok(Self {
             packet_id,
             properties,
-            codes: reader.rest(),
+            codes,
         })
     }
 
@@ -142,5 +150,76 @@ impl<'a> UnsubAck<'a> {
             version,
             out,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MALFORMED, PROTOCOL, packet, reason, reason_from_server};
+
+    const ALL: [Version; 3] = [Version::V31, Version::V311, Version::V5];
+
+    fn unsubscribe(version: Version, packet_id: u8, payload: &[u8]) -> Option<crate::ReasonCode> {
+        let properties: &[u8] = if version == Version::V5 { &[0] } else { &[] };
+        reason(
+            &packet(0xa2, &[&[0, packet_id], properties, payload]),
+            version,
+        )
+    }
+
+    #[test]
+    fn mqtt_2_2_1_3_the_packet_identifier_is_not_0() {
+        for version in ALL {
+            assert_eq!(unsubscribe(version, 0, &[0, 1, b'a']), PROTOCOL);
+            assert_eq!(reason_from_server(&[0xb0, 2, 0, 0], version), PROTOCOL);
+        }
+    }
+
+    #[test]
+    fn mqtt_3_10_3_1_a_filter_is_utf_8() {
+        for version in ALL {
+            assert_eq!(unsubscribe(version, 1, &[0, 1, 0xff]), MALFORMED);
+            assert_eq!(unsubscribe(version, 1, &[0, 1, 0]), MALFORMED);
+            assert_eq!(unsubscribe(version, 1, &[0, 2, b'a']), MALFORMED);
+        }
+    }
+
+    #[test]
+    fn mqtt_3_10_3_2_there_is_at_least_one_filter() {
+        for version in ALL {
+            assert_eq!(unsubscribe(version, 1, &[]), PROTOCOL);
+            assert_eq!(unsubscribe(version, 1, &[0, 1, b'a', 0, 1, b'b']), None);
+        }
+    }
+
+    #[test]
+    fn mqtt_3_11_3_2_unsuback_has_the_codes_of_its_table() {
+        let valid = [0x00, 0x11, 0x80, 0x83, 0x87, 0x8f, 0x91];
+        for code in 0..=255 {
+            let expected = if valid.contains(&code) {
+                None
+            } else {
+                PROTOCOL
+            };
+            let bytes = [0xb0, 5, 0, 1, 0, 0, code];
+            assert_eq!(
+                reason_from_server(&bytes, Version::V5),
+                expected,
+                "{code:#04x}"
+            );
+        }
+        assert_eq!(
+            reason_from_server(&[0xb0, 3, 0, 1, 0], Version::V5),
+            PROTOCOL
+        );
+    }
+
+    #[test]
+    fn section_3_11_of_3_1_1_unsuback_is_a_packet_identifier_only() {
+        for version in &ALL[..2] {
+            assert_eq!(reason_from_server(&[0xb0, 2, 0, 1], *version), None);
+            assert_eq!(reason_from_server(&[0xb0, 3, 0, 1, 0], *version), MALFORMED);
+        }
     }
 }

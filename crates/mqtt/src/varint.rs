@@ -30,20 +30,30 @@ pub fn encode_varint(mut value: u32, out: &mut Vec<u8>) {
 /// is longer than it needs to be [MQTT-1.5.5-1].
 #[inline]
 pub fn decode_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
-    const BAD: Error =
-        Error::malformed("variable byte integer: longer than it may be [MQTT-1.5.5-1]");
+    match decode_padded(bytes)? {
+        Some((value, len)) if len != varint_len(value) => Err(Error::malformed(
+            "variable byte integer: longer than its value needs [MQTT-1.5.5-1]",
+        )),
+        decoded => Ok(decoded),
+    }
+}
+
+/// As [`decode_varint`], but `0x80 0x00` may stand for 0: before version 5 nothing forbids it.
+#[inline]
+pub(crate) fn decode_padded(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
     let mut value = 0;
     for (at, &byte) in bytes.iter().take(4).enumerate() {
         value |= u32::from(byte & 0x7f) << (7 * at);
         if byte & 0x80 == 0 {
-            return if byte == 0 && at > 0 {
-                Err(BAD)
-            } else {
-                Ok(Some((value, at + 1)))
-            };
+            return Ok(Some((value, at + 1)));
         }
     }
-    if bytes.len() >= 4 { Err(BAD) } else { Ok(None) }
+    if bytes.len() < 4 {
+        return Ok(None);
+    }
+    Err(Error::malformed(
+        "variable byte integer: longer than four bytes",
+    ))
 }
 
 #[cfg(test)]
@@ -64,8 +74,16 @@ mod tests {
     }
 
     #[test]
-    fn a_fifth_byte_and_a_needless_byte_are_errors() {
+    fn a_fifth_byte_is_refused_when_the_fourth_announces_it() {
         assert!(decode_varint(&[0xff, 0xff, 0xff, 0xff]).is_err());
-        assert!(decode_varint(&[0x80, 0x00]).is_err());
+        assert!(decode_padded(&[0xff, 0xff, 0xff, 0x80]).is_err());
+    }
+
+    #[test]
+    fn mqtt_1_5_5_1_the_shortest_form_is_the_only_one() {
+        for bytes in [&[0x80, 0x00][..], &[0xff, 0x00], &[0x80, 0x80, 0x80, 0x00]] {
+            assert!(decode_varint(bytes).is_err(), "{bytes:?}");
+        }
+        assert_eq!(decode_padded(&[0xff, 0x80, 0x00]), Ok(Some((127, 3))));
     }
 }

@@ -7,7 +7,7 @@ mod tls;
 mod websocket;
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mio::net::TcpStream;
@@ -29,6 +29,17 @@ pub(crate) enum LinkError {
     Io(io::Error),
     Tls(String),
     WebSocket(String),
+}
+
+impl LinkError {
+    /// Whether the local port was taken.
+    pub(crate) fn is_port_taken(&self) -> bool {
+        let Self::Io(error) = self else {
+            return false;
+        };
+        let kind = error.kind();
+        kind == io::ErrorKind::AddrInUse || kind == io::ErrorKind::AddrNotAvailable
+    }
 }
 
 impl From<io::Error> for LinkError {
@@ -69,7 +80,7 @@ impl Link {
     /// Starts to connect; the poll reports under `token` when the link is writable or has failed.
     pub(crate) fn dial(
         dialer: &Dialer,
-        source: Option<IpAddr>,
+        source: Option<SocketAddr>,
         registry: &Registry,
         token: Token,
     ) -> Result<Self, LinkError> {
@@ -80,9 +91,9 @@ impl Link {
         )?;
         socket.set_tcp_nodelay(true)?;
         if let Some(source) = source {
-            // Lets the port of a closed connection be used again at once.
+            // Lets the port of a closed connection be used again.
             socket.set_reuse_address(true)?;
-            socket.bind(&SockAddr::from(SocketAddr::new(source, 0)))?;
+            socket.bind(&SockAddr::from(source))?;
         }
         match socket.connect(&SockAddr::from(dialer.target)) {
             Ok(()) => {}

@@ -54,7 +54,7 @@ impl Connect {
     }
 
     fn measure(&self, target: &Target, title: String) -> anyhow::Result<Outcome> {
-        let access = target.access.fresh();
+        let access = target.access.fresh(self.connections);
         let (wanted, threads) = (self.connections, access.threads);
         let hold_s = self.hold.as_secs_f64();
         let mut observer = Observer::new(target.pid, title, self.output.quiet, wanted, hold_s)?;

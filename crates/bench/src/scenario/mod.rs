@@ -154,7 +154,7 @@ fn measure_load(
     plan: &LoadPlan,
     is_quiet: bool,
 ) -> anyhow::Result<Outcome> {
-    let access = target.access.fresh();
+    let access = target.access.fresh(plan.shape.connections());
     ensure!(
         access.threads <= plan.shape.groups,
         "--threads {} is more than there are groups of clients to spread ({})",

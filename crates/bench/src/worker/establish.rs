@@ -15,6 +15,8 @@ use crate::link::Link;
 use crate::observer::Observer;
 use crate::packets::{self, Reply};
 
+/// Local ports tried for one connection.
+const PORTS_TRIED: usize = 100;
 /// How often time-outs are looked for while nothing else happens.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -71,9 +73,18 @@ impl Worker<'_> {
             Role::Subscriber(_) | Role::Publisher(_) => index,
         };
         let started_ns = self.now();
-        let source = self.access.sources.pick(number);
-        let registry = self.poll.registry();
-        let dialed = Link::dial(&self.access.dialer, source, registry, Token(index));
+        let mut attempt = 0;
+        let dialed = loop {
+            let source = self.access.sources.pick(number, attempt, self.access.run);
+            let registry = self.poll.registry();
+            let dialed = Link::dial(&self.access.dialer, source, registry, Token(index));
+            attempt += 1;
+            match &dialed {
+                Err(error)
+                    if error.is_port_taken() && source.is_some() && attempt < PORTS_TRIED => {}
+                _ => break dialed,
+            }
+        };
         let connection = &mut self.connections[index];
         connection.started_ns = started_ns;
         connection.state = State::Dialing;

@@ -26,7 +26,7 @@ pub(super) fn read_variables<'a>(
             continue;
         };
         let origin = Origin::Environment(name.to_owned());
-        let raw = Raw::Untyped(unquoted(value).to_owned());
+        let raw = Raw::untyped(value);
         if name == DATA_DIR {
             draft.assign("node.data_dir", &raw, &origin, Path::new(""));
         } else if rest.contains("__") {
@@ -47,8 +47,7 @@ pub(super) fn read_sets(sets: &[String], draft: &mut Draft) {
             Some((key, value)) => {
                 let key = key.trim();
                 let origin = Origin::Set(key.to_owned());
-                let raw = Raw::Untyped(unquoted(value).to_owned());
-                draft.assign(key, &raw, &origin, Path::new(""));
+                draft.assign(key, &Raw::untyped(value), &origin, Path::new(""));
             }
             None => {
                 let message = "expected KEY=VALUE, such as --set limits.max_qos=1";
@@ -56,14 +55,6 @@ pub(super) fn read_sets(sets: &[String], draft: &mut Draft) {
             }
         }
     }
-}
-
-/// A value may be quoted as in the file; no value has quotes of its own.
-fn unquoted(value: &str) -> &str {
-    ['"', '\'']
-        .into_iter()
-        .find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote))
-        .unwrap_or(value)
 }
 
 /// `LISTENER__MQTT__BIND` means `listener.mqtt.bind`. User names keep their case.

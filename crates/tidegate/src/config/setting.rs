@@ -72,6 +72,15 @@ pub(super) enum Raw {
     Other(&'static str),
 }
 
+impl Raw {
+    /// A value from the command line or the environment. Quotes as TOML has them may stand around it.
+    pub(super) fn untyped(text: &str) -> Self {
+        let inside = |quote| text.strip_prefix(quote)?.strip_suffix(quote);
+        let bare = ['"', '\''].into_iter().find_map(inside).unwrap_or(text);
+        Self::Untyped(bare.to_owned())
+    }
+}
+
 /// A value that fits its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {

@@ -78,7 +78,7 @@ pub(super) const NODE: &[Setting<Node>] = &[
 
     setting!("limits.max_connections", broker.limits.max_connections, Count(1, 100_000_000), "Connections of the whole node."),
     setting!("limits.max_sessions", broker.limits.max_sessions, Count(1, 100_000_000), "Sessions of the whole node, connected or not."),
-    setting!("limits.max_packet_size", broker.limits.max_packet_size, Bytes(256, MAX_PACKET), "Largest packet accepted, fixed header included. A listener may set a smaller one."),
+    setting!("limits.max_packet_size", broker.limits.max_packet_size, Bytes(128, MAX_PACKET), "Largest packet accepted, fixed header included. A listener may set a smaller one."),
     setting!("limits.max_topic_bytes", broker.limits.max_topic_bytes, Bytes(1, MAX_U16), "Longest topic name or filter."),
     setting!("limits.max_topic_levels", broker.limits.max_topic_levels, Count(1, MAX_U16), "Most levels of a topic name or filter."),
     setting!("limits.max_client_id_bytes", broker.limits.max_client_id_bytes, Bytes(23, MAX_U16), "Longest client id."),

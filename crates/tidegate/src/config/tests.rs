@@ -183,7 +183,7 @@ conf/tidegate.toml:2:1: colour: unknown key
 conf/tidegate.toml:4:1: node.shards: expected a whole number from 0 to 64, found "two"
 conf/tidegate.toml:5:1: node.sharts: unknown key; did you mean `node.shards`?
 conf/tidegate.toml:7:1: limits.max_qos: expected a whole number from 0 to 2, found 3
-conf/tidegate.toml:8:1: limits.max_packet_size: expected a size from 256 to 268435460 such as 65536, "64KiB" or "1MB", found "1XB"
+conf/tidegate.toml:8:1: limits.max_packet_size: expected a size from 128 to 268435460 such as 65536, "64KiB" or "1MB", found "1XB"
 conf/tidegate.toml:9:1: limits.max_paket_size: unknown key; did you mean `limits.max_packet_size`?
 conf/tidegate.toml:10:1: limits.queue_policy: expected one of "drop_oldest", "drop_newest", "disconnect", found "drop_oldst"; did you mean "drop_oldest"?
 conf/tidegate.toml:11:1: limits.queue_qos0: expected true or false, found 1
@@ -651,7 +651,7 @@ fn the_reference_covers_every_setting_with_range_default_and_help() {
         assert!(markdown.contains(&format!("\n| `{key}` | ")), "{key}");
     }
     assert!(markdown.contains(
-        "\n| `max_packet_size` | 256 to 268435460 | `\"1MiB\"` | Largest packet accepted, fixed header \
+        "\n| `max_packet_size` | 128 to 268435460 | `\"1MiB\"` | Largest packet accepted, fixed header \
          included. A listener may set a smaller one. |\n"
     ));
     let sections: Vec<_> = NODE

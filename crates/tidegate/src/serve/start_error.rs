@@ -49,7 +49,7 @@ fn listen_error(
     };
     let (what, to_do) = match error.kind() {
         ErrorKind::AddrInUse => (
-            "it is in use by another program".to_owned(),
+            "the address is in use by another program".to_owned(),
             format!("stop that program, or listen elsewhere with {flag}"),
         ),
         ErrorKind::AddrNotAvailable => (

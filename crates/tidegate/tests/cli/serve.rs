@@ -74,7 +74,7 @@ fn a_taken_port_names_listener_address_setting_and_what_to_do() {
     assert_eq!(
         error.failed(1),
         format!(
-            "error: listener `extra` cannot listen on {mqtt}: it is in use by another program; stop that program, or \
+            "error: listener `extra` cannot listen on {mqtt}: the address is in use by another program; stop that program, or \
              listen elsewhere with --set listener.extra.bind=ADDR (listener.extra.bind, from --set \
              listener.extra.bind)\n"
         )
@@ -83,7 +83,7 @@ fn a_taken_port_names_listener_address_setting_and_what_to_do() {
     assert_eq!(
         error.failed(1),
         format!(
-            "error: listener `http` cannot listen on {http}: it is in use by another program; stop that program, or \
+            "error: listener `http` cannot listen on {http}: the address is in use by another program; stop that program, or \
              listen elsewhere with --http ADDR (http.bind, from --http)\n"
         )
     );
