@@ -35,6 +35,11 @@ impl Interest {
     pub fn contains(self, point: Self) -> bool {
         self.0 & point.0 == point.0
     }
+
+    /// Whether any of the points is in it.
+    pub fn intersects(self, points: Self) -> bool {
+        self.0 & points.0 != 0
+    }
 }
 
 impl BitOr for Interest {

@@ -54,6 +54,7 @@ pub(crate) struct ForMember<'a> {
     pub(crate) nth: u32,
 }
 
+/// Messages one after the other, each a head of fixed size and then its texts, properties and small payload.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
@@ -66,44 +67,51 @@ const RETAIN: u8 = 1 << 2;
 const LARGE: u8 = 1 << 3;
 const FOR_MEMBER: u8 = 1 << 4;
 
+/// The head of a message: when it came and expires, then the lengths of what follows it, then flags.
+const HEAD: usize = 8 + 8 + 4 + 4 + 2 + 2 + 2 + 1;
+
 impl Batch {
     pub(crate) fn size(&self) -> usize {
         self.bytes.len() + self.large_bytes
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, view: &MessageView<'_>, member: Option<ForMember<'_>>) {
         let large = view.shared_payload.is_some() || view.payload.len() >= SHARE_FROM_BYTES;
         let properties = view.properties.as_bytes();
+        let inline = if large { &[][..] } else { view.payload };
         let mut flags = view.qos as u8;
         flags |= if view.retain { RETAIN } else { 0 };
         flags |= if large { LARGE } else { 0 };
         flags |= if member.is_some() { FOR_MEMBER } else { 0 };
+        let mut head = [0; HEAD];
+        head[..8].copy_from_slice(&view.received_ms.to_le_bytes());
+        head[8..16].copy_from_slice(&view.expires_ms.to_le_bytes());
+        head[16..20].copy_from_slice(&(properties.len() as u32).to_le_bytes());
+        head[20..24].copy_from_slice(&(inline.len() as u32).to_le_bytes());
+        head[24..26].copy_from_slice(&(view.topic.len() as u16).to_le_bytes());
+        head[26..28].copy_from_slice(&(view.from_client_id.len() as u16).to_le_bytes());
+        head[28..30].copy_from_slice(&(view.from_username.len() as u16).to_le_bytes());
+        head[30] = flags;
         let out = &mut self.bytes;
-        out.push(flags);
-        out.extend_from_slice(&view.received_ms.to_le_bytes());
-        out.extend_from_slice(&view.expires_ms.to_le_bytes());
-        let mut text = |text: &str| {
-            out.extend_from_slice(&(text.len() as u32).to_le_bytes());
-            out.extend_from_slice(text.as_bytes());
-        };
-        text(view.topic);
-        text(view.from_client_id);
-        text(view.from_username);
-        if let Some(member) = member {
-            text(member.filter);
-            text(member.group);
-            out.extend_from_slice(&member.nth.to_le_bytes());
-        }
-        out.extend_from_slice(&(properties.len() as u32).to_le_bytes());
+        out.extend_from_slice(&head);
+        out.extend_from_slice(view.topic.as_bytes());
+        out.extend_from_slice(view.from_client_id.as_bytes());
+        out.extend_from_slice(view.from_username.as_bytes());
         out.extend_from_slice(properties);
+        out.extend_from_slice(inline);
         if large {
             let shared = view.shared_payload.cloned();
             self.large
                 .push(shared.unwrap_or_else(|| Bytes::copy_from_slice(view.payload)));
             self.large_bytes += view.payload.len();
-        } else {
-            out.extend_from_slice(&(view.payload.len() as u32).to_le_bytes());
-            out.extend_from_slice(view.payload);
+        }
+        if let Some(member) = member {
+            for text in [member.filter, member.group] {
+                out.extend_from_slice(&(text.len() as u32).to_le_bytes());
+                out.extend_from_slice(text.as_bytes());
+            }
+            out.extend_from_slice(&member.nth.to_le_bytes());
         }
         self.count += 1;
     }
@@ -113,31 +121,32 @@ impl Batch {
         let mut reader = Reader { rest: &self.bytes };
         let mut large = self.large.iter();
         (0..self.count).map(move |_| {
-            let flags = reader.take(1)[0];
-            let received_ms = reader.u64();
-            let expires_ms = reader.u64();
-            let topic = text_of(reader.sized());
-            let from_client_id = text_of(reader.sized());
-            let from_username = text_of(reader.sized());
-            let member = (flags & FOR_MEMBER != 0).then(|| ForMember {
-                filter: text_of(reader.sized()),
-                group: text_of(reader.sized()),
-                nth: reader.u32(),
-            });
-            let properties = Properties::from_validated(reader.sized());
+            let mut head = Reader {
+                rest: reader.take(HEAD),
+            };
+            let (received_ms, expires_ms) = (head.u64(), head.u64());
+            let (properties_len, inline_len) = (head.u32() as usize, head.u32() as usize);
+            let [topic_len, client_id_len, username_len] = [head.u16(), head.u16(), head.u16()];
+            let flags = head.take(1)[0];
+            let text = text_of(reader.take(topic_len + client_id_len + username_len));
+            let (topic, from) = text.split_at(topic_len);
+            let (from_client_id, from_username) = from.split_at(client_id_len);
+            let properties = Properties::from_validated(reader.take(properties_len));
+            let inline = reader.take(inline_len);
             let shared_payload = if flags & LARGE != 0 {
                 large.next()
             } else {
                 None
             };
-            let payload = match shared_payload {
-                Some(payload) => payload,
-                None => reader.sized(),
-            };
+            let member = (flags & FOR_MEMBER != 0).then(|| ForMember {
+                filter: text_of(reader.sized()),
+                group: text_of(reader.sized()),
+                nth: reader.u32(),
+            });
             let view = MessageView {
                 topic,
                 properties,
-                payload,
+                payload: shared_payload.map_or(inline, |shared| shared),
                 shared_payload,
                 qos: QoS::try_from(flags & 3).expect("pushed from a QoS"),
                 retain: flags & RETAIN != 0,
@@ -149,6 +158,11 @@ impl Batch {
             (view, member)
         })
     }
+
+    /// Its memory, for a batch in the other direction: what one thread allocates and another frees is dear.
+    pub(crate) fn into_spare(self) -> Vec<u8> {
+        self.bytes
+    }
 }
 
 struct Reader<'a> {
@@ -156,16 +170,26 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    #[inline]
     fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.rest.split_at(len);
         self.rest = rest;
         taken
     }
 
+    #[inline]
+    fn u16(&mut self) -> usize {
+        usize::from(u16::from_le_bytes(
+            self.take(2).try_into().expect("two bytes were taken"),
+        ))
+    }
+
+    #[inline]
     fn u32(&mut self) -> u32 {
         u32::from_le_bytes(self.take(4).try_into().expect("four bytes were taken"))
     }
 
+    #[inline]
     fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.take(8).try_into().expect("eight bytes were taken"))
     }
@@ -175,6 +199,10 @@ impl<'a> Reader<'a> {
         self.take(len)
     }
 }
+
+/// Buffers kept for batches, and the largest that is kept.
+const SPARE_BUFFERS: usize = 64;
+const SPARE_BYTES: usize = 1 << 20;
 
 /// What a shard has to say to the others since it was last asked.
 pub(crate) struct Links {
@@ -186,6 +214,7 @@ pub(crate) struct Links {
     applied: Vec<u64>,
     /// Shards something waits for, one bit each.
     pub(crate) waiting: u64,
+    spare: Vec<Vec<u8>>,
 }
 
 impl Links {
@@ -196,6 +225,7 @@ impl Links {
             sequence: 0,
             applied: vec![0; usize::from(shards)],
             waiting: 0,
+            spare: Vec::new(),
         }
     }
 
@@ -207,13 +237,25 @@ impl Links {
     ) {
         let outgoing = &mut self.outgoing[usize::from(shard)];
         if !matches!(outgoing.last(), Some(Said::Messages(_))) {
-            outgoing.push(Said::Messages(Batch::default()));
+            let mut bytes = self.spare.pop().unwrap_or_default();
+            bytes.clear();
+            outgoing.push(Said::Messages(Batch {
+                bytes,
+                ..Batch::default()
+            }));
         }
         let Some(Said::Messages(batch)) = outgoing.last_mut() else {
             return;
         };
         batch.push(view, member);
         self.waiting |= 1 << shard;
+    }
+
+    /// Keeps the memory of a batch that was heard.
+    pub(crate) fn give(&mut self, spare: Vec<u8>) {
+        if self.spare.len() < SPARE_BUFFERS && spare.capacity() <= SPARE_BYTES {
+            self.spare.push(spare);
+        }
     }
 
     pub(crate) fn say(&mut self, shard: u16, said: Said) {

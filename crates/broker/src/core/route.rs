@@ -7,7 +7,9 @@ use super::session::Parcel;
 use super::shard::Shard;
 use super::shared::{Choice, Draw};
 use super::tree::{Filter, GroupId, Locals, MatchSet, NO_GROUP};
+use crate::hooks::Interest;
 use crate::metrics::Metric;
+use mqtt::QoS;
 use slab::Slab;
 
 /// To every session of this shard whose plain subscriptions match.
@@ -41,7 +43,12 @@ fn send_to_shards(
     mut shards: u64,
     dispatch: &Dispatch<'_>,
 ) {
-    let named = with_publisher(&delivery.sessions, dispatch.origin, &dispatch.view);
+    // Who published it is needed only where it is kept, or told to somebody.
+    let told = Interest::DELIVER | Interest::ACK | Interest::DROP;
+    let named = match dispatch.view.qos {
+        QoS::AtMostOnce if !delivery.interest.intersects(told) => dispatch.view,
+        _ => with_publisher(&delivery.sessions, dispatch.origin, &dispatch.view),
+    };
     while shards != 0 {
         let shard = shards.trailing_zeros() as u16;
         shards &= shards - 1;
@@ -115,15 +122,21 @@ impl Shard {
     /// Messages from another shard, for the subscribers of this one.
     pub(crate) fn deliver_batch(&mut self, batch: &Batch) {
         for (view, member) in batch.iter() {
-            let mut dispatch = Dispatch::new(view, None).for_many(&mut self.packet);
+            let mut dispatch = Dispatch::new(view, None);
             match member {
                 None => {
                     let (set, filters) = self.tree.matches(view.topic);
+                    let many = set.is_many(filters);
+                    if many {
+                        dispatch = dispatch.for_many(&mut self.packet);
+                    }
                     deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
+                    if many {
+                        self.packet = dispatch.into_scratch();
+                    }
                 }
                 Some(member) => self.deliver_for_member(&member, &mut dispatch),
             }
-            self.packet = dispatch.into_scratch();
         }
         self.close_doomed();
     }

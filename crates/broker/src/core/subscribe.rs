@@ -467,7 +467,10 @@ impl Shard {
         let mut to_confirm = 0;
         for said in said {
             match said {
-                Said::Messages(batch) => self.deliver_batch(&batch),
+                Said::Messages(batch) => {
+                    self.deliver_batch(&batch);
+                    self.links.give(batch.into_spare());
+                }
                 Said::Interest {
                     filter,
                     wanted,

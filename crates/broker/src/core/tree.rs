@@ -487,13 +487,14 @@ impl SubscriptionTree {
         let hash = self.hasher.hash_one(topic);
         let generation = self.generation;
         let kept = |cached: &Cached| *cached.topic == *topic;
-        // Looked up twice on a hit, since a reference that leaves the function would keep the miss from changing it.
-        if self
-            .cache
-            .find(hash, kept)
-            .is_some_and(|c| c.generation == generation)
+        // By index, since a reference that leaves the function would keep a miss from changing the cache.
+        if let Some(index) = self.cache.find_bucket_index(hash, kept)
+            && self
+                .cache
+                .get_bucket(index)
+                .is_some_and(|cached| cached.generation == generation)
         {
-            let cached = self.cache.find(hash, kept).expect("it was there");
+            let cached = self.cache.get_bucket(index).expect("looked at just now");
             return (&cached.set, &self.filters);
         }
         self.match_anew(hash, topic)

@@ -2,5 +2,6 @@
 
 mod matching;
 mod qos;
+mod scaling;
 mod shards;
 mod sim;

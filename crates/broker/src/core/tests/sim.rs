@@ -46,26 +46,31 @@ pub(super) struct Got {
     pub(super) retain: bool,
 }
 
+/// What the shards of a node share.
+pub(super) fn node(shards: usize, limits: Limits) -> Arc<Node> {
+    let bind = BindAddress::Tcp(([127, 0, 0, 1], 1883).into());
+    let listener = ListenerState {
+        config: ListenerConfig::new("mqtt", bind),
+        connections: AtomicU64::new(0),
+    };
+    Arc::new(Node {
+        limits: Arc::new(limits),
+        listeners: vec![listener],
+        users: hashbrown::HashMap::default(),
+        decoy: Decoy::new(b"test", 4096),
+        directory: Directory::default(),
+        retained: Retained::default(),
+        server_reference: None,
+        metrics: (0..shards)
+            .map(|_| Arc::new(ShardMetrics::default()))
+            .collect(),
+        started_ms: 0,
+    })
+}
+
 impl Sim {
     pub(super) fn new(shards: usize, limits: Limits, seed: u64) -> Self {
-        let bind = BindAddress::Tcp(([127, 0, 0, 1], 1883).into());
-        let listener = ListenerState {
-            config: ListenerConfig::new("mqtt", bind),
-            connections: AtomicU64::new(0),
-        };
-        let node = Arc::new(Node {
-            limits: Arc::new(limits),
-            listeners: vec![listener],
-            users: hashbrown::HashMap::default(),
-            decoy: Decoy::new(b"test", 4096),
-            directory: Directory::default(),
-            retained: Retained::default(),
-            server_reference: None,
-            metrics: (0..shards)
-                .map(|_| Arc::new(ShardMetrics::default()))
-                .collect(),
-            started_ms: 0,
-        });
+        let node = node(shards, limits);
         let now_ms = 1_000_000;
         let shard = |id| {
             let check = Box::new(|_, _| Authentication::Allow);

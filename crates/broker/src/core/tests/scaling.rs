@@ -1,0 +1,207 @@
+//! What a second shard adds, measured without sockets: the kernel's share of the work and the load generator would need
+//! cores of their own. Run it with
+//! `cargo test --release -p tidegate-broker -- --ignored --nocapture two_shards`.
+//!
+//! Each shard is a thread with 50 publishers; a topic's one subscriber is on any shard with the same chance, so that
+//! with two shards half of all messages cross. A message counts when it is in its subscriber's outbox. Rates are per
+//! second of the threads' own processor time, times the number of shards: what they carry when each has its core.
+
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use mqtt::{Connect, Properties, Publish, QoS, SubscribeBuf, SubscriptionOptions, Version};
+
+use super::sim::node;
+use crate::config::Limits;
+use crate::core::shard::{Node, Shard};
+use crate::hooks::{Authentication, NoHooks, Peer};
+use crate::net::inbox::{Inbox, Parcel};
+
+const PAIRS_PER_SHARD: usize = 50;
+const BATCH: usize = 50;
+const FOR: Duration = Duration::from_secs(2);
+/// Bytes that may wait between two shards before publishers pause.
+const CROSSING: usize = 4 << 20;
+
+/// Nanoseconds this thread has run.
+fn thread_cpu_ns() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    stat.split(' ').next().unwrap().parse().unwrap()
+}
+
+struct Runner {
+    shard: Shard,
+    inboxes: Arc<[Inbox]>,
+    now_ms: u64,
+    /// Deliveries seen in outboxes.
+    delivered: u64,
+}
+
+impl Runner {
+    fn new(id: usize, node: Arc<Node>, inboxes: Arc<[Inbox]>) -> Self {
+        let check = Box::new(|_, _| Authentication::Allow);
+        let shards = inboxes.len() as u16;
+        let shard = Shard::new(id as u16, shards, node, Box::new(NoHooks), check, 1_000_000);
+        Self {
+            shard,
+            inboxes,
+            now_ms: 1_000_000,
+            delivered: 0,
+        }
+    }
+
+    fn connect(&mut self, client_id: &str) -> u32 {
+        let at = self.shard.open(0, Peer::Unix, None);
+        let mut bytes = Vec::new();
+        let connect = Connect {
+            version: Version::V311,
+            clean_start: true,
+            keep_alive: 0,
+            client_id,
+            username: None,
+            password: None,
+            will: None,
+            properties: Properties::EMPTY,
+            bridge: false,
+        };
+        connect.encode(&mut bytes);
+        self.shard.receive(at, &bytes);
+        at
+    }
+
+    fn subscribe(&mut self, at: u32, filter: &str) {
+        let mut bytes = Vec::new();
+        let mut subscribe = SubscribeBuf::new(1);
+        subscribe.push(filter, SubscriptionOptions::new(QoS::AtMostOnce));
+        subscribe.encode(Properties::EMPTY, Version::V311, &mut bytes);
+        self.shard.receive(at, &bytes);
+    }
+
+    /// What the flusher of a shard does at the end of a turn, with outboxes emptied instead of written.
+    fn end_turn(&mut self, packet_len: usize) {
+        let id = self.shard.id;
+        for at in std::mem::take(&mut self.shard.delivery.dirty) {
+            let connection = &mut self.shard.delivery.connections[at as usize];
+            connection.dirty = false;
+            let len = connection.outbox.len();
+            self.delivered += (len / packet_len) as u64;
+            self.shard.delivery.written(at, len);
+        }
+        for to in 0..self.inboxes.len() as u16 {
+            let said = self.shard.links.take(to);
+            if !said.is_empty() {
+                let bytes = said.iter().map(crate::core::cross::Said::size).sum();
+                self.inboxes[usize::from(to)].push(Parcel::Said {
+                    from: id,
+                    said,
+                    bytes,
+                });
+            }
+        }
+        for parcel in self.inboxes[usize::from(id)].take() {
+            if let Parcel::Said { from, said, .. } = parcel {
+                self.shard.hear(from, said);
+            }
+        }
+        for at in std::mem::take(&mut self.shard.to_wake) {
+            self.shard.resume(at);
+        }
+    }
+
+    fn is_congested(&self) -> bool {
+        let id = usize::from(self.shard.id);
+        self.inboxes
+            .iter()
+            .enumerate()
+            .any(|(n, inbox)| n != id && inbox.bytes() > CROSSING)
+    }
+}
+
+fn topic(n: usize) -> String {
+    format!("bench/pair/{n:04}")
+}
+
+/// Deliveries per second of processor time, summed over the shards.
+fn capacity(shards: usize) -> f64 {
+    let node = node(shards, Limits::default());
+    let inboxes: Arc<[Inbox]> = (0..shards).map(|_| Inbox::default()).collect();
+    let barrier = Arc::new(Barrier::new(shards));
+    let run = |id: usize| {
+        let (node, inboxes, barrier) = (node.clone(), inboxes.clone(), barrier.clone());
+        move || {
+            let mut runner = Runner::new(id, node, inboxes);
+            // Topic n is published on shard n % shards and subscribed to on a shard that does not depend on that.
+            let total = PAIRS_PER_SHARD * shards;
+            for n in (0..total).filter(|n| n / shards % shards == id) {
+                let at = runner.connect(&format!("subscriber{n}"));
+                runner.subscribe(at, &topic(n));
+            }
+            let batches: Vec<(u32, Vec<u8>)> = (0..total)
+                .filter(|n| n % shards == id)
+                .map(|n| {
+                    let at = runner.connect(&format!("publisher{n}"));
+                    let mut bytes = Vec::new();
+                    let topic = topic(n);
+                    let publish = Publish {
+                        dup: false,
+                        qos: QoS::AtMostOnce,
+                        retain: false,
+                        topic: &topic,
+                        packet_id: 0,
+                        properties: Properties::EMPTY,
+                        payload: &[7; 64],
+                    };
+                    for _ in 0..BATCH {
+                        publish.encode(Version::V311, &mut bytes);
+                    }
+                    (at, bytes)
+                })
+                .collect();
+            let packet_len = batches[0].1.len() / BATCH;
+            barrier.wait();
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(300) {
+                runner.end_turn(packet_len);
+            }
+            barrier.wait();
+            runner.delivered = 0;
+            let cpu = thread_cpu_ns();
+            let begun = Instant::now();
+            while begun.elapsed() < FOR {
+                for (at, bytes) in &batches {
+                    if runner.is_congested() {
+                        std::thread::yield_now();
+                    } else {
+                        runner.shard.set_now(runner.now_ms, 0);
+                        runner.shard.receive(*at, bytes);
+                    }
+                }
+                runner.end_turn(packet_len);
+            }
+            runner.delivered as f64 / ((thread_cpu_ns() - cpu) as f64 / 1e9)
+        }
+    };
+    let threads: Vec<_> = (0..shards).map(|id| std::thread::spawn(run(id))).collect();
+    threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .sum()
+}
+
+#[test]
+#[ignore = "a measurement, for a quiet machine and the release profile"]
+fn two_shards_against_one() {
+    let mut ratios = Vec::new();
+    for round in 1..=5 {
+        let (one, two) = (capacity(1), capacity(2));
+        ratios.push(two / one);
+        println!(
+            "round {round}: one {:.2} M/s, two {:.2} M/s, ratio {:.2}",
+            one / 1e6,
+            two / 1e6,
+            two / one
+        );
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!("median ratio {:.2}", ratios[2]);
+}
