@@ -2,7 +2,7 @@
 
 use crate::process::{cargo, run_step};
 use crate::report::Report;
-use crate::{Failure, docs, no_more};
+use crate::{Failure, docs, fuzz, no_more};
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     no_more(arguments)?;
@@ -35,4 +35,5 @@ pub(crate) fn steps(report: &mut Report) {
         ]);
         run_step(command.env("RUSTDOCFLAGS", "-D warnings"))
     });
+    report.step("fuzz targets compile", fuzz::check);
 }

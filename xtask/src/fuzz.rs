@@ -3,7 +3,8 @@
 use std::fs;
 use std::process::Command;
 
-use crate::process::{self, succeeds};
+use crate::process::{self, cargo, run_step, succeeds};
+use crate::report::Outcome;
 use crate::{Failure, no_more, take_number};
 
 const DEFAULT_SECONDS: u64 = 60;
@@ -41,7 +42,7 @@ fn run_target(target: &str, seconds: u64) -> Result<(), Failure> {
     command
         .args(["run", "nightly", "cargo", "fuzz", "run", target])
         .arg(&work);
-    let seeds = fuzz.join("corpus").join(target);
+    let seeds = fuzz.join("seeds").join(target);
     if seeds.is_dir() {
         command.arg(seeds);
     }
@@ -49,6 +50,22 @@ fn run_target(target: &str, seconds: u64) -> Result<(), Failure> {
         .args(["--", &format!("-max_total_time={seconds}")])
         .current_dir(crate::root());
     process::run(&mut command)
+}
+
+/// Whether the targets still fit the crates they fuzz. The stable compiler can tell, and needs no libFuzzer for it.
+pub(crate) fn check() -> Outcome {
+    let mut command = cargo();
+    command.args([
+        "check",
+        "--quiet",
+        "--locked",
+        "--manifest-path",
+        "fuzz/Cargo.toml",
+    ]);
+    command
+        .arg("--target-dir")
+        .arg(crate::target_dir().join("fuzz-check"));
+    run_step(command.env("CUSTOM_LIBFUZZER_PATH", "/nowhere/libFuzzer.a"))
 }
 
 /// The names of the targets: one file each.

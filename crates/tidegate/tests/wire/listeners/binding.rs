@@ -104,7 +104,7 @@ fn a_taken_port_is_an_error_that_names_it() {
     let address = taken.local_addr().unwrap().to_string();
     let why = taken_by(&address);
     assert!(why.contains(&address), "names the address: {why}");
-    assert!(why.contains("using it"), "says what is wrong: {why}");
+    assert!(why.contains("in use"), "says what is wrong: {why}");
     assert!(!why.contains("panicked"), "{why}");
 }
 
