@@ -11,7 +11,6 @@ use hashbrown::HashMap;
 
 use crate::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, ListenerConfig};
 use crate::core::directory::Directory;
-use crate::core::retained::Retained;
 use crate::core::shard::{ListenerState, Node};
 use crate::handle::Handle;
 use crate::hooks::HooksFactory;
@@ -109,7 +108,7 @@ impl Broker {
             users: users(&config)?,
             decoy: Decoy::random(DECOY_ITERATIONS).map_err(|_| StartError::NoRandomness)?,
             directory: Directory::default(),
-            retained: Retained::default(),
+            retained: Arc::default(),
             server_reference: config.server_reference.clone(),
             metrics: (0..shards)
                 .map(|_| Arc::new(ShardMetrics::default()))

@@ -63,6 +63,7 @@ pub struct Limits {
     pub max_topic_bytes: u16,
     pub max_topic_levels: u16,
     pub max_client_id_bytes: u16,
+    pub max_username_bytes: u16,
     /// Highest QoS granted and accepted: 0, 1 or 2.
     pub max_qos: u8,
     pub retain_available: bool,
@@ -82,14 +83,17 @@ pub struct Limits {
     pub max_outgoing_topic_aliases: u16,
     /// QoS 1 and 2 messages waiting for one session.
     pub max_queued_messages: u32,
+    /// Also the bound on what is in flight to one client.
     pub max_queued_bytes: u32,
     pub queue_policy: QueuePolicy,
     /// Whether QoS 0 messages wait in the queue of a session that is away.
     pub queue_qos0: bool,
     /// Bytes waiting for one socket; beyond, QoS 0 messages are dropped and QoS 1 and 2 wait in the session.
     pub max_outbox_bytes: u32,
-    /// Bytes waiting for all sockets and in all session queues of one shard; beyond, publishers are not read.
+    /// Bytes waiting for all sockets of one shard; beyond, publishers are not read.
     pub max_buffered_bytes_per_shard: u64,
+    /// Bytes in all session queues of one shard; beyond, what would be queued is dropped.
+    pub max_queued_bytes_per_shard: u64,
     /// Bytes waiting between two shards; beyond, publishers of the sending shard are not read.
     pub max_cross_shard_bytes: u32,
     pub max_retained_messages: u32,
@@ -98,6 +102,7 @@ pub struct Limits {
     /// Seconds after which a retained message without an expiry of its own goes; 0 means never.
     pub retained_expiry_s: u32,
     pub max_delayed_messages: u32,
+    pub max_delayed_bytes: u64,
     pub max_delay_s: u32,
     /// Keep-alive in seconds: a client that asks for 0 or more than this gets this; 0 means no limit.
     pub max_keep_alive_s: u16,
@@ -117,6 +122,7 @@ impl Default for Limits {
             max_topic_bytes: 4096,
             max_topic_levels: 128,
             max_client_id_bytes: 1024,
+            max_username_bytes: 4096,
             max_qos: 2,
             retain_available: true,
             wildcard_available: true,
@@ -134,12 +140,14 @@ impl Default for Limits {
             queue_qos0: false,
             max_outbox_bytes: 1 << 20,
             max_buffered_bytes_per_shard: 1 << 30,
+            max_queued_bytes_per_shard: 2 << 30,
             max_cross_shard_bytes: 16 << 20,
             max_retained_messages: 1_000_000,
             max_retained_bytes: 1 << 30,
             max_retained_payload: 1 << 20,
             retained_expiry_s: 0,
             max_delayed_messages: 100_000,
+            max_delayed_bytes: 256 << 20,
             max_delay_s: 7 * 24 * 3600,
             max_keep_alive_s: 0,
             validate_payload_format: true,
@@ -182,7 +190,7 @@ pub struct ListenerConfig {
     pub websocket_path: Option<String>,
     /// Expect a PROXY protocol header (version 1 or 2) first on each connection.
     pub proxy_protocol: bool,
-    /// `None`: anonymous clients are let in on loopback and Unix sockets only.
+    /// `None`: anonymous clients are let in on loopback and Unix sockets only, and not from behind a proxy.
     pub allow_anonymous: Option<bool>,
     pub max_connections: u32,
     /// New connections per second (a burst of one second is allowed); 0 means no limit.
@@ -227,6 +235,7 @@ impl ListenerConfig {
     /// Whether clients without credentials are let in here.
     pub fn lets_anonymous_in(&self) -> bool {
         self.allow_anonymous.unwrap_or(match &self.bind {
+            _ if self.proxy_protocol => false,
             BindAddress::Tcp(address) => address.ip().is_loopback(),
             BindAddress::Unix(_) => true,
         })

@@ -6,9 +6,7 @@ use hashbrown::HashMap;
 use mqtt::{ReasonCode, Version};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use super::message::Message;
 use super::outbox::Outbox;
 use super::sublist::Subscriber;
 use crate::hooks::Peer;
@@ -50,6 +48,8 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     pub(crate) version: Version,
     pub(crate) dirty: bool,
+    /// Its socket did not take all of the last write.
+    pub(crate) slow: bool,
     /// Packets wait until an earlier SUBSCRIBE is answered.
     pub(crate) held: bool,
     /// More may go out once the outbox has drained.
@@ -60,10 +60,13 @@ pub(crate) struct Connection {
     pub(crate) extra: Option<Box<Extra>>,
 }
 
-/// A retained message on its way to a new subscription.
+/// Retained messages on their way to a new subscription: which ones, and how far it is with them. They are looked up
+/// piece by piece, so that a subscription to a million of them keeps none of them waiting in memory.
 pub(crate) struct PendingRetained {
-    pub(crate) message: Arc<Message>,
+    pub(crate) filter: Box<str>,
     pub(crate) subscriber: Subscriber,
+    /// The topic sent last.
+    pub(crate) after: Option<Box<str>>,
 }
 
 #[derive(Default)]
@@ -164,6 +167,7 @@ impl Connection {
             phase: Phase::AwaitConnect,
             version: Version::V311,
             dirty: false,
+            slow: false,
             held: false,
             wants_pump: false,
             problem_information: false,

@@ -214,6 +214,8 @@ pub(crate) struct Links {
     applied: Vec<u64>,
     /// Shards something waits for, one bit each.
     pub(crate) waiting: u64,
+    /// Bytes of messages that wait for any of them.
+    pub(crate) waiting_bytes: usize,
     spare: Vec<Vec<u8>>,
 }
 
@@ -225,6 +227,7 @@ impl Links {
             sequence: 0,
             applied: vec![0; usize::from(shards)],
             waiting: 0,
+            waiting_bytes: 0,
             spare: Vec::new(),
         }
     }
@@ -247,7 +250,9 @@ impl Links {
         let Some(Said::Messages(batch)) = outgoing.last_mut() else {
             return;
         };
+        let before = batch.size();
         batch.push(view, member);
+        self.waiting_bytes += batch.size() - before;
         self.waiting |= 1 << shard;
     }
 
@@ -291,6 +296,12 @@ impl Links {
     /// Takes what waits for a shard.
     pub(crate) fn take(&mut self, shard: u16) -> Vec<Said> {
         self.waiting &= !(1 << shard);
-        std::mem::take(&mut self.outgoing[usize::from(shard)])
+        let said = std::mem::take(&mut self.outgoing[usize::from(shard)]);
+        let messages = said.iter().map(|said| match said {
+            Said::Messages(batch) => batch.size(),
+            _ => 0,
+        });
+        self.waiting_bytes -= messages.sum::<usize>();
+        said
     }
 }

@@ -12,7 +12,8 @@ use super::connection::{Closing, Connection, Phase};
 use super::encode::{Envelope, encode_ack};
 use super::message::{Message, MessageView};
 use super::outbox::{BufferPool, SHARE_FROM_BYTES};
-use super::session::{Parcel, QueueLimits, Queued, Session, Transmit};
+use super::retained::Retained;
+use super::session::{Parcel, QueueLimits, Queued, Session, Transmit, Window};
 use super::sublist::Subscriber;
 use super::tree::{GroupId, NO_GROUP};
 use crate::config::Limits;
@@ -23,6 +24,8 @@ use crate::metrics::{Metric, ShardMetrics};
 const PUMP_HIGH_BYTES: usize = 64 * 1024;
 /// Below this, it goes on.
 pub(crate) const PUMP_LOW_BYTES: usize = 16 * 1024;
+/// Retained messages looked up at once for a new subscription.
+const RETAINED_AT_ONCE: usize = 16;
 /// One published message in this many is timed until it is written to a socket.
 const SAMPLE_EVERY: u32 = 1024;
 
@@ -40,8 +43,11 @@ pub(crate) struct Delivery {
     pub(crate) interest: Interest,
     pub(crate) now_ms: u64,
     pub(crate) now_us: u64,
-    /// Bytes in all outboxes and session queues.
+    /// Bytes in all outboxes.
     pub(crate) buffered_bytes: usize,
+    /// Bytes in all session queues.
+    queued_bytes: usize,
+    retained: Arc<Retained>,
     sample_in: u32,
 }
 
@@ -119,6 +125,7 @@ impl Delivery {
     pub(crate) fn new(
         metrics: Arc<ShardMetrics>,
         limits: Arc<Limits>,
+        retained: Arc<Retained>,
         hooks: Box<dyn Hooks>,
     ) -> Self {
         Self {
@@ -134,6 +141,8 @@ impl Delivery {
             now_ms: 0,
             now_us: 0,
             buffered_bytes: 0,
+            queued_bytes: 0,
+            retained,
             sample_in: SAMPLE_EVERY,
         }
     }
@@ -162,6 +171,11 @@ impl Delivery {
         connection.outbox.append_with(&mut self.pool, write);
         self.buffered_bytes += connection.outbox.len() - before;
         Self::mark_dirty(connection, at, &mut self.dirty);
+    }
+
+    /// Something else than MQTT waits for the connection's socket.
+    pub(crate) fn touch(&mut self, at: u32) {
+        Self::mark_dirty(&mut self.connections[at as usize], at, &mut self.dirty);
     }
 
     /// To one subscriber. `identifiers` are those beyond the subscriber's own.
@@ -220,7 +234,7 @@ impl Delivery {
                 .extra
                 .as_ref()
                 .is_some_and(|extra| !extra.retained.is_empty());
-            if room && !behind && outbound.can_send(connection.window) {
+            if room && !behind && outbound.can_send(window_of(connection, &self.limits)) {
                 let message = shared_message(dispatch, &self.sessions);
                 let parcel = Parcel {
                     message,
@@ -279,9 +293,13 @@ impl Delivery {
             }
         }
         let len = envelope.packet_len(view);
-        if connection.outbox.len() + len > self.limits.max_outbox_bytes as usize
-            && !connection.outbox.is_empty()
-        {
+        // While QoS 1 and 2 messages wait for the socket, QoS 0 must not take all of it.
+        let room = if connection.wants_pump && connection.slow {
+            PUMP_LOW_BYTES
+        } else {
+            self.limits.max_outbox_bytes as usize
+        };
+        if connection.outbox.len() + len > room && !connection.outbox.is_empty() {
             self.dropped(
                 Some(subscriber.session),
                 &dispatch.view,
@@ -298,7 +316,7 @@ impl Delivery {
             return;
         }
         if connection.version == Version::V5 {
-            envelope.alias = alias_for(connection, view.topic);
+            envelope.alias = alias_for(connection, view.topic, len);
         }
         let is_common = envelope.identifiers.is_empty() && envelope.alias.is_none();
         if dispatch.many && is_common && view.payload.len() < SHARE_FROM_BYTES {
@@ -391,9 +409,8 @@ impl Delivery {
             alias: None,
             identifiers: parcel.identifiers.as_deref().unwrap_or(&[]),
         };
-        if connection.max_packet_out != u32::MAX
-            && envelope.packet_len(&view) > connection.max_packet_out as usize
-        {
+        let len = envelope.packet_len(&view);
+        if len > connection.max_packet_out as usize {
             if let Some(outbound) = &mut self.sessions[session as usize].outbound {
                 outbound.forget(packet_id);
             }
@@ -401,7 +418,7 @@ impl Delivery {
             return;
         }
         if connection.version == Version::V5 {
-            envelope.alias = alias_for(connection, view.topic);
+            envelope.alias = alias_for(connection, view.topic, len);
         }
         self.put(at, &envelope, &view, &mut view.shared_payload.cloned());
         self.sessions[session as usize].sent += 1;
@@ -447,7 +464,13 @@ impl Delivery {
         let outbound = session.outbound.get_or_insert_default();
         let (messages, bytes) = (outbound.queue_len(), outbound.queued_bytes());
         let refused = parcel.clone();
-        let queued = outbound.enqueue(parcel, &Self::queue_limits(&self.limits));
+        let queued = if self.queued_bytes + parcel.size()
+            > self.limits.max_queued_bytes_per_shard as usize
+        {
+            Queued::Refused
+        } else {
+            outbound.enqueue(parcel, &Self::queue_limits(&self.limits))
+        };
         let (messages_now, bytes_now) = (outbound.queue_len(), outbound.queued_bytes());
         if let Some(connection) = session.connection {
             self.connections[connection as usize].wants_pump = true;
@@ -475,7 +498,7 @@ impl Delivery {
     }
 
     pub(crate) fn count_queue(&mut self, before: (usize, usize), after: (usize, usize)) {
-        self.buffered_bytes = self.buffered_bytes + after.1 - before.1;
+        self.queued_bytes = self.queued_bytes + after.1 - before.1;
         self.metrics.add(
             Metric::QueuedMessages,
             (after.0 as u64).wrapping_sub(before.0 as u64),
@@ -498,7 +521,7 @@ impl Delivery {
                 connection.wants_pump = true;
                 return;
             }
-            let window = connection.window;
+            let window = window_of(connection, &self.limits);
             let session = &mut self.sessions[session_at as usize];
             if let Some(outbound) = &mut session.outbound
                 && outbound.has_pending()
@@ -541,44 +564,66 @@ impl Delivery {
         }
     }
 
-    /// One retained message of a new subscription; false if there is none or it has to wait.
+    /// The next retained messages of a new subscription; false if there are none or they have to wait.
     fn pump_retained(&mut self, session_at: u32, at: u32) -> bool {
         let connection = &mut self.connections[at as usize];
-        let window = connection.window;
+        let window = window_of(connection, &self.limits);
         let Some(extra) = &mut connection.extra else {
             return false;
         };
         let Some(pending) = extra.retained.front() else {
             return false;
         };
-        let view = pending.message.view();
-        let qos = view.qos.min(pending.subscriber.options.qos);
-        let session = &mut self.sessions[session_at as usize];
-        if qos != QoS::AtMostOnce && !session.outbound.get_or_insert_default().can_send(window) {
-            return false;
+        let (filter, subscriber) = (pending.filter.clone(), pending.subscriber);
+        let after = pending.after.as_deref();
+        let found = self
+            .retained
+            .matching(&filter, after, RETAINED_AT_ONCE, self.now_ms);
+        for message in &found {
+            let view = message.view();
+            let qos = view.qos.min(subscriber.options.qos);
+            let parcel = retained_parcel(message, &subscriber);
+            let mut packet_id = 0;
+            if qos != QoS::AtMostOnce {
+                let session = &mut self.sessions[session_at as usize];
+                let outbound = session.outbound.get_or_insert_default();
+                if !outbound.can_send(window) {
+                    return false;
+                }
+                packet_id = outbound.send(parcel.clone());
+            }
+            self.send_parcel(session_at, at, packet_id, &parcel, false);
+            let retained = &mut self.connections[at as usize].extra().retained;
+            if let Some(pending) = retained.front_mut() {
+                pending.after = Some(view.topic.into());
+            }
         }
-        let pending = extra.retained.pop_front().expect("looked at just now");
-        if pending.message.is_expired(self.now_ms) {
-            return true;
+        if found.len() < RETAINED_AT_ONCE {
+            self.connections[at as usize].extra().retained.pop_front();
         }
-        let parcel = retained_parcel(&pending.message, &pending.subscriber);
-        let packet_id = match (&mut session.outbound, qos) {
-            (Some(outbound), QoS::AtLeastOnce | QoS::ExactlyOnce) => outbound.send(parcel.clone()),
-            _ => 0,
-        };
-        self.send_parcel(session_at, at, packet_id, &parcel, false);
         true
     }
 
-    /// The connection of a session is gone: retained messages still to be sent wait like others.
+    /// The connection of a session is gone: retained messages still to be sent wait like others, as many as fit.
     pub(crate) fn keep_pending_retained(&mut self, session_at: u32, at: u32) {
         let Some(extra) = &mut self.connections[at as usize].extra else {
             return;
         };
-        for pending in std::mem::take(&mut extra.retained) {
-            let parcel = retained_parcel(&pending.message, &pending.subscriber);
-            if parcel.qos != QoS::AtMostOnce {
-                self.keep_parcel(session_at, parcel);
+        let pending = std::mem::take(&mut extra.retained);
+        if self.sessions[session_at as usize].expiry_s == 0 {
+            return;
+        }
+        for pending in pending {
+            let most = self.limits.max_queued_messages as usize;
+            let after = pending.after.as_deref();
+            for message in self
+                .retained
+                .matching(&pending.filter, after, most, self.now_ms)
+            {
+                let parcel = retained_parcel(&message, &pending.subscriber);
+                if parcel.qos != QoS::AtMostOnce {
+                    self.keep_parcel(session_at, parcel);
+                }
             }
         }
     }
@@ -641,6 +686,7 @@ impl Delivery {
         let connection = &mut self.connections[at as usize];
         connection.outbox.advance(count, &mut self.pool);
         self.buffered_bytes -= count;
+        connection.slow = !connection.outbox.is_empty();
         if connection.sampled_us != 0 && connection.outbox.is_empty() {
             let us = self.now_us.saturating_sub(connection.sampled_us);
             connection.sampled_us = 0;
@@ -670,6 +716,13 @@ impl Delivery {
                 );
             }
         }
+    }
+}
+
+fn window_of(connection: &Connection, limits: &Limits) -> Window {
+    Window {
+        messages: connection.window,
+        bytes: limits.max_queued_bytes as usize,
     }
 }
 
@@ -714,7 +767,8 @@ fn retained_parcel(message: &Arc<Message>, subscriber: &Subscriber) -> Parcel {
 }
 
 /// The alias to send a topic by, if the client allows aliases: its first topics get one each.
-fn alias_for(connection: &mut Connection, topic: &str) -> Option<(u16, bool)> {
+/// `len` is that of the packet without one.
+fn alias_for(connection: &mut Connection, topic: &str, len: usize) -> Option<(u16, bool)> {
     let extra = connection.extra.as_mut()?;
     if extra.aliases_out_max == 0 {
         return None;
@@ -723,7 +777,8 @@ fn alias_for(connection: &mut Connection, topic: &str) -> Option<(u16, bool)> {
         return Some((alias, true));
     }
     let next = extra.aliases_out.len() as u16 + 1;
-    if next > extra.aliases_out_max {
+    // A first use makes the packet longer, by the property and perhaps by a byte of each length.
+    if next > extra.aliases_out_max || len + 5 > connection.max_packet_out as usize {
         return None;
     }
     extra.aliases_out.insert(topic.into(), next);

@@ -5,8 +5,10 @@
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::config::Limits;
 
 const STRIPES: usize = 64;
 
@@ -28,6 +30,7 @@ pub(crate) struct Directory {
     pub(crate) connections: AtomicU32,
     pub(crate) sessions: AtomicU32,
     pub(crate) delayed: AtomicU32,
+    pub(crate) delayed_bytes: AtomicU64,
 }
 
 impl Default for Directory {
@@ -39,6 +42,7 @@ impl Default for Directory {
             connections: AtomicU32::new(0),
             sessions: AtomicU32::new(0),
             delayed: AtomicU32::new(0),
+            delayed_bytes: AtomicU64::new(0),
         }
     }
 }
@@ -99,6 +103,28 @@ impl Directory {
         {
             exclusive.remove(topic);
         }
+    }
+
+    /// Takes room for a delayed message; false if there is none.
+    pub(crate) fn take_delayed(&self, bytes: u64, limits: &Limits) -> bool {
+        if !Self::take_place(&self.delayed, limits.max_delayed_messages) {
+            return false;
+        }
+        let most = limits.max_delayed_bytes;
+        let take = |taken: u64| (taken + bytes <= most).then_some(taken + bytes);
+        let taken = self
+            .delayed_bytes
+            .fetch_update(Relaxed, Relaxed, take)
+            .is_ok();
+        if !taken {
+            Self::give_place_back(&self.delayed);
+        }
+        taken
+    }
+
+    pub(crate) fn give_delayed_back(&self, bytes: u64) {
+        Self::give_place_back(&self.delayed);
+        self.delayed_bytes.fetch_sub(bytes, Relaxed);
     }
 
     /// Counts one more in `counter` unless that would pass `limit`.

@@ -103,11 +103,11 @@ impl Shard {
         }
         let expiry_s = session.expiry_s;
         self.set_group_presence(session_at, false);
-        self.hand_shared_on(session_at, expiry_s == 0);
         if expiry_s == 0 {
             self.end_session(session_at);
             return;
         }
+        self.hand_shared_on(session_at);
         if expiry_s != u32::MAX {
             let at_ms = now_ms + u64::from(expiry_s) * 1000;
             let timer = self.timers.add(at_ms, Timer::SessionExpiry(session_at));
@@ -159,7 +159,7 @@ impl Shard {
     }
 
     /// Messages of shared subscriptions that this session has not acknowledged go to members that are there.
-    fn hand_shared_on(&mut self, session_at: u32, ending: bool) {
+    fn hand_shared_on(&mut self, session_at: u32) {
         let tree = &self.tree;
         let Some(outbound) = &mut self.delivery.sessions[session_at as usize].outbound else {
             return;
@@ -168,31 +168,38 @@ impl Shard {
         let taken = outbound.take_shared(|group| {
             group != NO_GROUP
                 && tree.groups.get(group as usize).is_some_and(|group| {
-                    let others: u32 = group.remote().iter().map(|r| r.online).sum();
-                    let away: u32 = group.remote().iter().map(|r| r.total).sum();
-                    group.local_online() > 0
-                        || others > 0
-                        || ending && (group.local_len() > 1 || away > 0)
+                    let is_member = group.member(session_at).is_some();
+                    let elsewhere = group.remote().iter();
+                    let (online, total) = elsewhere.fold((0, 0), |(online, total), remote| {
+                        (online + remote.online, total + remote.total)
+                    });
+                    // A session that only lost its connection keeps what nobody else could take at once.
+                    let anybody = group.local_online() > 0 || online > 0;
+                    anybody || !is_member && (group.local_len() > 0 || total > 0)
                 })
         });
         let after = (outbound.queue_len(), outbound.queued_bytes());
         self.delivery.count_queue(before, after);
-        if ending {
-            // It must not be chosen again itself.
-            let session = &self.delivery.sessions[session_at as usize];
-            for &(_, group) in session
-                .subscriptions
-                .iter()
-                .filter(|(_, group)| *group != NO_GROUP)
-            {
-                self.tree.group_mut(group).leave(session_at);
-            }
-        }
         self.hand_on(taken);
+    }
+
+    /// A session that is ending must not be chosen again.
+    fn leave_groups(&mut self, session_at: u32) {
+        let session = &self.delivery.sessions[session_at as usize];
+        for &(_, group) in session
+            .subscriptions
+            .iter()
+            .filter(|(_, group)| *group != NO_GROUP)
+        {
+            self.tree.group_mut(group).leave(session_at);
+        }
     }
 
     /// Ends a session without a connection: its will, its subscriptions, its messages, its name.
     pub(crate) fn end_session(&mut self, session_at: u32) {
+        // Its shared subscriptions first, so that neither its messages nor its will come back to it.
+        self.leave_groups(session_at);
+        self.hand_shared_on(session_at);
         // [MQTT-3.1.2-10]: the will is due at the latest when the session ends.
         self.publish_will(session_at);
         let session = &mut self.delivery.sessions[session_at as usize];

@@ -1,6 +1,7 @@
 //! The sans-io heart of a shard: bytes and the time go in, bytes and words to other shards come out. No socket, no
 //! clock, no async.
 
+pub(crate) mod authenticate;
 pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod cross;

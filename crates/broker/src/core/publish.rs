@@ -4,7 +4,6 @@
 use mqtt::{Ack, PacketType, Properties, Publish, QoS, ReasonCode, Version};
 
 use super::connection::Closing;
-use super::directory::Directory;
 use super::encode::encode_ack;
 use super::message::{Message, MessageView, NEVER_MS, expires_ms, forwardable};
 use super::session::Acked;
@@ -193,18 +192,27 @@ impl Shard {
             from_client_id: "",
             from_username: "",
         };
-        if let Some(refusal) = self.is_refused(session, &view)? {
-            return Ok(refusal);
-        }
+        let mut view = view;
+        let mut delay_s = None;
         if view.topic.starts_with('$') {
             if let Some(rest) = view.topic.strip_prefix(DELAYED) {
-                return Ok(self.delay(session, rest, &view));
-            }
-            if view.topic.starts_with(SYS) {
+                let Some((seconds, topic)) = self.parse_delayed(rest) else {
+                    return Ok(ReasonCode::TOPIC_NAME_INVALID);
+                };
+                // Whether it may be published is a question of the topic it will have.
+                view.topic = topic;
+                delay_s = Some(seconds);
+            } else if view.topic.starts_with(SYS) {
                 self.delivery
                     .dropped(None, &view, DropReason::NotAuthorized);
                 return Ok(ReasonCode::NOT_AUTHORIZED);
             }
+        }
+        if let Some(refusal) = self.is_refused(session, &view)? {
+            return Ok(refusal);
+        }
+        if let Some(delay_s) = delay_s {
+            return Ok(self.delay(session, delay_s, &view));
         }
         Ok(self.publish_view(&view, Some(session)))
     }
@@ -264,16 +272,20 @@ impl Shard {
                 return ReasonCode::SUCCESS;
             }
         }
-        if view.retain
-            && let Err(refusal) = self.retain(view, origin)
-        {
-            return refusal;
+        let refusal = match view.retain {
+            true => self.retain(view, origin).err(),
+            false => None,
+        };
+        let is_wanted = self.route(view, origin);
+        if !is_wanted {
+            self.delivery.dropped(None, view, DropReason::NoSubscribers);
         }
-        if self.route(view, origin) {
-            return ReasonCode::SUCCESS;
+        match (refusal, is_wanted) {
+            // Those who subscribe have got it; its publisher learns that it was not kept.
+            (Some(refusal), _) => refusal,
+            (None, true) => ReasonCode::SUCCESS,
+            (None, false) => ReasonCode::NO_MATCHING_SUBSCRIBERS,
         }
-        self.delivery.dropped(None, view, DropReason::NoSubscribers);
-        ReasonCode::NO_MATCHING_SUBSCRIBERS
     }
 
     fn retain(&mut self, view: &MessageView<'_>, origin: Option<u32>) -> Result<(), ReasonCode> {
@@ -297,25 +309,20 @@ impl Shard {
         self.publish_view(view, None);
     }
 
-    /// `$delayed/{seconds}/{topic}`: kept, then published as `{topic}`.
-    fn delay(&mut self, session: u32, rest: &str, view: &MessageView<'_>) -> ReasonCode {
-        let parsed = rest
-            .split_once('/')
-            .and_then(|(seconds, topic)| Some((seconds.parse::<u32>().ok()?, topic)));
-        let Some((delay_s, topic)) = parsed else {
-            return ReasonCode::TOPIC_NAME_INVALID;
-        };
+    /// The seconds and the topic of `$delayed/{seconds}/{topic}`, without the prefix.
+    fn parse_delayed<'a>(&self, rest: &'a str) -> Option<(u32, &'a str)> {
+        let (seconds, topic) = rest.split_once('/')?;
+        let is_good = mqtt::validate_topic_name(topic, &self.topic_limits()).is_ok()
+            && !topic.starts_with(SYS)
+            && !topic.starts_with(DELAYED);
+        is_good.then_some((seconds.parse().ok()?, topic))
+    }
+
+    /// Keeps a message until its time has come.
+    fn delay(&mut self, session: u32, delay_s: u32, view: &MessageView<'_>) -> ReasonCode {
         let limits = &*self.node.limits;
-        if mqtt::validate_topic_name(topic, &self.topic_limits()).is_err()
-            || topic.starts_with(SYS)
-            || topic.starts_with(DELAYED)
-        {
-            return ReasonCode::TOPIC_NAME_INVALID;
-        }
-        let delayed = &self.node.directory.delayed;
-        if delay_s > limits.max_delay_s
-            || !Directory::take_place(delayed, limits.max_delayed_messages)
-        {
+        let bytes = view.payload.len() + view.topic.len() + view.properties.as_bytes().len();
+        if delay_s > limits.max_delay_s || !self.node.directory.take_delayed(bytes as u64, limits) {
             self.delivery.dropped(None, view, DropReason::QueueFull);
             return ReasonCode::QUOTA_EXCEEDED;
         }
@@ -324,13 +331,14 @@ impl Shard {
         // Its expiry, like everything else about it, counts from the moment it is published.
         let expires_ms = expires_ms(view.properties, at_ms);
         let view = MessageView {
-            topic,
             received_ms: at_ms,
             expires_ms,
             ..named
         };
-        self.timers
-            .add(at_ms, Timer::Delayed(Box::new(Message::new(&view))));
+        self.timers.add(
+            at_ms,
+            Timer::Delayed(Box::new(Message::new(&view)), bytes as u64),
+        );
         self.metrics().inc(Metric::DelayedMessages);
         ReasonCode::SUCCESS
     }

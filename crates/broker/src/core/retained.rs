@@ -87,27 +87,48 @@ impl Retained {
         Ok(())
     }
 
-    /// Everything that matches `filter` and has not expired, in the order of topics.
-    pub(crate) fn matching(&self, filter: &str, now_ms: u64) -> Vec<Arc<Message>> {
+    /// At most `limit` messages that match `filter` and have not expired, behind the topic `after` in the order of topics.
+    pub(crate) fn matching(
+        &self,
+        filter: &str,
+        after: Option<&str>,
+        limit: usize,
+        now_ms: u64,
+    ) -> Vec<Arc<Message>> {
         let levels: Vec<&str> = mqtt::levels(filter).collect();
-        let trie = self.read();
+        let after: Option<Vec<&str>> = after.map(|topic| mqtt::levels(topic).collect());
         let mut found = Vec::new();
-        collect(&trie.root, &levels, true, &mut |message: &Arc<Message>| {
+        let mut take = |message: &Arc<Message>| {
             if !message.is_expired(now_ms) {
                 found.push(message.clone());
             }
-        });
+            found.len() < limit
+        };
+        collect(
+            &self.read().root,
+            Some(&levels),
+            true,
+            after.as_deref(),
+            &mut take,
+        );
         found
     }
 
     /// Removes what has expired; called now and then.
     pub(crate) fn sweep(&self, now_ms: u64) {
         let mut expired = Vec::new();
-        collect_all(&self.read().root, &mut |message: &Arc<Message>| {
-            if message.is_expired(now_ms) {
-                expired.push(message.clone());
-            }
-        });
+        collect(
+            &self.read().root,
+            None,
+            false,
+            None,
+            &mut |message: &Arc<Message>| {
+                if message.is_expired(now_ms) {
+                    expired.push(message.clone());
+                }
+                true
+            },
+        );
         if expired.is_empty() {
             return;
         }
@@ -155,41 +176,110 @@ fn remove(node: &mut Node, levels: &[&str]) -> Option<Arc<Message>> {
     removed
 }
 
-fn collect(node: &Node, levels: &[&str], is_root: bool, found: &mut impl FnMut(&Arc<Message>)) {
-    // `$` topics are hidden from wildcards at the first level [MQTT-4.7.2-1].
-    let visible = |name: &str| !(is_root && name.starts_with('$'));
-    match levels.split_first() {
-        None => {
-            if let Some(message) = &node.message {
-                found(message);
-            }
+/// Walks the messages below a node in the order of topics, as long as `take` says true. `filter` is what is left of the filter's
+/// levels, none for everything; `after` is what is left of the topic to begin behind.
+fn collect(
+    node: &Node,
+    filter: Option<&[&str]>,
+    is_root: bool,
+    after: Option<&[&str]>,
+    take: &mut impl FnMut(&Arc<Message>) -> bool,
+) -> bool {
+    let (level, rest) = match filter {
+        None | Some(["#", ..]) => (None, None),
+        Some([level, rest @ ..]) => (Some(*level), Some(rest)),
+        Some([]) => return after.is_some() || node.message.as_ref().is_none_or(take),
+    };
+    let takes_this = level.is_none() && after.is_none();
+    if takes_this && !node.message.as_ref().is_none_or(&mut *take) {
+        return false;
+    }
+    let mut visit = |name: &str, child: &Node| {
+        // `$` topics are hidden from wildcards at the first level [MQTT-4.7.2-1].
+        let by_wildcard = level.is_none_or(|level| level == "+");
+        if is_root && by_wildcard && name.starts_with('$') {
+            return true;
         }
-        Some((&"#", _)) => {
-            if let Some(message) = &node.message {
-                found(message);
-            }
-            for (_, child) in node.children.iter().filter(|(name, _)| visible(name)) {
-                collect_all(child, found);
-            }
-        }
-        Some((&"+", rest)) => {
-            for (_, child) in node.children.iter().filter(|(name, _)| visible(name)) {
-                collect(child, rest, false, found);
-            }
-        }
-        Some((name, rest)) => {
-            if let Some(child) = node.children.get(*name) {
-                collect(child, rest, false, found);
-            }
-        }
+        let after = match after {
+            Some([first, ..]) if name < *first => return true,
+            Some([first, after @ ..]) if name == *first => Some(after),
+            _ => None,
+        };
+        collect(child, rest, false, after, take)
+    };
+    match level {
+        Some(name) if name != "+" => node
+            .children
+            .get(name)
+            .is_none_or(|child| visit(name, child)),
+        _ => node.children.iter().all(|(name, child)| visit(name, child)),
     }
 }
 
-fn collect_all(node: &Node, found: &mut impl FnMut(&Arc<Message>)) {
-    if let Some(message) = &node.message {
-        found(message);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::message::NEVER_MS;
+    use mqtt::{Properties, QoS};
+
+    fn keep(retained: &Retained, topic: &str) {
+        let view = MessageView {
+            topic,
+            properties: Properties::EMPTY,
+            payload: b"x",
+            shared_payload: None,
+            qos: QoS::AtMostOnce,
+            retain: true,
+            received_ms: 0,
+            expires_ms: NEVER_MS,
+            from_client_id: "",
+            from_username: "",
+        };
+        retained.store(&view, &Limits::default()).unwrap();
     }
-    for child in node.children.values() {
-        collect_all(child, found);
+
+    #[test]
+    fn pages_of_any_size_give_what_the_obvious_matcher_gives() {
+        let retained = Retained::default();
+        let names = ["a", "b", "", "$x", "aa"];
+        let mut topics = Vec::new();
+        for first in names {
+            for second in names {
+                topics.extend([
+                    first.to_owned(),
+                    format!("{first}/{second}"),
+                    format!("{first}/{second}/a"),
+                ]);
+            }
+        }
+        topics.sort();
+        topics.dedup();
+        topics.retain(|topic| !topic.is_empty());
+        for topic in &topics {
+            keep(&retained, topic);
+        }
+        for filter in [
+            "#", "+", "a", "a/#", "+/b", "a/+/a", "$x/#", "/+", "+/+/#", "a/b",
+        ] {
+            let mut expected: Vec<&String> = topics
+                .iter()
+                .filter(|topic| mqtt::filter_matches(filter, topic))
+                .collect();
+            expected.sort();
+            for page in [1, 2, 3, 100] {
+                let mut got: Vec<String> = Vec::new();
+                loop {
+                    let after = got.last().cloned();
+                    let found = retained.matching(filter, after.as_deref(), page, 0);
+                    if found.is_empty() {
+                        break;
+                    }
+                    got.extend(found.iter().map(|message| message.view().topic.to_owned()));
+                }
+                got.sort();
+                let expected: Vec<&str> = expected.iter().map(|topic| topic.as_str()).collect();
+                assert_eq!(got, expected, "{filter} by {page}");
+            }
+        }
     }
 }

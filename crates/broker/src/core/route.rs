@@ -7,7 +7,7 @@ use super::session::Parcel;
 use super::shard::Shard;
 use super::shared::{Choice, Draw};
 use super::tree::{Filter, GroupId, Locals, MatchSet, NO_GROUP};
-use crate::hooks::Interest;
+use crate::hooks::{DropReason, Interest};
 use crate::metrics::Metric;
 use mqtt::QoS;
 use slab::Slab;
@@ -109,7 +109,7 @@ impl Shard {
                 self.links.push(shard, &named, Some(member));
                 self.delivery.metrics.inc(Metric::CrossShardOut);
             }
-            None => {}
+            None => self.nobody_left(dispatch),
         }
     }
 
@@ -158,11 +158,8 @@ impl Shard {
     }
 
     fn nobody_left(&mut self, dispatch: &Dispatch<'_>) {
-        self.delivery.dropped(
-            None,
-            &dispatch.view,
-            crate::hooks::DropReason::NoSubscribers,
-        );
+        self.delivery
+            .dropped(None, &dispatch.view, DropReason::NoSubscribers);
     }
 
     /// Hands messages of a member that went away to other members of their groups. The caller has made sure that
@@ -171,6 +168,10 @@ impl Shard {
         for parcel in parcels {
             let mut view = parcel.message.view();
             view.qos = parcel.qos;
+            if parcel.message.is_expired(self.now_ms()) {
+                self.delivery.dropped(None, &view, DropReason::Expired);
+                continue;
+            }
             let mut dispatch = Dispatch::new(view, None);
             self.deliver_to_group(parcel.group, &mut dispatch);
         }

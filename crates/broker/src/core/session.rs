@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::message::Message;
-use super::tree::{FilterId, GroupId};
+use super::tree::{FilterId, GroupId, NO_GROUP};
 use crate::config::QueuePolicy;
 
 /// One message for one session: what of it differs between subscribers.
@@ -93,6 +93,13 @@ pub(crate) struct QueueLimits {
     pub(crate) policy: QueuePolicy,
 }
 
+/// How much may be in flight to a client.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window {
+    pub(crate) messages: u16,
+    pub(crate) bytes: usize,
+}
+
 /// Messages towards the client.
 pub(crate) struct Outbound {
     /// Contiguous packet ids from `first_id` on (65,535 is followed by 1).
@@ -104,6 +111,8 @@ pub(crate) struct Outbound {
     resend_from: usize,
     /// Of those before `resend_from`, how many take a place in the client's window.
     in_window: u16,
+    /// Bytes of messages in the ring.
+    inflight_bytes: usize,
     queue: VecDeque<Parcel>,
     queued_bytes: usize,
 }
@@ -121,6 +130,7 @@ impl Default for Outbound {
             unacknowledged: 0,
             resend_from: 0,
             in_window: 0,
+            inflight_bytes: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
         }
@@ -152,13 +162,15 @@ impl Outbound {
 
     /// Whether a new message may go out at once, ahead of nothing.
     #[inline]
-    pub(crate) fn can_send(&self, window: u16) -> bool {
+    pub(crate) fn can_send(&self, window: Window) -> bool {
         self.queue.is_empty() && self.resend_from == self.ring.len() && self.has_room(window)
     }
 
-    fn has_room(&self, window: u16) -> bool {
-        let span = (usize::from(window) * RING_SPAN).clamp(RING_MIN, IDS);
-        self.in_window < window && self.ring.len() < span
+    fn has_room(&self, window: Window) -> bool {
+        let span = (usize::from(window.messages) * RING_SPAN).clamp(RING_MIN, IDS);
+        self.in_window < window.messages
+            && self.ring.len() < span
+            && (self.inflight_bytes < window.bytes || self.ring.is_empty())
     }
 
     fn id_at(&self, offset: usize) -> u16 {
@@ -175,6 +187,7 @@ impl Outbound {
     #[inline]
     pub(crate) fn send(&mut self, parcel: Parcel) -> u16 {
         let packet_id = self.id_at(self.ring.len());
+        self.inflight_bytes += parcel.size();
         self.ring.push_back(Inflight {
             stage: Stage::Published,
             counts: true,
@@ -220,12 +233,12 @@ impl Outbound {
     }
 
     /// The next thing to put on the wire, if the window has room for one.
-    pub(crate) fn next(&mut self, window: u16, now_ms: u64) -> Option<Transmit> {
+    pub(crate) fn next(&mut self, window: Window, now_ms: u64) -> Option<Transmit> {
         while self.resend_from < self.ring.len() {
             let packet_id = self.id_at(self.resend_from);
             let entry = &mut self.ring[self.resend_from];
             // PUBREL is sent whatever the window [MQTT-3.3.4-10].
-            if entry.stage == Stage::Published && self.in_window >= window {
+            if entry.stage == Stage::Published && self.in_window >= window.messages {
                 return None;
             }
             self.resend_from += 1;
@@ -271,6 +284,7 @@ impl Outbound {
         let entry = &mut self.ring[offset];
         entry.stage = Stage::Done;
         let parcel = entry.parcel.take();
+        self.inflight_bytes -= parcel.as_ref().map_or(0, Parcel::size);
         self.unacknowledged -= 1;
         if std::mem::take(&mut entry.counts) {
             self.in_window -= 1;
@@ -309,7 +323,9 @@ impl Outbound {
                 return Acked::Done(self.finish(offset));
             }
             self.ring[offset].stage = Stage::Released;
-            return Acked::Release(self.ring[offset].parcel.take());
+            let parcel = self.ring[offset].parcel.take();
+            self.inflight_bytes -= parcel.as_ref().map_or(0, Parcel::size);
+            return Acked::Release(parcel);
         }
         // PUBREC once more: its PUBREL is due once more.
         match self.offset_in(packet_id, Stage::Released, None) {
@@ -348,6 +364,27 @@ impl Outbound {
         in_flight.chain(self.queue.drain(..)).collect()
     }
 
+    /// The session has left a shared subscription. What is queued for it goes to the other members, if there are any; what is in
+    /// flight is still delivered [MQTT-3.10.4-3]. Nothing keeps the group's id, which may soon be another's.
+    pub(crate) fn leave_group(&mut self, group: GroupId, has_others: bool) -> Vec<Parcel> {
+        let mut taken = Vec::new();
+        if has_others {
+            let of_group = |parcel: &mut Parcel| parcel.group == group;
+            taken = take_if(&mut self.queue, of_group);
+            self.queued_bytes -= taken.iter().map(Parcel::size).sum::<usize>();
+        }
+        let in_flight = self
+            .ring
+            .iter_mut()
+            .filter_map(|entry| entry.parcel.as_mut());
+        for parcel in in_flight.chain(&mut self.queue) {
+            if parcel.group == group {
+                parcel.group = NO_GROUP;
+            }
+        }
+        taken
+    }
+
     /// Takes out what may go to another member of its shared subscription: QoS 1 messages, sent or not, and queued
     /// QoS 2 messages. A QoS 2 message that was sent stays [MQTT-4.8.2-4, MQTT-4.8.2-5].
     pub(crate) fn take_shared(&mut self, mut may_go: impl FnMut(GroupId) -> bool) -> Vec<Parcel> {
@@ -363,18 +400,24 @@ impl Outbound {
             }
         }
         taken.reverse();
-        let mut kept = VecDeque::with_capacity(self.queue.len());
-        for parcel in self.queue.drain(..) {
-            if may_go(parcel.group) {
-                self.queued_bytes -= parcel.size();
-                taken.push(parcel);
-            } else {
-                kept.push_back(parcel);
-            }
-        }
-        self.queue = kept;
+        let queued = take_if(&mut self.queue, |parcel| may_go(parcel.group));
+        self.queued_bytes -= queued.iter().map(Parcel::size).sum::<usize>();
+        taken.extend(queued);
         taken
     }
+}
+
+/// Takes what fits a condition out of a queue; both parts keep their order.
+fn take_if(queue: &mut VecDeque<Parcel>, mut fits: impl FnMut(&mut Parcel) -> bool) -> Vec<Parcel> {
+    let mut taken = Vec::new();
+    for mut parcel in std::mem::take(queue) {
+        if fits(&mut parcel) {
+            taken.push(parcel);
+        } else {
+            queue.push_back(parcel);
+        }
+    }
+    taken
 }
 
 /// Packet ids of QoS 2 messages that came in and are not yet released: 16 pages of 4,096 bits, kept while used.

@@ -44,7 +44,7 @@ pub(crate) struct Node {
     pub(crate) users: HashMap<String, Credential, RandomState>,
     pub(crate) decoy: Decoy,
     pub(crate) directory: Directory,
-    pub(crate) retained: Retained,
+    pub(crate) retained: Arc<Retained>,
     pub(crate) server_reference: Option<String>,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) started_ms: u64,
@@ -103,7 +103,8 @@ impl Shard {
         now_ms: u64,
     ) -> Self {
         let metrics = node.metrics[usize::from(id)].clone();
-        let mut delivery = Delivery::new(metrics, node.limits.clone(), hooks);
+        let mut delivery =
+            Delivery::new(metrics, node.limits.clone(), node.retained.clone(), hooks);
         delivery.now_ms = now_ms;
         Self {
             id,
@@ -229,7 +230,9 @@ impl Shard {
             Phase::Connected if connection.held => return Flow::Wait,
             Phase::AwaitConnect | Phase::Connected => {}
         }
-        connection.last_seen_ms = connection.last_seen_ms.max(self.delivery.now_ms);
+        if connection.phase == Phase::Connected {
+            connection.last_seen_ms = connection.last_seen_ms.max(self.delivery.now_ms);
+        }
         let taken = std::mem::take(&mut connection.partial);
         self.process_buffer(at, taken, 0)
     }
@@ -316,27 +319,30 @@ impl Shard {
         if self.delivery.connections[at as usize].phase == Phase::Closing {
             return Flow::Close;
         }
-        if flow != Flow::Continue {
-            return flow;
-        }
         let now_ms = self.now_ms();
         let connection = &mut self.delivery.connections[at as usize];
+        let mut wait_ms = 0;
         if let Some(extra) = &mut connection.extra
             && let Some(rate) = &mut extra.rate
         {
-            let wait_ms = rate.take(bytes, now_ms);
-            if wait_ms > 0 {
-                return self.pause(at, wait_ms);
-            }
+            wait_ms = rate.take(bytes, now_ms);
         }
-        Flow::Continue
+        match flow {
+            Flow::Continue if wait_ms > 0 => self.pause(at, wait_ms),
+            Flow::Pause(ms) if wait_ms > ms => self.pause(at, wait_ms),
+            flow => flow,
+        }
     }
 
     /// A publisher waits while the node is saturated, or while it is over its own rate; asked after each PUBLISH.
     #[inline]
     pub(crate) fn flow_after_publish(&mut self, at: u32) -> Flow {
         let limit = self.node.limits.max_buffered_bytes_per_shard as usize;
-        if self.congested || self.delivery.buffered_bytes > limit {
+        let crossing = self.node.limits.max_cross_shard_bytes as usize;
+        if self.congested
+            || self.delivery.buffered_bytes > limit
+            || self.links.waiting_bytes > crossing
+        {
             return self.pause(at, 1);
         }
         let now_ms = self.delivery.now_ms;
@@ -357,7 +363,9 @@ impl Shard {
         let wait_ms = wait_ms.min(MAX_PAUSE_MS);
         self.delivery.metrics.inc(Metric::PausedPublishers);
         let connection = &mut self.delivery.connections[at as usize];
-        connection.last_seen_ms = self.delivery.now_ms + wait_ms;
+        if connection.phase == Phase::Connected {
+            connection.last_seen_ms = self.delivery.now_ms + wait_ms;
+        }
         Flow::Pause(wait_ms)
     }
 
@@ -446,8 +454,8 @@ impl Shard {
                     self.delivery.sessions[session as usize].will_timer = None;
                     self.publish_will(session);
                 }
-                Timer::Delayed(message) => {
-                    Directory::give_place_back(&self.node.directory.delayed);
+                Timer::Delayed(message, bytes) => {
+                    self.node.directory.give_delayed_back(bytes);
                     self.delivery.metrics.sub(Metric::DelayedMessages, 1);
                     self.publish_internal(&message.view());
                 }

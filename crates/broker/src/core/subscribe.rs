@@ -346,23 +346,20 @@ impl Shard {
         }
         self.delivery
             .write(at, |out| out.extend_from_slice(&awaited.packet));
-        let now_ms = self.now_ms();
-        let mut any = false;
+        if awaited.retained.is_empty() {
+            return;
+        }
+        let pending = &mut self.delivery.connections[at as usize].extra().retained;
         for (filter, subscriber) in awaited.retained {
-            let found = self.node.retained.matching(&filter, now_ms);
-            any |= !found.is_empty();
-            if found.is_empty() {
-                continue;
-            }
-            let retained = &mut self.delivery.connections[at as usize].extra().retained;
-            retained.extend(found.into_iter().map(|message| PendingRetained {
-                message,
+            // Subscribing again begins again, and leaves nothing of the first time waiting.
+            pending.retain(|earlier| *earlier.filter != *filter);
+            pending.push_back(PendingRetained {
+                filter: (&*filter).into(),
                 subscriber,
-            }));
+                after: None,
+            });
         }
-        if any {
-            self.delivery.pump(session);
-        }
+        self.delivery.pump(session);
     }
 
     /// Another shard has confirmed what it was told.
@@ -444,9 +441,21 @@ impl Shard {
                 let client_id = &self.delivery.sessions[session as usize].client_id;
                 self.node.directory.release_exclusive(&topic, client_id);
             }
+            self.hand_queue_on(session, group);
             self.announce_members(group);
             self.tree.remove_group_if_unused(group);
         }
+    }
+
+    fn hand_queue_on(&mut self, session: u32, group: GroupId) {
+        let has_others = !self.tree.group(group).is_empty();
+        let outbound = &mut self.delivery.sessions[session as usize].outbound;
+        let Some(outbound) = outbound else { return };
+        let before = (outbound.queue_len(), outbound.queued_bytes());
+        let taken = outbound.leave_group(group, has_others);
+        let after = (outbound.queue_len(), outbound.queued_bytes());
+        self.delivery.count_queue(before, after);
+        self.hand_on(taken);
     }
 
     /// A session came or went: its groups prefer members that are there.

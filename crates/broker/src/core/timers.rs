@@ -51,8 +51,8 @@ pub(crate) enum Timer {
     SessionExpiry(u32),
     /// The will of a session that is away is due.
     Will(u32),
-    /// A message published to `$delayed/...`.
-    Delayed(Box<Message>),
+    /// A message published to `$delayed/...`, and the bytes it was counted with.
+    Delayed(Box<Message>, u64),
 }
 
 #[derive(Default)]

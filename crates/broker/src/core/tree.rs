@@ -80,10 +80,12 @@ impl MatchSet {
     }
 
     fn targets(&self) -> usize {
-        1 + match &self.locals {
-            Locals::Merged(targets) => targets.len(),
+        let identifiers = |target: &Target| target.more_ids.as_ref().map_or(0, |ids| ids.len());
+        let merged = match &self.locals {
+            Locals::Merged(targets) => targets.iter().map(|target| 1 + identifiers(target)).sum(),
             _ => 0,
-        }
+        };
+        1 + self.groups.len() + merged
     }
 }
 

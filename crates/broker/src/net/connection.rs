@@ -31,9 +31,17 @@ enum State {
     /// socket closed with unread bytes would take back what was sent last.
     Closing {
         until: Pin<Box<Sleep>>,
-        finished: bool,
+        goodbye: Goodbye,
         discarded: usize,
     },
+}
+
+/// How far a closing connection is.
+#[derive(Clone, Copy, PartialEq)]
+enum Goodbye {
+    NotSaid,
+    Said,
+    Done,
 }
 
 /// Small, since there is one for every idle connection.
@@ -133,6 +141,10 @@ impl Connection {
                 continue;
             }
             match &mut self.state {
+                // Who does not read its answers gets no new ones: nothing is taken from it until its socket moves.
+                State::Reading if io.blocked.get() && self.shard.is_behind(self.at, &io) => {
+                    return Poll::Pending;
+                }
                 State::Reading => match self.read(&io, context) {
                     Poll::Ready(true) => {
                         // Others first; and what this read has caused is written before more is read.
@@ -254,7 +266,7 @@ impl Connection {
         // Answers of the layers themselves are written in this turn too.
         if !layers.wire().is_empty() {
             let mut core = self.shard.core.borrow_mut();
-            core.delivery.write(at, |_| {});
+            core.delivery.touch(at);
         }
         self.shard.with_core(at, |core| match result {
             Ok(learned) => {
@@ -318,28 +330,14 @@ impl Connection {
     }
 
     fn begin_closing(&mut self, io: &Rc<Io>) {
-        if let Some(layers) = &mut *io.layers.borrow_mut()
-            && layers.takes_more()
-        {
-            let mut core = self.shard.core.borrow_mut();
-            let connection = &core.delivery.connections[self.at as usize];
-            let mut rest = [io::IoSlice::new(&[]); 16];
-            let filled = connection.outbox.slices(&mut rest);
-            let mut taken = 0;
-            for slice in &rest[..filled] {
-                layers.outbound(slice);
-                taken += slice.len();
-            }
-            core.delivery.written(self.at, taken);
-            layers.finish();
-        }
         if !io.blocked.get() {
             self.shard.flush_one(self.at, io);
         }
         let until = Box::pin(tokio::time::sleep(LINGER));
+        let goodbye = Goodbye::NotSaid;
         self.state = State::Closing {
             until,
-            finished: false,
+            goodbye,
             discarded: 0,
         };
     }
@@ -347,7 +345,7 @@ impl Connection {
     fn close(&mut self, io: &Rc<Io>, context: &mut Context<'_>) -> Poll<()> {
         let State::Closing {
             until,
-            finished,
+            goodbye,
             discarded,
         } = &mut self.state
         else {
@@ -356,9 +354,22 @@ impl Connection {
         if until.as_mut().poll(context).is_ready() {
             return self.end();
         }
-        if !*finished && !io.blocked.get() {
-            *finished = true;
-            let _ = io.socket.get_ref().shutdown(std::net::Shutdown::Write);
+        // Everything that waits, then the goodbye of each layer, then the end of the stream.
+        while *goodbye != Goodbye::Done && !io.blocked.get() {
+            if io.broken.get() {
+                return self.end();
+            }
+            if self.shard.has_unwritten(self.at, io) {
+                self.shard.flush_one(self.at, io);
+            } else if *goodbye == Goodbye::NotSaid {
+                *goodbye = Goodbye::Said;
+                if let Some(layers) = &mut *io.layers.borrow_mut() {
+                    layers.finish();
+                }
+            } else {
+                *goodbye = Goodbye::Done;
+                let _ = io.socket.get_ref().shutdown(std::net::Shutdown::Write);
+            }
         }
         loop {
             let mut guard = match io.socket.poll_read_ready(context) {

@@ -63,16 +63,23 @@ impl Entrance {
         if per_s == 0.0 {
             return None;
         }
-        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rate = self.lock_rate();
         let now = Instant::now();
         let elapsed = now.duration_since(rate.refilled).as_secs_f64();
         rate.refilled = now;
         rate.tokens = (rate.tokens + elapsed * per_s).min(per_s);
-        if rate.tokens >= 1.0 {
-            rate.tokens -= 1.0;
-            return None;
+        (rate.tokens < 1.0).then(|| Duration::from_secs_f64((1.0 - rate.tokens) / per_s))
+    }
+
+    /// A connection was accepted.
+    fn count_accepted(&self) {
+        if self.config.max_accept_rate > 0 {
+            self.lock_rate().tokens -= 1.0;
         }
-        Some(Duration::from_secs_f64((1.0 - rate.tokens) / per_s))
+    }
+
+    fn lock_rate(&self) -> std::sync::MutexGuard<'_, AcceptRate> {
+        self.rate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -163,7 +170,10 @@ pub(crate) async fn accept(shard: Rc<ShardIo>, listener: OpenListener) {
                 break;
             }
             match socket.get_ref().accept() {
-                Ok((accepted, address)) => admit(&shard, &entrance, accepted, &address),
+                Ok((accepted, address)) => {
+                    entrance.count_accepted();
+                    admit(&shard, &entrance, accepted, &address);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready.clear_ready();
                     break;

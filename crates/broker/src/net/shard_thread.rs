@@ -72,6 +72,8 @@ pub(crate) struct Io {
     pub(crate) layers: RefCell<Option<Box<Layers>>>,
     /// The socket took less than it was given; its task waits until it takes more.
     pub(crate) blocked: Cell<bool>,
+    /// Writing failed; nothing that waits will ever leave.
+    pub(crate) broken: Cell<bool>,
     pub(crate) waker: RefCell<Option<Waker>>,
     /// Where the connection is to go, once its task runs.
     pub(crate) hand_over_to: Cell<Option<u16>>,
@@ -90,6 +92,7 @@ impl Io {
             socket: watch(socket)?,
             layers: RefCell::new(layers),
             blocked: Cell::new(false),
+            broken: Cell::new(false),
             waker: RefCell::new(None),
             hand_over_to: Cell::new(None),
         }))
@@ -111,7 +114,6 @@ pub(crate) struct ShardIo {
     pub(crate) inboxes: Arc<[Inbox]>,
     flusher: RefCell<Option<Waker>>,
     flush_due: Cell<bool>,
-    pub(crate) accepting: Cell<bool>,
     stop_timeout: Duration,
     stopped: tokio::sync::Notify,
 }
@@ -169,7 +171,6 @@ async fn run_tasks(setup: ShardSetup) {
         inboxes,
         flusher: RefCell::new(None),
         flush_due: Cell::new(false),
-        accepting: Cell::new(true),
         stop_timeout,
         stopped: tokio::sync::Notify::new(),
     });
@@ -187,12 +188,23 @@ async fn run_tasks(setup: ShardSetup) {
     let _ = tokio::time::timeout(shard.stop_timeout, shard.wait_until_empty()).await;
 }
 
+/// Passwords that may wait for a check at once; beyond, clients are told to come back later.
+const MAX_PASSWORD_CHECKS: usize = 256;
+
 /// Passwords are checked on a blocking thread: each check takes milliseconds by design.
 fn check_password_elsewhere() -> PasswordCheck {
-    Box::new(|credential, password| {
+    let under_way = Rc::new(Cell::new(0_usize));
+    Box::new(move |credential, password| {
+        if under_way.get() >= MAX_PASSWORD_CHECKS {
+            return Authentication::Deny(mqtt::ReasonCode::SERVER_BUSY);
+        }
+        let under_way = under_way.clone();
+        under_way.set(under_way.get() + 1);
         Authentication::Later(Box::pin(async move {
             let check = move || credential.verify_password(&password);
-            match tokio::task::spawn_blocking(check).await {
+            let result = tokio::task::spawn_blocking(check).await;
+            under_way.set(under_way.get() - 1);
+            match result {
                 Ok(true) => Authentication::Allow,
                 _ => Authentication::Deny(mqtt::ReasonCode::BAD_USER_NAME_OR_PASSWORD),
             }
@@ -218,7 +230,7 @@ async fn flush(shard: Rc<ShardIo>) {
     poll_fn(|context| {
         *shard.flusher.borrow_mut() = Some(context.waker().clone());
         shard.flush_due.set(false);
-        shard.flush_all();
+        shard.contain("sockets were written", || shard.flush_all());
         Poll::<()>::Pending
     })
     .await;
@@ -235,7 +247,7 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
         let busy = tokio::runtime::Handle::current()
             .metrics()
             .worker_total_busy_duration(0);
-        {
+        shard.contain("timers ran", || {
             let mut core = shard.borrow_now();
             core.metrics()
                 .set(Metric::BusyNanoseconds, busy.as_nanos() as u64);
@@ -258,7 +270,7 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
                     node.retained.sweep(now_ms)
                 }));
             }
-        }
+        });
         ticks += 1;
         shard.update_congestion();
         shard.schedule_flush();
@@ -281,7 +293,12 @@ impl ShardIo {
         at: u32,
         call: impl FnOnce(&mut Shard) -> Flow,
     ) -> Flow {
-        let flow = catch_unwind(AssertUnwindSafe(|| call(&mut self.borrow_now())));
+        let flow = catch_unwind(AssertUnwindSafe(|| {
+            let mut core = self.borrow_now();
+            let flow = call(&mut core);
+            core.close_doomed();
+            flow
+        }));
         let flow = flow.unwrap_or_else(|_| {
             tracing::error!(
                 connection = at,
@@ -295,6 +312,14 @@ impl ShardIo {
         });
         self.after_core();
         flow
+    }
+
+    /// A panic in what no single connection is to blame for is told and counted, and the shard goes on.
+    fn contain(&self, what: &'static str, call: impl FnOnce()) {
+        if catch_unwind(AssertUnwindSafe(call)).is_err() {
+            tracing::error!("a panic in the broker while {what}; this is a bug");
+            self.core.borrow().metrics().inc(Metric::Panics);
+        }
     }
 
     /// Sees to what a call into the core has left to do.
@@ -421,6 +446,7 @@ impl ShardIo {
             }
             Err(error) => {
                 tracing::debug!(connection = at, %error, "writing failed");
+                io.broken.set(true);
                 let mut core = self.borrow_now();
                 core.lost(at, "socket_error");
             }
@@ -499,19 +525,22 @@ impl ShardIo {
         for parcel in parcels {
             match parcel {
                 Parcel::Said { from, said, .. } => {
-                    let heard =
-                        catch_unwind(AssertUnwindSafe(|| self.borrow_now().hear(from, said)));
-                    if heard.is_err() {
-                        tracing::error!(
-                            "a panic while messages of another shard were delivered; this is a bug"
-                        );
-                        self.core.borrow().metrics().inc(Metric::Panics);
+                    // One by one: what one of them breaks, the others shall not miss.
+                    for said in said {
+                        self.contain("another shard was heard", || {
+                            self.borrow_now().hear(from, vec![said]);
+                        });
                     }
                 }
-                Parcel::Connection(moving) => self.take_connection(*moving),
-                Parcel::Ask(question) => question(&mut self.borrow_now()),
+                Parcel::Connection(moving) => {
+                    self.contain("a connection moved", || self.take_connection(*moving));
+                }
+                Parcel::Ask(question) => {
+                    self.contain("a question was answered", || {
+                        question(&mut self.borrow_now())
+                    });
+                }
                 Parcel::Stop => {
-                    self.accepting.set(false);
                     self.borrow_now().stop();
                     stop = true;
                 }
@@ -595,6 +624,24 @@ impl ShardIo {
 
     pub(crate) fn phase(&self, at: u32) -> Phase {
         self.core.borrow().delivery.connections[at as usize].phase
+    }
+
+    /// Bytes that wait for a connection's socket.
+    fn unwritten(&self, at: u32, io: &Io) -> usize {
+        let core = self.core.borrow();
+        let outbox = core.delivery.connections[at as usize].outbox.len();
+        let layers = io.layers.borrow();
+        outbox + layers.as_ref().map_or(0, |layers| layers.wire().len())
+    }
+
+    pub(crate) fn has_unwritten(&self, at: u32, io: &Io) -> bool {
+        self.unwritten(at, io) > 0
+    }
+
+    /// Whether so much waits for a socket that its client has to read first.
+    pub(crate) fn is_behind(&self, at: u32, io: &Io) -> bool {
+        let most = self.core.borrow().node.limits.max_outbox_bytes as usize;
+        self.unwritten(at, io) > most
     }
 
     /// Whether packets of a connection still wait for something else.

@@ -14,7 +14,6 @@ use mqtt::{
 use crate::config::{BindAddress, Limits, ListenerConfig};
 use crate::core::cross::Said;
 use crate::core::directory::Directory;
-use crate::core::retained::Retained;
 use crate::core::shard::{Flow, ListenerState, Node, Shard};
 use crate::hooks::{Authentication, NoHooks, Peer};
 use crate::metrics::ShardMetrics;
@@ -59,7 +58,7 @@ pub(super) fn node(shards: usize, limits: Limits) -> Arc<Node> {
         users: hashbrown::HashMap::default(),
         decoy: Decoy::new(b"test", 4096),
         directory: Directory::default(),
-        retained: Retained::default(),
+        retained: Arc::default(),
         server_reference: None,
         metrics: (0..shards)
             .map(|_| Arc::new(ShardMetrics::default()))

@@ -16,8 +16,13 @@ fn node() -> &'static Node {
             "proxied",
             "mqtt",
             "127.0.0.1:0",
-            "proxy_protocol = true\nconnect_timeout_s = 2",
-        ) + &listener("proxied-ws", "ws", "127.0.0.1:0", "proxy_protocol = true")),
+            "proxy_protocol = true\nallow_anonymous = true\nconnect_timeout_s = 2",
+        ) + &listener(
+            "proxied-ws",
+            "ws",
+            "127.0.0.1:0",
+            "proxy_protocol = true\nallow_anonymous = true",
+        )),
     )
 }
 
@@ -232,7 +237,7 @@ fn a_header_comes_before_tls() {
     let authority = Authority::new(folder());
     let server = authority.server("server");
     let more = format!(
-        "proxy_protocol = true\ntls = {{ certificate = \"{}\", private_key = \"{}\" }}",
+        "proxy_protocol = true\nallow_anonymous = true\ntls = {{ certificate = \"{}\", private_key = \"{}\" }}",
         server.certificate.display(),
         server.key.display()
     );

@@ -1,0 +1,293 @@
+//! Who a client is: passwords, certificates, SCRAM-SHA-256 and re-authentication [MQTT-4.12]. What takes time is answered later;
+//! the client waits, the shard does not.
+
+use mqtt::{Auth, Connect, Direction, Packet, PropertiesBuf, Property, ReasonCode, Version};
+
+use super::connect::{decode_connect, refused};
+use super::connection::{Closing, Connection, Exchange, Grant, Phase};
+use super::shard::{Flow, Shard};
+use crate::hooks::{Authentication, Client, Credentials, Interest};
+use crate::scram::ServerScram;
+
+const SCRAM_SHA_256: &str = "SCRAM-SHA-256";
+/// Bytes a client may send ahead while it is being authenticated.
+const MAX_AHEAD_BYTES: usize = 256 * 1024;
+
+impl Shard {
+    /// Hooks first; what they leave open, the users of the configuration and the listener decide. `Ignore`: let in without a
+    /// name that anybody vouches for.
+    pub(crate) fn authenticate(&mut self, at: u32, connect: &Connect<'_>) -> Authentication {
+        match self.ask_hooks(at, connect) {
+            Authentication::Ignore => {}
+            decided => return decided,
+        }
+        let connection = &self.delivery.connections[at as usize];
+        let listener = &self.node.listeners[usize::from(connection.listener)].config;
+        if self.name_by_certificate(connection).is_some() {
+            return Authentication::Allow;
+        }
+        match (connect.username, connect.password) {
+            (Some(username), Some(password)) if !self.node.users.is_empty() => {
+                // A user that does not exist costs the same time and gets the same answer.
+                let credential = match self.node.users.get(username) {
+                    Some(credential) => credential.clone(),
+                    None => self.node.decoy.credential(username),
+                };
+                (self.check_password)(credential, password.to_vec())
+            }
+            _ if listener.lets_anonymous_in() => Authentication::Ignore,
+            (Some(_), _) => Authentication::Deny(ReasonCode::BAD_USER_NAME_OR_PASSWORD),
+            (None, _) => Authentication::Deny(ReasonCode::NOT_AUTHORIZED),
+        }
+    }
+
+    fn ask_hooks(&mut self, at: u32, connect: &Connect<'_>) -> Authentication {
+        if !self.delivery.interest.contains(Interest::AUTHENTICATE) {
+            return Authentication::Ignore;
+        }
+        let connection = &self.delivery.connections[at as usize];
+        let listener = &self.node.listeners[usize::from(connection.listener)].config;
+        let extra = connection.extra.as_ref();
+        let credentials = Credentials {
+            client: Client {
+                client_id: connect.client_id,
+                username: self.name_by_certificate(connection).or(connect.username),
+                peer: Some(connection.peer),
+                version: connect.version,
+            },
+            password: connect.password,
+            common_name: extra.and_then(|extra| extra.common_name.as_deref()),
+            listener: &listener.name,
+            keep_alive_s: connect.keep_alive,
+            clean_start: connect.clean_start,
+        };
+        self.delivery.hooks.authenticate(&credentials)
+    }
+
+    /// What a client is given that was let in: the name it has proven, or none.
+    pub(crate) fn grant_for(&self, at: u32, connect: &Connect<'_>, proven: bool) -> Grant {
+        let connection = &self.delivery.connections[at as usize];
+        let username = match self.name_by_certificate(connection) {
+            Some(name) => Some(name),
+            None if proven => connect.username,
+            None => None,
+        };
+        Grant {
+            username: username.map(Into::into),
+            ..Grant::default()
+        }
+    }
+
+    /// The common name of the client's certificate where that is its user name.
+    fn name_by_certificate<'a>(&self, connection: &'a Connection) -> Option<&'a str> {
+        let listener = &self.node.listeners[usize::from(connection.listener)].config;
+        let tls = listener.tls.as_ref()?;
+        let extra = connection
+            .extra
+            .as_ref()
+            .filter(|_| tls.common_name_as_username)?;
+        extra.common_name.as_deref()
+    }
+
+    /// The answer of an authenticator that needed time.
+    pub(crate) fn authenticated(&mut self, at: u32, serial: u32, answer: &Authentication) -> Flow {
+        let Some(connection) = self.delivery.connections.get_mut(at as usize) else {
+            return Flow::Continue;
+        };
+        if connection.serial != serial || connection.phase != Phase::Authenticating {
+            return Flow::Continue;
+        }
+        connection.phase = Phase::AwaitConnect;
+        let raw = std::mem::take(&mut connection.extra().connect);
+        let result = match (answer, decode_connect(&raw)) {
+            (Authentication::Allow, Some(connect)) => {
+                let grant = self.grant_for(at, &connect, true);
+                let extra = self.delivery.connections[at as usize].extra();
+                extra.grant = Some(grant);
+                extra.connect.clone_from(&raw);
+                self.establish(at)
+            }
+            (Authentication::Deny(code), _) => {
+                Err(refused(*code, "the credentials were not accepted"))
+            }
+            _ => Err(refused(
+                ReasonCode::NOT_AUTHORIZED,
+                "the credentials were not accepted",
+            )),
+        };
+        match result {
+            Ok(flow) => flow,
+            Err(closing) => {
+                self.refuse_connect(at, closing, &raw);
+                Flow::Close
+            }
+        }
+    }
+
+    /// What a client sends while its authentication is under way: AUTH goes to the exchange, everything else waits.
+    pub(crate) fn receive_while_authenticating(&mut self, at: u32, data: &[u8]) -> Flow {
+        let connection = &mut self.delivery.connections[at as usize];
+        connection.partial.extend_from_slice(data);
+        if connection.partial.len() > MAX_AHEAD_BYTES {
+            self.close(at, Closing::silent("protocol_error"));
+            return Flow::Close;
+        }
+        if connection.extra().exchange.is_none() {
+            return Flow::Wait;
+        }
+        let max = connection.max_packet_in;
+        let buffer = std::mem::take(&mut connection.partial);
+        let frame = match mqtt::split_frame(&buffer, max) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => {
+                self.delivery.connections[at as usize].partial = buffer;
+                return Flow::Continue;
+            }
+            Err(error) => {
+                self.refuse_connect(at, error.into(), &[]);
+                return Flow::Close;
+            }
+        };
+        let len = frame.len;
+        let result = match Packet::decode(frame, Version::V5, Direction::FromClient) {
+            Ok(Packet::Auth(auth)) => self.continue_exchange(at, &auth),
+            Ok(Packet::Disconnect(_)) => Err(Closing::silent("normal")),
+            Ok(_) => Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                .with_detail("only AUTH and DISCONNECT may come before CONNACK")),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(closing) = result {
+            self.refuse_connect(at, closing, &[]);
+            return Flow::Close;
+        }
+        self.delivery.connections[at as usize]
+            .partial
+            .extend_from_slice(&buffer[len..]);
+        match result {
+            Ok(Flow::Continue) => self.resume(at),
+            Ok(flow) => flow,
+            Err(_) => Flow::Close,
+        }
+    }
+
+    /// An enhanced authentication [MQTT-4.12]: SCRAM-SHA-256 against the users of the configuration.
+    pub(crate) fn begin_exchange(
+        &mut self,
+        at: u32,
+        connect: &Connect<'_>,
+        method: &str,
+        data: Option<&[u8]>,
+    ) -> Result<Flow, Closing> {
+        if let Authentication::Deny(code) = self.ask_hooks(at, connect) {
+            return Err(refused(code, "the client is not let in"));
+        }
+        let challenge = self.scram_challenge(at, method, data)?;
+        self.delivery.connections[at as usize].phase = Phase::Authenticating;
+        self.send_auth(at, ReasonCode::CONTINUE_AUTHENTICATION, &challenge);
+        Ok(Flow::Continue)
+    }
+
+    fn scram_challenge(
+        &mut self,
+        at: u32,
+        method: &str,
+        data: Option<&[u8]>,
+    ) -> Result<Vec<u8>, Closing> {
+        if method != SCRAM_SHA_256 || self.node.users.is_empty() {
+            // [MQTT-4.12.0-1]
+            return Err(refused(
+                ReasonCode::BAD_AUTHENTICATION_METHOD,
+                "the authentication method is not offered here",
+            ));
+        }
+        let failed = |_| refused(ReasonCode::NOT_AUTHORIZED, "the authentication failed");
+        let node = self.node.clone();
+        let mut scram = ServerScram::new().map_err(failed)?;
+        let challenge = scram
+            .first(data.unwrap_or(&[]), &node.decoy, |user| {
+                node.users.get(user).cloned()
+            })
+            .map_err(failed)?;
+        self.delivery.connections[at as usize].extra().exchange = Some(Exchange { scram });
+        Ok(challenge)
+    }
+
+    fn continue_exchange(&mut self, at: u32, auth: &Auth<'_>) -> Result<Flow, Closing> {
+        let (username, data) = self.finish_exchange(at, auth)?;
+        let connection = &mut self.delivery.connections[at as usize];
+        connection.phase = Phase::AwaitConnect;
+        connection.extra().grant = Some(Grant {
+            username: Some(username.into()),
+            method: Some(SCRAM_SHA_256.into()),
+            data,
+        });
+        self.establish(at)
+    }
+
+    /// Checks the client's proof; returns who it is and the server's own proof.
+    fn finish_exchange(&mut self, at: u32, auth: &Auth<'_>) -> Result<(String, Vec<u8>), Closing> {
+        if auth.reason != ReasonCode::CONTINUE_AUTHENTICATION
+            || auth.properties.authentication_method() != Some(SCRAM_SHA_256)
+        {
+            // [MQTT-4.12.0-3, MQTT-4.12.0-5]
+            return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                .with_detail("AUTH: expected reason 0x18 and the method of the exchange"));
+        }
+        let exchange = self.delivery.connections[at as usize]
+            .extra()
+            .exchange
+            .take();
+        let Some(mut exchange) = exchange else {
+            return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                .with_detail("AUTH: no exchange is under way"));
+        };
+        let data = exchange
+            .scram
+            .last(auth.properties.authentication_data().unwrap_or(&[]))
+            .map_err(|_| refused(ReasonCode::NOT_AUTHORIZED, "the authentication failed"))?;
+        Ok((exchange.scram.username().to_owned(), data))
+    }
+
+    fn send_auth(&mut self, at: u32, reason: ReasonCode, data: &[u8]) {
+        let mut properties = PropertiesBuf::new();
+        properties.push(Property::AuthenticationMethod(SCRAM_SHA_256));
+        properties.push(Property::AuthenticationData(data));
+        self.delivery.write(at, |out| {
+            let auth = Auth {
+                reason,
+                properties: properties.as_properties(),
+            };
+            Packet::Auth(auth).encode(Version::V5, out);
+        });
+    }
+
+    /// AUTH from a connected client: it proves again who it is [MQTT-4.12.1].
+    pub(crate) fn reauthenticate(&mut self, at: u32, auth: &Auth<'_>) -> Result<(), Closing> {
+        let method = self.delivery.connections[at as usize]
+            .extra
+            .as_ref()
+            .and_then(|extra| extra.grant.as_ref())
+            .and_then(|grant| grant.method.clone());
+        if method.is_none() || auth.properties.authentication_method() != method.as_deref() {
+            // [MQTT-4.12.0-7, MQTT-4.12.1-1]
+            return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                .with_detail("AUTH: not the method this connection was authenticated with"));
+        }
+        if auth.reason == ReasonCode::RE_AUTHENTICATE {
+            let data = auth.properties.authentication_data();
+            let challenge = self.scram_challenge(at, SCRAM_SHA_256, data)?;
+            self.send_auth(at, ReasonCode::CONTINUE_AUTHENTICATION, &challenge);
+            return Ok(());
+        }
+        let (username, data) = self.finish_exchange(at, auth)?;
+        let session = self.session_of(at);
+        if self.delivery.sessions[session as usize].username.as_deref() != Some(&*username) {
+            return Err(refused(
+                ReasonCode::NOT_AUTHORIZED,
+                "re-authentication as another user",
+            ));
+        }
+        self.send_auth(at, ReasonCode::SUCCESS, &data);
+        Ok(())
+    }
+}
