@@ -47,19 +47,15 @@ pub fn split_frame(buf: &[u8], max_packet_size: u32) -> Result<Option<Frame<'_>>
     let [first_byte, rest @ ..] = buf else {
         return Ok(None);
     };
-    // The usual case first: a valid header whose remaining length fits one byte.
+    check_first_byte(*first_byte)?;
+    // The usual case first: a remaining length of one byte.
     let (remaining, header_len) = match rest.first() {
         Some(&len) if len < 0x80 => (u32::from(len), 2),
-        _ => {
-            check_first_byte(*first_byte)?;
-            match decode_padded(rest) {
-                Ok(Some((value, len))) => (value, 1 + len),
-                Ok(None) => return Ok(None),
-                Err(error) => return Err(error),
-            }
-        }
+        _ => match decode_padded(rest)? {
+            Some((value, len)) => (value, 1 + len),
+            None => return Ok(None),
+        },
     };
-    check_first_byte(*first_byte)?;
     let len = header_len + remaining as usize;
     if len > max_packet_size as usize {
         return Err(Error {
@@ -90,33 +86,43 @@ pub fn frame_len(buf: &[u8]) -> Result<Option<usize>, Error> {
     }
 }
 
-/// Type 0 is reserved, and every type but PUBLISH has flags that are fixed [MQTT-2.1.3-1].
+/// For each packet type the flags it may have, a bit for each of the sixteen values [MQTT-2.1.3-1].
+const VALID_FLAGS: [u16; 16] = {
+    let mut valid = [1 << 0b0000; 16];
+    valid[0] = 0;
+    // Retain is free; QoS 0, 1 and 2 without DUP, QoS 1 and 2 with it [MQTT-3.3.1-2, MQTT-3.3.1-4].
+    valid[PacketType::Publish as usize] = 0b0011_1100_0011_1111;
+    // Bit 3 is DUP in version 3.1, see `check_version`.
+    let with_dup = 1 << 0b0010 | 1 << 0b1010;
+    valid[PacketType::PubRel as usize] = with_dup;
+    valid[PacketType::Subscribe as usize] = with_dup;
+    valid[PacketType::Unsubscribe as usize] = with_dup;
+    valid
+};
+
 #[inline]
 fn check_first_byte(first_byte: u8) -> Result<(), Error> {
-    const PUBLISH: u8 = PacketType::Publish as u8;
-    let flags = first_byte & 0x0f;
-    match first_byte >> 4 {
-        PUBLISH if flags & 0b0110 == 0b0110 => Err(Error::malformed(
-            "PUBLISH: QoS 3 does not exist [MQTT-3.3.1-4]",
-        )),
-        PUBLISH if flags & 0b1110 == 0b1000 => Err(Error::malformed(
-            "PUBLISH: DUP is set at QoS 0 [MQTT-3.3.1-2]",
-        )),
-        PUBLISH => Ok(()),
-        0 => Err(Error::malformed("fixed header: packet type 0 is reserved")),
-        // PUBREL, SUBSCRIBE, UNSUBSCRIBE; bit 3 is DUP in version 3.1, see `check_version`.
-        6 | 8 | 10 if flags & 0b0111 == 0b0010 => Ok(()),
-        6 | 8 | 10 => Err(Error::malformed(
-            "fixed header: the flags must be 0010 [MQTT-2.1.3-1]",
-        )),
-        _ if flags == 0 => Ok(()),
-        _ => Err(Error::malformed(
-            "fixed header: the flags must be 0000 [MQTT-2.1.3-1]",
-        )),
+    if VALID_FLAGS[usize::from(first_byte >> 4)] >> (first_byte & 0x0f) & 1 != 0 {
+        Ok(())
+    } else {
+        Err(bad_first_byte(first_byte))
     }
 }
 
+#[cold]
+fn bad_first_byte(first_byte: u8) -> Error {
+    const PUBLISH: u8 = PacketType::Publish as u8;
+    Error::malformed(match first_byte >> 4 {
+        0 => "fixed header: packet type 0 is reserved",
+        PUBLISH if first_byte & 6 == 6 => "PUBLISH: QoS 3 does not exist [MQTT-3.3.1-4]",
+        PUBLISH => "PUBLISH: DUP is set at QoS 0 [MQTT-3.3.1-2]",
+        6 | 8 | 10 => "fixed header: the flags must be 0010 [MQTT-2.1.3-1]",
+        _ => "fixed header: the flags must be 0000 [MQTT-2.1.3-1]",
+    })
+}
+
 /// Writes a fixed header for `len` bytes of body, which the caller appends, and makes room for them.
+#[inline]
 pub(crate) fn put_header(first_byte: u8, len: usize, out: &mut Vec<u8>) {
     out.reserve(5 + len);
     out.push(first_byte);

@@ -16,6 +16,7 @@ mod packet;
 mod properties;
 mod publish;
 mod reader;
+mod scan;
 mod subscribe;
 #[cfg(test)]
 mod testing;

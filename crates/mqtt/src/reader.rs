@@ -1,5 +1,6 @@
 //! Reading fields off a packet's body, each with an error that names it.
 
+use crate::scan::has_nul;
 use crate::{Error, varint::decode_varint};
 
 /// The rest of a packet's body.
@@ -77,7 +78,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn string(&mut self, detail: &'static str) -> Result<&'a str, Error> {
         let bytes = self.binary(detail)?;
         match std::str::from_utf8(bytes) {
-            Ok(text) if !bytes.contains(&0) => Ok(text),
+            Ok(text) if !has_nul(bytes) => Ok(text),
             _ => Err(Error::malformed(detail)),
         }
     }

@@ -127,7 +127,7 @@ impl Shard {
         }
         if self.stopping {
             return Err(refused(
-                ReasonCode::SERVER_SHUTTING_DOWN,
+                ReasonCode::SERVER_UNAVAILABLE,
                 "the server is stopping",
             ));
         }

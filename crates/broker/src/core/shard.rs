@@ -364,6 +364,7 @@ impl Shard {
     #[inline]
     fn packet(&mut self, at: u32, frame: Frame<'_>) -> Result<Flow, Closing> {
         let version = self.delivery.connections[at as usize].version;
+        frame.check_version(version)?;
         match frame.first_byte >> 4 {
             kind if kind == PacketType::Publish as u8 => {
                 return self.publish(at, frame.first_byte, frame.body);

@@ -1,0 +1,71 @@
+//! Finding bytes that may not be in a text, eight at a time: topics are some twenty bytes long, too short for the
+//! vector loops that a search byte by byte becomes to pay.
+
+const ONES: u64 = u64::from_ne_bytes([1; 8]);
+const HIGH_BITS: u64 = ONES << 7;
+
+/// Whether U+0000 is in UTF-8.
+#[inline]
+pub(crate) fn has_nul(bytes: &[u8]) -> bool {
+    any_word(bytes, has_zero_byte)
+}
+
+/// Whether U+0000, `+` or `#` is in UTF-8.
+#[inline]
+pub(crate) fn has_nul_or_wildcard(bytes: &[u8]) -> bool {
+    // `+` is `#` with one more bit, so that one comparison finds both.
+    const BIT: u64 = ONES * (b'+' ^ b'#') as u64;
+    const PLUS: u64 = ONES * b'+' as u64;
+    any_word(bytes, |word| {
+        has_zero_byte(word) | has_zero_byte((word | BIT) ^ PLUS)
+    })
+}
+
+/// Not 0 if one of the eight bytes is 0.
+#[inline]
+fn has_zero_byte(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & HIGH_BITS
+}
+
+#[inline]
+fn any_word(bytes: &[u8], test: impl Fn(u64) -> u64) -> bool {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut found = 0;
+    for word in words {
+        found |= test(u64::from_ne_bytes(*word));
+    }
+    if let Some(last) = bytes.last_chunk::<8>() {
+        // Some of these were looked at before, which does no harm.
+        found |= test(u64::from_ne_bytes(*last));
+    } else {
+        for &byte in rest {
+            found |= test(ONES * u64::from(byte));
+        }
+    }
+    found != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_byte_at_each_place_of_each_length() {
+        for len in 0..40 {
+            for at in 0..len {
+                for byte in 0..=255 {
+                    // Neighbours that differ from what is searched for by one, for the borrow of the subtraction.
+                    for neighbour in [b'a', 1, b'*', b'"', b',', b'$', 0x80, 0xff] {
+                        let mut bytes = vec![neighbour; len];
+                        bytes[at] = byte;
+                        let is_nul = byte == 0;
+                        assert_eq!(has_nul(&bytes), is_nul);
+                        let is_wildcard = byte == b'+' || byte == b'#';
+                        assert_eq!(has_nul_or_wildcard(&bytes), is_nul || is_wildcard);
+                    }
+                }
+            }
+        }
+        assert!(!has_nul(&[]) && !has_nul_or_wildcard(&[]));
+    }
+}
