@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::certificates::{Authority, Identity};
-use crate::support::{Node, external, unique};
+use crate::support::{Node, external, temporary_directory};
 
 /// One node with every kind of listener, for all clients.
 pub(crate) struct Everywhere {
@@ -48,7 +48,7 @@ impl Everywhere {
     pub(crate) fn get() -> &'static Everywhere {
         static EVERYWHERE: OnceLock<Everywhere> = OnceLock::new();
         EVERYWHERE.get_or_init(|| {
-            let dir = std::env::temp_dir().join(unique("tidegate-interop-"));
+            let dir = temporary_directory();
             let authority: &'static Authority = Box::leak(Box::new(Authority::new(&dir)));
             let server = authority.server("server");
             let client = authority.client("device-1");

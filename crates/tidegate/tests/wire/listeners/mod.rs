@@ -11,8 +11,8 @@ mod websocket_frames;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 
+use crate::support::temporary_directory as folder;
 use crate::support::{Connect, DEADLINE, Node, Raw, external, unique};
 
 /// `open sesame` as the password of the user `ali`, for listeners that let nobody in without.
@@ -40,13 +40,6 @@ fn listener(name: &str, protocol: &str, bind: &str, more: &str) -> String {
 /// A node whose listener `limited` speaks MQTT on a free port with these further lines.
 fn limited(more: &str) -> Node {
     Node::start_with_config(&[], &listener("limited", "mqtt", "127.0.0.1:0", more))
-}
-
-/// A fresh folder that stays until the machine cleans its temporary files or the test does.
-fn folder() -> PathBuf {
-    let path = std::env::temp_dir().join(unique("tidegate-listeners-"));
-    std::fs::create_dir_all(&path).unwrap();
-    path
 }
 
 /// A connection to a named listener; nothing is sent.

@@ -12,7 +12,7 @@ mod websocket;
 pub use build::{
     Connect, Props, Publish, Subscribe, Unsubscribe, Will, ack, ack_reason, frame, string,
 };
-pub use node::{Node, external};
+pub use node::{Node, external, temporary_directory};
 pub use parse::{Packet, Value};
 pub use random::Random;
 pub use raw::{DEADLINE, Raw, Stream};

@@ -283,7 +283,8 @@ fn read_node_file(text: &[u8], pid: u32) -> Option<BTreeMap<String, String>> {
     pairs.collect()
 }
 
-fn temporary_directory() -> PathBuf {
+/// A fresh folder that is gone when the test process is.
+pub fn temporary_directory() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let parent = own_directory();
     let path = parent.join(NEXT.fetch_add(1, Ordering::Relaxed).to_string());
