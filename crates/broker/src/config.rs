@@ -17,7 +17,7 @@ pub struct BrokerConfig {
     pub users: Vec<UserConfig>,
     /// Seconds a graceful stop may take before what is left is cut; 0 means [`DEFAULT_STOP_TIMEOUT_S`].
     pub stop_timeout_s: u32,
-    /// Sent as Server Reference with DISCONNECT 0x8B at a graceful stop, if set (`host:port`).
+    /// Sent as Server Reference with DISCONNECT 0x9C instead of 0x8B at a graceful stop, if set (`host:port`).
     pub server_reference: Option<String>,
     /// Seconds between two publications of `$SYS` topics; 0 turns them off.
     pub sys_interval_s: u32,

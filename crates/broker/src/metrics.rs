@@ -65,7 +65,7 @@ shard_metrics! {
     CrossShardOut Counter "cross_shard_messages_total" [] "Messages handed to another shard.";
     PausedPublishers Counter "publisher_pauses_total" [] "Times a publisher was not read for a moment because a queue or its rate was over its bound.";
     WillsPublished Counter "wills_published_total" [] "Will messages published.";
-    BusyNanoseconds Gauge "shard_busy_seconds" [] "Time the shard spent working, since start.";
+    BusyNanoseconds Counter "shard_busy_seconds_total" [] "Time the shard spent working, since start.";
     InboxBytes Gauge "shard_inbox_bytes" [] "Bytes waiting from other shards.";
 }
 

@@ -221,10 +221,10 @@ fn version() -> String {
     format!(
         "tidegate {}\ncommit {}\nbuilt with {} for {} ({})\n",
         env!("CARGO_PKG_VERSION"),
-        env!("TIDEGATE_COMMIT"),
-        env!("TIDEGATE_COMPILER"),
-        env!("TIDEGATE_TARGET"),
-        env!("TIDEGATE_PROFILE"),
+        env!("BUILT_COMMIT"),
+        env!("BUILT_COMPILER"),
+        env!("BUILT_TARGET"),
+        env!("BUILT_PROFILE"),
     )
 }
 

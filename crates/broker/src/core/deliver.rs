@@ -9,23 +9,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::connection::{Closing, Connection, Phase};
-use super::encode::{Envelope, encode_ack};
+use super::encode::Envelope;
 use super::message::{Message, MessageView};
 use super::outbox::{BufferPool, SHARE_FROM_BYTES};
 use super::retained::Retained;
-use super::session::{Parcel, QueueLimits, Queued, Session, Transmit, Window};
+use super::session::{Parcel, QueueLimits, Queued, Session, Window};
 use super::sublist::Subscriber;
-use super::tree::{GroupId, NO_GROUP};
+use super::tree::GroupId;
 use crate::config::Limits;
 use crate::hooks::{AckKind, Client, DropReason, Hooks, Interest};
 use crate::metrics::{Metric, ShardMetrics};
 
-/// Above this, a connection's backlog (queue, retained messages, repetitions) waits for the socket to drain.
-const PUMP_HIGH_BYTES: usize = 64 * 1024;
 /// Below this, it goes on.
 pub(crate) const PUMP_LOW_BYTES: usize = 16 * 1024;
-/// Retained messages looked up at once for a new subscription.
-const RETAINED_AT_ONCE: usize = 16;
 /// One published message in this many is timed until it is written to a socket.
 const SAMPLE_EVERY: u32 = 1024;
 
@@ -47,7 +43,7 @@ pub(crate) struct Delivery {
     pub(crate) buffered_bytes: usize,
     /// Bytes in all session queues.
     queued_bytes: usize,
-    retained: Arc<Retained>,
+    pub(super) retained: Arc<Retained>,
     sample_in: u32,
 }
 
@@ -397,7 +393,14 @@ impl Delivery {
 
     /// A QoS 1 or 2 message that has its packet id. If it is too large for the client it counts as delivered
     /// [MQTT-3.1.2-25].
-    fn send_parcel(&mut self, session: u32, at: u32, packet_id: u16, parcel: &Parcel, dup: bool) {
+    pub(super) fn send_parcel(
+        &mut self,
+        session: u32,
+        at: u32,
+        packet_id: u16,
+        parcel: &Parcel,
+        dup: bool,
+    ) {
         let connection = &mut self.connections[at as usize];
         let view = parcel.message.view();
         let mut envelope = Envelope {
@@ -509,125 +512,6 @@ impl Delivery {
         );
     }
 
-    /// Sends what waits for a connected session as far as window and socket allow: messages in flight from an earlier
-    /// connection, the queue, retained messages of new subscriptions.
-    pub(crate) fn pump(&mut self, session_at: u32) {
-        let session = &mut self.sessions[session_at as usize];
-        let Some(at) = session.connection else { return };
-        self.connections[at as usize].wants_pump = false;
-        loop {
-            let connection = &mut self.connections[at as usize];
-            if connection.outbox.len() >= PUMP_HIGH_BYTES {
-                connection.wants_pump = true;
-                return;
-            }
-            let window = window_of(connection, &self.limits);
-            let session = &mut self.sessions[session_at as usize];
-            if let Some(outbound) = &mut session.outbound
-                && outbound.has_pending()
-            {
-                let before = (outbound.queue_len(), outbound.queued_bytes());
-                let Some(transmit) = outbound.next(window, self.now_ms) else {
-                    return;
-                };
-                let after = (outbound.queue_len(), outbound.queued_bytes());
-                if before != after {
-                    self.count_queue(before, after);
-                }
-                self.transmit(session_at, at, transmit);
-                continue;
-            }
-            if !self.pump_retained(session_at, at) {
-                return;
-            }
-        }
-    }
-
-    fn transmit(&mut self, session: u32, at: u32, transmit: Transmit) {
-        match transmit {
-            Transmit::Publish {
-                packet_id,
-                parcel,
-                dup,
-            } => {
-                self.send_parcel(session, at, packet_id, &parcel, dup);
-            }
-            Transmit::PubRel { packet_id } => {
-                let version = self.connections[at as usize].version;
-                let (kind, reason) = (mqtt::PacketType::PubRel, ReasonCode::SUCCESS);
-                self.write(at, |out| encode_ack(kind, version, packet_id, reason, out));
-            }
-            Transmit::Plain { parcel } => self.send_parcel(session, at, 0, &parcel, false),
-            Transmit::Expired { parcel } => {
-                self.dropped(Some(session), &parcel.message.view(), DropReason::Expired);
-            }
-        }
-    }
-
-    /// The next retained messages of a new subscription; false if there are none or they have to wait.
-    fn pump_retained(&mut self, session_at: u32, at: u32) -> bool {
-        let connection = &mut self.connections[at as usize];
-        let window = window_of(connection, &self.limits);
-        let Some(extra) = &mut connection.extra else {
-            return false;
-        };
-        let Some(pending) = extra.retained.front() else {
-            return false;
-        };
-        let (filter, subscriber) = (pending.filter.clone(), pending.subscriber);
-        let after = pending.after.as_deref();
-        let found = self
-            .retained
-            .matching(&filter, after, RETAINED_AT_ONCE, self.now_ms);
-        for message in &found {
-            let view = message.view();
-            let qos = view.qos.min(subscriber.options.qos);
-            let parcel = retained_parcel(message, &subscriber);
-            let mut packet_id = 0;
-            if qos != QoS::AtMostOnce {
-                let session = &mut self.sessions[session_at as usize];
-                let outbound = session.outbound.get_or_insert_default();
-                if !outbound.can_send(window) {
-                    return false;
-                }
-                packet_id = outbound.send(parcel.clone());
-            }
-            self.send_parcel(session_at, at, packet_id, &parcel, false);
-            let retained = &mut self.connections[at as usize].extra().retained;
-            if let Some(pending) = retained.front_mut() {
-                pending.after = Some(view.topic.into());
-            }
-        }
-        if found.len() < RETAINED_AT_ONCE {
-            self.connections[at as usize].extra().retained.pop_front();
-        }
-        true
-    }
-
-    /// The connection of a session is gone: retained messages still to be sent wait like others, as many as fit.
-    pub(crate) fn keep_pending_retained(&mut self, session_at: u32, at: u32) {
-        let Some(extra) = &mut self.connections[at as usize].extra else {
-            return;
-        };
-        let pending = std::mem::take(&mut extra.retained);
-        if self.sessions[session_at as usize].expiry_s == 0 {
-            return;
-        }
-        for pending in pending {
-            let most = self.limits.max_queued_messages as usize;
-            let after = pending.after.as_deref();
-            for message in self
-                .retained
-                .matching(&pending.filter, after, most, self.now_ms)
-            {
-                let parcel = retained_parcel(&message, &pending.subscriber);
-                if parcel.qos != QoS::AtMostOnce {
-                    self.keep_parcel(session_at, parcel);
-                }
-            }
-        }
-    }
-
     /// Counts and tells that a message did not reach a session, or any.
     pub(crate) fn dropped(
         &mut self,
@@ -664,20 +548,6 @@ impl Delivery {
         {
             let client = client_of(&self.sessions[session as usize], &self.connections);
             self.hooks.acked(&client, &parcel.message.view(), kind);
-        }
-    }
-
-    /// After an acknowledgement: the window may have room for what waits.
-    #[inline]
-    pub(crate) fn pump_if_pending(&mut self, session_at: u32) {
-        let session = &self.sessions[session_at as usize];
-        let Some(at) = session.connection else { return };
-        let retained = self.connections[at as usize]
-            .extra
-            .as_ref()
-            .is_some_and(|extra| !extra.retained.is_empty());
-        if retained || session.outbound.as_ref().is_some_and(|o| o.has_pending()) {
-            self.pump(session_at);
         }
     }
 
@@ -719,14 +589,14 @@ impl Delivery {
     }
 }
 
-fn window_of(connection: &Connection, limits: &Limits) -> Window {
+pub(super) fn window_of(connection: &Connection, limits: &Limits) -> Window {
     Window {
         messages: connection.window,
         bytes: limits.max_queued_bytes as usize,
     }
 }
 
-fn identifiers_of(subscriber: &Subscriber, more: &[u32]) -> Option<Rc<[u32]>> {
+pub(super) fn identifiers_of(subscriber: &Subscriber, more: &[u32]) -> Option<Rc<[u32]>> {
     if subscriber.identifier == 0 {
         return None;
     }
@@ -751,18 +621,6 @@ fn shared_message(dispatch: &mut Dispatch<'_>, sessions: &Slab<Session>) -> Rc<M
                 .insert(Rc::new(Message::new(&view)))
                 .clone()
         }
-    }
-}
-
-fn retained_parcel(message: &Arc<Message>, subscriber: &Subscriber) -> Parcel {
-    let view = message.view();
-    Parcel {
-        message: Rc::new(Message::new(&view)),
-        qos: view.qos.min(subscriber.options.qos),
-        // New subscriptions get retained messages with the flag set [MQTT-3.3.1-8].
-        retain: true,
-        identifiers: identifiers_of(subscriber, &[]),
-        group: NO_GROUP,
     }
 }
 

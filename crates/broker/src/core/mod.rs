@@ -12,6 +12,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod message;
 pub(crate) mod outbox;
 pub(crate) mod publish;
+pub(crate) mod pump;
 pub(crate) mod retained;
 pub(crate) mod route;
 pub(crate) mod session;

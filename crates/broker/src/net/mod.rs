@@ -1,6 +1,7 @@
 //! The shards' contact with the world: threads, sockets, TLS, WebSocket, the clock.
 
 pub(crate) mod connection;
+pub(crate) mod flush;
 pub(crate) mod inbox;
 pub(crate) mod layers;
 pub(crate) mod listener;

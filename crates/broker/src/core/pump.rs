@@ -1,0 +1,167 @@
+//! What waits for a connected session goes out as its window and its socket allow: messages in flight from an earlier
+//! connection, the queue, retained messages of new subscriptions. A piece at a time, so that a client with a million
+//! queued messages holds nobody up.
+
+use mqtt::{PacketType, QoS, ReasonCode};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::deliver::{Delivery, identifiers_of, window_of};
+use super::encode::encode_ack;
+use super::message::Message;
+use super::session::{Parcel, Transmit};
+use super::sublist::Subscriber;
+use super::tree::NO_GROUP;
+use crate::hooks::DropReason;
+
+/// Above this, a connection's backlog waits for the socket to drain.
+const PUMP_HIGH_BYTES: usize = 64 * 1024;
+/// Retained messages looked up at once for a new subscription.
+const RETAINED_AT_ONCE: usize = 16;
+
+impl Delivery {
+    /// Sends what waits for a connected session as far as window and socket allow: messages in flight from an earlier
+    /// connection, the queue, retained messages of new subscriptions.
+    pub(crate) fn pump(&mut self, session_at: u32) {
+        let session = &mut self.sessions[session_at as usize];
+        let Some(at) = session.connection else { return };
+        self.connections[at as usize].wants_pump = false;
+        loop {
+            let connection = &mut self.connections[at as usize];
+            if connection.outbox.len() >= PUMP_HIGH_BYTES {
+                connection.wants_pump = true;
+                return;
+            }
+            let window = window_of(connection, &self.limits);
+            let session = &mut self.sessions[session_at as usize];
+            if let Some(outbound) = &mut session.outbound
+                && outbound.has_pending()
+            {
+                let before = (outbound.queue_len(), outbound.queued_bytes());
+                let Some(transmit) = outbound.next(window, self.now_ms) else {
+                    return;
+                };
+                let after = (outbound.queue_len(), outbound.queued_bytes());
+                if before != after {
+                    self.count_queue(before, after);
+                }
+                self.transmit(session_at, at, transmit);
+                continue;
+            }
+            if !self.pump_retained(session_at, at) {
+                return;
+            }
+        }
+    }
+
+    fn transmit(&mut self, session: u32, at: u32, transmit: Transmit) {
+        match transmit {
+            Transmit::Publish {
+                packet_id,
+                parcel,
+                dup,
+            } => {
+                self.send_parcel(session, at, packet_id, &parcel, dup);
+            }
+            Transmit::PubRel { packet_id } => {
+                let version = self.connections[at as usize].version;
+                let (kind, reason) = (PacketType::PubRel, ReasonCode::SUCCESS);
+                self.write(at, |out| encode_ack(kind, version, packet_id, reason, out));
+            }
+            Transmit::Plain { parcel } => self.send_parcel(session, at, 0, &parcel, false),
+            Transmit::Expired { parcel } => {
+                self.dropped(Some(session), &parcel.message.view(), DropReason::Expired);
+            }
+        }
+    }
+
+    /// The next retained messages of a new subscription; false if there are none or they have to wait.
+    fn pump_retained(&mut self, session_at: u32, at: u32) -> bool {
+        let connection = &mut self.connections[at as usize];
+        let window = window_of(connection, &self.limits);
+        let Some(extra) = &mut connection.extra else {
+            return false;
+        };
+        let Some(pending) = extra.retained.front() else {
+            return false;
+        };
+        let (filter, subscriber) = (pending.filter.clone(), pending.subscriber);
+        let after = pending.after.as_deref();
+        let found = self
+            .retained
+            .matching(&filter, after, RETAINED_AT_ONCE, self.now_ms);
+        for message in &found {
+            let view = message.view();
+            let qos = view.qos.min(subscriber.options.qos);
+            let parcel = retained_parcel(message, &subscriber);
+            let mut packet_id = 0;
+            if qos != QoS::AtMostOnce {
+                let session = &mut self.sessions[session_at as usize];
+                let outbound = session.outbound.get_or_insert_default();
+                if !outbound.can_send(window) {
+                    return false;
+                }
+                packet_id = outbound.send(parcel.clone());
+            }
+            self.send_parcel(session_at, at, packet_id, &parcel, false);
+            let retained = &mut self.connections[at as usize].extra().retained;
+            if let Some(pending) = retained.front_mut() {
+                pending.after = Some(view.topic.into());
+            }
+        }
+        if found.len() < RETAINED_AT_ONCE {
+            self.connections[at as usize].extra().retained.pop_front();
+        }
+        true
+    }
+
+    /// The connection of a session is gone: retained messages still to be sent wait like others, as many as fit.
+    pub(crate) fn keep_pending_retained(&mut self, session_at: u32, at: u32) {
+        let Some(extra) = &mut self.connections[at as usize].extra else {
+            return;
+        };
+        let pending = std::mem::take(&mut extra.retained);
+        if self.sessions[session_at as usize].expiry_s == 0 {
+            return;
+        }
+        for pending in pending {
+            let most = self.limits.max_queued_messages as usize;
+            let after = pending.after.as_deref();
+            for message in self
+                .retained
+                .matching(&pending.filter, after, most, self.now_ms)
+            {
+                let parcel = retained_parcel(&message, &pending.subscriber);
+                if parcel.qos != QoS::AtMostOnce {
+                    self.keep_parcel(session_at, parcel);
+                }
+            }
+        }
+    }
+
+    /// After an acknowledgement: the window may have room for what waits.
+    #[inline]
+    pub(crate) fn pump_if_pending(&mut self, session_at: u32) {
+        let session = &self.sessions[session_at as usize];
+        let Some(at) = session.connection else { return };
+        let retained = self.connections[at as usize]
+            .extra
+            .as_ref()
+            .is_some_and(|extra| !extra.retained.is_empty());
+        if retained || session.outbound.as_ref().is_some_and(|o| o.has_pending()) {
+            self.pump(session_at);
+        }
+    }
+}
+
+fn retained_parcel(message: &Arc<Message>, subscriber: &Subscriber) -> Parcel {
+    let view = message.view();
+    Parcel {
+        message: Rc::new(Message::new(&view)),
+        qos: view.qos.min(subscriber.options.qos),
+        // New subscriptions get retained messages with the flag set [MQTT-3.3.1-8].
+        retain: true,
+        identifiers: identifiers_of(subscriber, &[]),
+        group: NO_GROUP,
+    }
+}

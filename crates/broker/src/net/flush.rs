@@ -1,0 +1,202 @@
+//! The end of a turn: every socket that has something to be written is written once, words go to the other shards,
+//! connections that were closed or held are told.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+use std::task::Poll;
+
+use super::inbox::Parcel;
+use super::shard_thread::{Io, ShardIo};
+use crate::core::shard::Shard;
+use crate::metrics::Metric;
+
+/// Pieces handed to one `writev`.
+const MAX_SLICES: usize = 64;
+
+/// The one task that writes: woken by the first that has something to write, it runs when those that were ready before
+/// it have had their turn.
+pub(super) async fn flush(shard: Rc<ShardIo>) {
+    poll_fn(|context| {
+        *shard.flusher.borrow_mut() = Some(context.waker().clone());
+        shard.flush_due.set(false);
+        shard.contain("sockets were written", || shard.flush_all());
+        Poll::<()>::Pending
+    })
+    .await;
+}
+
+impl ShardIo {
+    fn flush_all(self: &Rc<Self>) {
+        let mut dirty = std::mem::take(&mut self.borrow_now().delivery.dirty);
+        for &at in &dirty {
+            if let Some(connection) = self
+                .core
+                .borrow_mut()
+                .delivery
+                .connections
+                .get_mut(at as usize)
+            {
+                connection.dirty = false;
+            }
+            let io = self.ios.borrow().get(at as usize).cloned().flatten();
+            if let Some(io) = io
+                && !io.blocked.get()
+            {
+                self.flush_one(at, &io);
+            }
+        }
+        dirty.clear();
+        let mut core = self.core.borrow_mut();
+        if core.delivery.dirty.is_empty() {
+            // Keeps the allocation for the next turn.
+            core.delivery.dirty = dirty;
+        } else {
+            self.schedule_flush();
+        }
+        let to_wake = std::mem::take(&mut core.to_wake);
+        let waiting = core.links.waiting;
+        if waiting != 0 {
+            self.hand_out(&mut core, waiting);
+        }
+        drop(core);
+        for at in to_wake {
+            if let Some(Some(io)) = self.ios.borrow().get(at as usize) {
+                io.wake();
+            }
+        }
+    }
+
+    fn hand_out(&self, core: &mut Shard, mut waiting: u64) {
+        let from = core.id;
+        while waiting != 0 {
+            let shard = waiting.trailing_zeros() as u16;
+            waiting &= waiting - 1;
+            let said = core.links.take(shard);
+            let bytes = said.iter().map(crate::core::cross::Said::size).sum();
+            let inbox = &self.inboxes[usize::from(shard)];
+            inbox.push(Parcel::Said { from, said, bytes });
+        }
+        core.congested = self.is_congested(core);
+    }
+
+    fn is_congested(&self, core: &Shard) -> bool {
+        let limit = core.node.limits.max_cross_shard_bytes as usize;
+        let own = usize::from(core.id);
+        self.inboxes
+            .iter()
+            .enumerate()
+            .any(|(n, inbox)| n != own && inbox.bytes() > limit)
+    }
+
+    pub(crate) fn update_congestion(&self) {
+        let mut core = self.core.borrow_mut();
+        core.congested = core.congested && self.is_congested(&core);
+    }
+
+    /// Writes what waits for one socket, once. Whoever blocks is left to its own task.
+    pub(crate) fn flush_one(self: &Rc<Self>, at: u32, io: &Io) {
+        let result = if io.layers.borrow().is_some() {
+            self.flush_layers(at, io)
+        } else {
+            self.flush_plain(at, io)
+        };
+        match result {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                io.blocked.set(true);
+                io.wake();
+            }
+            Err(error) => {
+                tracing::debug!(connection = at, %error, "writing failed");
+                io.broken.set(true);
+                let mut core = self.borrow_now();
+                core.lost(at, "socket_error");
+            }
+        }
+    }
+
+    fn flush_plain(&self, at: u32, io: &Io) -> io::Result<()> {
+        let mut core = self.borrow_now();
+        let Some(connection) = core.delivery.connections.get_mut(at as usize) else {
+            return Ok(());
+        };
+        let len = connection.outbox.len();
+        if len == 0 {
+            return Ok(());
+        }
+        let socket = io.socket.get_ref();
+        let (offered, sent) = match connection.outbox.single() {
+            Some(bytes) => (bytes.len(), socket.send(bytes)?),
+            None => {
+                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+                let filled = connection.outbox.slices(&mut slices);
+                let offered = slices[..filled].iter().map(|slice| slice.len()).sum();
+                (offered, socket.send_vectored(&slices[..filled])?)
+            }
+        };
+        core.metrics().add(Metric::BytesSent, sent as u64);
+        core.delivery.written(at, sent);
+        if sent < offered {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if let Some(connection) = core.delivery.connections.get_mut(at as usize)
+            && !connection.outbox.is_empty()
+            && !connection.dirty
+        {
+            connection.dirty = true;
+            core.delivery.dirty.push(at);
+        }
+        Ok(())
+    }
+
+    fn flush_layers(&self, at: u32, io: &Io) -> io::Result<()> {
+        let mut core = self.core.borrow_mut();
+        let mut layers = io.layers.borrow_mut();
+        let Some(layers) = &mut *layers else {
+            return Ok(());
+        };
+        loop {
+            if let Some(connection) = core.delivery.connections.get(at as usize)
+                && !connection.outbox.is_empty()
+                && layers.takes_more()
+            {
+                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+                let filled = connection.outbox.slices(&mut slices);
+                let mut taken = 0;
+                for slice in &slices[..filled] {
+                    layers.outbound(slice);
+                    taken += slice.len();
+                }
+                core.delivery.written(at, taken);
+            }
+            if layers.wire().is_empty() {
+                return Ok(());
+            }
+            let sent = io.socket.get_ref().send(layers.wire())?;
+            core.metrics().add(Metric::BytesSent, sent as u64);
+            layers.advance(sent);
+            if !layers.wire().is_empty() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+        }
+    }
+
+    /// Bytes that wait for a connection's socket.
+    fn unwritten(&self, at: u32, io: &Io) -> usize {
+        let core = self.core.borrow();
+        let outbox = core.delivery.connections[at as usize].outbox.len();
+        let layers = io.layers.borrow();
+        outbox + layers.as_ref().map_or(0, |layers| layers.wire().len())
+    }
+
+    pub(crate) fn has_unwritten(&self, at: u32, io: &Io) -> bool {
+        self.unwritten(at, io) > 0
+    }
+
+    /// Whether so much waits for a socket that its client has to read first.
+    pub(crate) fn is_behind(&self, at: u32, io: &Io) -> bool {
+        let most = self.core.borrow().node.limits.max_outbox_bytes as usize;
+        self.unwritten(at, io) > most
+    }
+}
