@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::metrics::ShardMetrics;
 use crate::net::inbox::{Inbox, Parcel};
 use crate::net::listener::{self, Entrance, OpenListener};
 use crate::net::shard_thread::{self, Clock, ShardSetup};
-use crate::net::tls::{ListenerTls, TlsError};
+use crate::net::tls::{ListenerTls, TlsError, log_reload};
 use crate::scram::{Credential, Decoy};
 
 /// Bits in the sets of shards that filters carry.
@@ -247,26 +247,4 @@ fn watch_certificates(handle: &Handle) -> std::io::Result<()> {
         .name("certificates".into())
         .spawn(watch)
         .map(|_| ())
-}
-
-pub(crate) fn log_reload(result: Result<(), TlsError>) {
-    match result {
-        Ok(()) => tracing::info!("certificates were read again; new connections get the new ones"),
-        Err(error) => {
-            tracing::error!(%error, "certificates could not be read again; those in use stay");
-        }
-    }
-}
-
-/// Where a node is in its life.
-#[derive(Default)]
-pub(crate) struct Life {
-    pub(crate) ready: AtomicBool,
-    pub(crate) stopping: AtomicBool,
-}
-
-impl Life {
-    pub(crate) fn is_ready(&self) -> bool {
-        self.ready.load(Relaxed) && !self.stopping.load(Relaxed)
-    }
 }

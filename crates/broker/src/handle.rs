@@ -3,15 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use crate::broker::{Life, log_reload};
 use crate::core::connection::Connection;
 use crate::core::session::Session;
 use crate::core::shard::{Node, Shard};
-use crate::core::tree::NO_GROUP;
+use crate::core::sublist::NO_GROUP;
 use crate::info::{
     ClientInfo, ListenerInfo, MetricFamily, MetricKind, MetricSample, MetricValue, Query,
     SubscriptionInfo, TopicInfo,
@@ -19,7 +18,7 @@ use crate::info::{
 use crate::metrics;
 use crate::net::inbox::{Inbox, Parcel};
 use crate::net::shard_thread::Clock;
-use crate::net::tls::ListenerTls;
+use crate::net::tls::{ListenerTls, log_reload};
 
 /// A shard that has not answered within this time counts as stalled.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -36,6 +35,19 @@ struct Shared {
     tls: Vec<Arc<ListenerTls>>,
     life: Life,
     clock: Clock,
+}
+
+/// Where a node is in its life.
+#[derive(Default)]
+struct Life {
+    ready: AtomicBool,
+    stopping: AtomicBool,
+}
+
+impl Life {
+    fn is_ready(&self) -> bool {
+        self.ready.load(Relaxed) && !self.stopping.load(Relaxed)
+    }
 }
 
 /// Why a node does not take clients.

@@ -230,6 +230,7 @@ impl Shard {
             will: None,
             expiry_s: 0,
             clean_start: true,
+            bridge: false,
             version: Version::V311,
             expiry_timer: None,
             will_timer: None,
@@ -294,6 +295,7 @@ impl Shard {
         session.connection = Some(at);
         session.version = connect.version;
         session.clean_start = connect.clean_start;
+        session.bridge = connect.bridge && connect.version != Version::V5;
         session.connected_ms = now_ms;
         session.disconnected_ms = 0;
         session.expiry_s = session_expiry_s(connect, limits.max_session_expiry_s);

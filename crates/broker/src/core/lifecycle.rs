@@ -8,8 +8,8 @@ use super::directory::Directory;
 use super::message::{MessageView, expires_ms};
 use super::publish::SYS;
 use super::shard::Shard;
+use super::sublist::NO_GROUP;
 use super::timers::Timer;
-use super::tree::NO_GROUP;
 use crate::hooks::{Action, Authorization, DropReason, Interest};
 use crate::metrics::Metric;
 

@@ -10,8 +10,7 @@ use super::deliver::{Delivery, identifiers_of, window_of};
 use super::encode::encode_ack;
 use super::message::Message;
 use super::session::{Parcel, Transmit};
-use super::sublist::Subscriber;
-use super::tree::NO_GROUP;
+use super::sublist::{NO_GROUP, Subscriber};
 use crate::hooks::DropReason;
 
 /// Above this, a connection's backlog waits for the socket to drain.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::message::Message;
-use super::tree::{FilterId, GroupId, NO_GROUP};
+use super::sublist::{FilterId, GroupId, NO_GROUP};
 use crate::config::QueuePolicy;
 
 /// One message for one session: what of it differs between subscribers.
@@ -489,6 +489,8 @@ pub(crate) struct Session {
     pub(crate) will: Option<Box<Will>>,
     pub(crate) expiry_s: u32,
     pub(crate) clean_start: bool,
+    /// A bridge of mosquitto before version 5: it wants nothing back that it sent, and retain flags as they were.
+    pub(crate) bridge: bool,
     pub(crate) version: mqtt::Version,
     /// Ends the session, or publishes its will, while it is away.
     pub(crate) expiry_timer: Option<TimerKey>,

@@ -6,8 +6,7 @@
 
 use std::rc::Rc;
 
-use super::sublist::{SubList, Subscriber};
-use super::tree::FilterId;
+use super::sublist::{FilterId, SubList, Subscriber};
 use crate::config::SharedStrategy;
 
 /// How many members of a group another shard has.

@@ -13,8 +13,8 @@ use super::connection::{Closing, PendingRetained, Phase};
 use super::cross::Said;
 use super::shard::{Flow, Shard};
 use super::shared::RemoteMembers;
-use super::sublist::Subscriber;
-use super::tree::{EXCLUSIVE_GROUP, FilterId, GroupId, NO_GROUP, QUEUE_GROUP, filed_under};
+use super::sublist::{FilterId, GroupId, NO_GROUP, Subscriber};
+use super::tree::{EXCLUSIVE_GROUP, QUEUE_GROUP, filed_under};
 use crate::hooks::{Action, Authorization, Interest};
 use crate::metrics::Metric;
 
@@ -208,6 +208,10 @@ impl Shard {
             }
         }
         let mut options = filter.options;
+        if self.delivery.sessions[session_at as usize].bridge && group.is_none() {
+            options.no_local = true;
+            options.retain_as_published = true;
+        }
         options.qos = options
             .qos
             .min(mqtt::QoS::try_from(limits.max_qos).unwrap_or(options.qos));

@@ -18,12 +18,9 @@ use std::hash::BuildHasher;
 use std::rc::Rc;
 
 use super::shared::Group;
-use super::sublist::{SubList, Subscriber};
+use super::sublist::{FilterId, GroupId, SubList, Subscriber};
 use mqtt::{FilterKind, SubscriptionOptions};
 
-pub(crate) type FilterId = u32;
-pub(crate) type GroupId = u32;
-pub(crate) const NO_GROUP: GroupId = u32::MAX;
 const NONE: u32 = u32::MAX;
 
 /// Topics whose result is kept.

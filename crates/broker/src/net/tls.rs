@@ -79,6 +79,15 @@ pub fn check_tls(files: &TlsConfig) -> Result<(), TlsError> {
     build(files).map(|_| ())
 }
 
+pub(crate) fn log_reload(result: Result<(), TlsError>) {
+    match result {
+        Ok(()) => tracing::info!("certificates were read again; new connections get the new ones"),
+        Err(error) => {
+            tracing::error!(%error, "certificates could not be read again; those in use stay");
+        }
+    }
+}
+
 fn modified(files: &TlsConfig) -> Vec<Option<SystemTime>> {
     let paths = [
         Some(&files.certificate),

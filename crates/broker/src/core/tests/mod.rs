@@ -1,5 +1,6 @@
 //! The core under test without sockets: shards in memory, words between them delivered when the test says so.
 
+mod bounds;
 mod matching;
 mod qos;
 mod scaling;

@@ -1,0 +1,202 @@
+//! What clients do must not cost the node more than its bounds, nor reach those it is not meant for.
+
+use mqtt::{PacketType, Properties, Publish, QoS, Version};
+
+use super::sim::{Conn, Sim};
+use crate::config::Limits;
+use crate::core::shard::Flow;
+
+fn retain(sim: &mut Sim, publisher: &mut Conn, topic: &str) {
+    let publish = Publish {
+        dup: false,
+        qos: QoS::AtMostOnce,
+        retain: true,
+        topic,
+        packet_id: 0,
+        properties: Properties::EMPTY,
+        payload: b"kept",
+    };
+    let mut bytes = Vec::new();
+    publish.encode(Version::V5, &mut bytes);
+    sim.send(publisher, &bytes);
+}
+
+#[test]
+fn subscribing_again_and_again_does_not_pile_retained_messages_up() {
+    let mut sim = Sim::new(1, Limits::default(), 1);
+    let mut publisher = sim.connect(0, "publisher", true);
+    let topics = 5_000;
+    for n in 0..topics {
+        retain(
+            &mut sim,
+            &mut publisher,
+            &format!("sensor/{n}/state/with/a/name/that/is/rather/long"),
+        );
+    }
+    let mut client = sim.connect(0, "client", true);
+    for _ in 0..50 {
+        sim.subscribe(&mut client, "#", QoS::AtLeastOnce);
+    }
+    let connection = &sim.shards[0].delivery.connections[client.at as usize];
+    let waiting = connection
+        .extra
+        .as_ref()
+        .map_or(0, |extra| extra.retained.len());
+    assert_eq!(waiting, 1, "one subscription, one place in the line");
+    assert!(
+        connection.outbox.len() < 1 << 20,
+        "{} bytes wait",
+        connection.outbox.len()
+    );
+    // All of them come in the end, each at least once.
+    let got = sim.take(&mut client, true);
+    let mut seen: Vec<&str> = got.iter().map(|got| got.topic.as_str()).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), topics);
+    assert!(got.iter().all(|got| got.retain));
+}
+
+#[test]
+fn full_queues_of_absent_clients_do_not_stop_publishers() {
+    let limits = Limits {
+        max_queued_bytes_per_shard: 100_000,
+        ..Limits::default()
+    };
+    let mut sim = Sim::new(1, limits, 1);
+    for n in 0..4 {
+        let mut client = sim.connect(0, &format!("absent{n}"), false);
+        sim.subscribe(&mut client, "t", QoS::AtLeastOnce);
+        sim.drop_connection(client);
+    }
+    let mut publisher = sim.connect(0, "publisher", true);
+    for n in 0..200_u16 {
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            topic: "t",
+            packet_id: n + 1,
+            properties: Properties::EMPTY,
+            payload: &[0; 1000],
+        };
+        let mut bytes = Vec::new();
+        publish.encode(Version::V5, &mut bytes);
+        assert_eq!(sim.send(&mut publisher, &bytes), Flow::Continue);
+    }
+    let sessions = &sim.shards[0].delivery.sessions;
+    let queued: usize = sessions
+        .iter()
+        .filter_map(|(_, session)| session.outbound.as_ref())
+        .map(|outbound| outbound.queued_bytes())
+        .sum();
+    assert!(
+        (90_000..=100_000).contains(&queued),
+        "{queued} bytes are queued"
+    );
+}
+
+#[test]
+fn what_came_by_a_group_never_reaches_another_group() {
+    let mut sim = Sim::new(1, Limits::default(), 1);
+    let mut first = sim.connect(0, "first", false);
+    sim.subscribe(&mut first, "$share/g/secret", QoS::AtLeastOnce);
+    let mut publisher = sim.connect(0, "publisher", true);
+    sim.publish(&mut publisher, "secret", b"for first", QoS::AtLeastOnce, 1);
+    let mut unsubscribe = mqtt::UnsubscribeBuf::new(2);
+    unsubscribe.push("$share/g/secret");
+    let mut bytes = Vec::new();
+    unsubscribe.encode(Properties::EMPTY, Version::V5, &mut bytes);
+    sim.send(&mut first, &bytes);
+    // The next group may get the id of the one that has gone.
+    let mut second = sim.connect(0, "second", true);
+    sim.subscribe(&mut second, "$share/h/other", QoS::AtLeastOnce);
+    sim.drop_connection(first);
+    assert_eq!(sim.take(&mut second, true), []);
+    let mut first = sim.connect(0, "first", false);
+    assert_eq!(sim.take(&mut first, true)[0].payload, b"for first");
+}
+
+#[test]
+fn a_session_that_ends_while_away_hands_its_shared_messages_on() {
+    let mut sim = Sim::new(1, Limits::default(), 1);
+    let mut away = sim.connect(0, "away", false);
+    sim.subscribe(&mut away, "$share/g/t", QoS::AtLeastOnce);
+    sim.drop_connection(away);
+    let mut publisher = sim.connect(0, "publisher", true);
+    sim.publish(&mut publisher, "t", b"1", QoS::AtLeastOnce, 1);
+    let mut staying = sim.connect(0, "staying", true);
+    sim.subscribe(&mut staying, "$share/g/t", QoS::AtLeastOnce);
+    assert_eq!(sim.take(&mut staying, true), []);
+    sim.pass(3_601_000);
+    let got = sim.take(&mut staying, true);
+    assert_eq!(got.len(), 1, "{got:?}");
+}
+
+#[test]
+fn what_is_in_flight_has_a_bound_in_bytes() {
+    let limits = Limits {
+        max_queued_bytes: 10_000,
+        ..Limits::default()
+    };
+    let mut sim = Sim::new(1, limits, 1);
+    let mut client = sim.connect(0, "client", true);
+    sim.subscribe(&mut client, "t", QoS::AtLeastOnce);
+    let mut publisher = sim.connect(0, "publisher", true);
+    for n in 0..50 {
+        let payload = [n as u8; 1000];
+        sim.publish(&mut publisher, "t", &payload, QoS::AtLeastOnce, n + 1);
+    }
+    let got = sim.take(&mut client, false).len();
+    assert!(
+        (8..=12).contains(&got),
+        "{got} messages of 1,000 bytes are in flight"
+    );
+}
+
+#[test]
+fn a_bridge_of_mosquitto_gets_nothing_back() {
+    let mut sim = Sim::new(1, Limits::default(), 1);
+    let connect = mqtt::Connect {
+        version: Version::V311,
+        clean_start: true,
+        keep_alive: 0,
+        client_id: "bridge",
+        username: None,
+        password: None,
+        will: None,
+        properties: Properties::EMPTY,
+        bridge: true,
+    };
+    let mut bytes = Vec::new();
+    connect.encode(&mut bytes);
+    let at = sim.shards[0].open(0, crate::hooks::Peer::Unix, None);
+    let mut bridge = Conn { shard: 0, at };
+    sim.send(&mut bridge, &bytes);
+    bytes.clear();
+    let mut subscribe = mqtt::SubscribeBuf::new(1);
+    subscribe.push("#", mqtt::SubscriptionOptions::new(QoS::AtMostOnce));
+    subscribe.encode(Properties::EMPTY, Version::V311, &mut bytes);
+    sim.send(&mut bridge, &bytes);
+    sim.take_bytes(bridge);
+    let publish = |payload| {
+        let mut bytes = Vec::new();
+        let (topic, properties, qos) = ("t", Properties::EMPTY, QoS::AtMostOnce);
+        let publish = Publish {
+            dup: false,
+            qos,
+            retain: false,
+            topic,
+            packet_id: 0,
+            properties,
+            payload,
+        };
+        publish.encode(Version::V311, &mut bytes);
+        bytes
+    };
+    sim.send(&mut bridge, &publish(b"its own"));
+    assert!(!sim.has(bridge, PacketType::Publish));
+    let mut other = sim.connect(0, "other", true);
+    sim.publish(&mut other, "t", b"of another", QoS::AtMostOnce, 0);
+    assert!(sim.has(bridge, PacketType::Publish));
+}
