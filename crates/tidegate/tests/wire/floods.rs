@@ -371,6 +371,34 @@ fn a_subscriber_that_never_reads_does_not_hold_up_the_others() {
 }
 
 #[test]
+fn a_client_that_asks_and_never_reads_the_answers_is_not_read_either() {
+    if external().is_some() {
+        return;
+    }
+    let _alone = alone();
+    let victim = Victim::start(&[], "");
+    let mut asker = TcpStream::connect(victim.node.address("mqtt")).unwrap();
+    asker.write_all(&Connect::new(4, unique("c")).bytes()).unwrap();
+    // The node takes pings as long as their answers go somewhere; then its window closes and writing gets no further.
+    asker
+        .set_write_timeout(Some(Duration::from_secs(1)))
+        .unwrap();
+    let pings = [0xc0, 0].repeat(500_000);
+    let mut taken = 0;
+    while taken < 200 * MIB {
+        match asker.write(&pings) {
+            Ok(written) => taken += written as u64,
+            Err(_) => break,
+        }
+    }
+    assert!(
+        taken < 200 * MIB,
+        "the node read on while its answers went nowhere"
+    );
+    victim.expect_unharmed(16 * MIB);
+}
+
+#[test]
 fn a_subscriber_that_never_acknowledges_is_bounded_too() {
     if external().is_some() {
         return;
