@@ -378,7 +378,9 @@ fn a_client_that_asks_and_never_reads_the_answers_is_not_read_either() {
     let _alone = alone();
     let victim = Victim::start(&[], "");
     let mut asker = TcpStream::connect(victim.node.address("mqtt")).unwrap();
-    asker.write_all(&Connect::new(4, unique("c")).bytes()).unwrap();
+    asker
+        .write_all(&Connect::new(4, unique("c")).bytes())
+        .unwrap();
     // The node takes pings as long as their answers go somewhere; then its window closes and writing gets no further.
     asker
         .set_write_timeout(Some(Duration::from_secs(1)))
