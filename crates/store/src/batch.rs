@@ -1,0 +1,209 @@
+//! What one shard wrote in one turn, in the very bytes that go into the log.
+//!
+//! A batch is one frame of the log: [`FRAME_HEAD`] bytes that the writer fills in, then records. A record is a tag and its
+//! fields; numbers are LEB128, packet ids two bytes, little-endian. An entry belongs to the message before it in its batch.
+
+/// Room for the head of a frame, see `frame.rs`.
+pub(crate) const FRAME_HEAD: usize = 32;
+
+/// Memory that a recycled batch may keep.
+const MAX_SPARE_BYTES: usize = 1 << 20;
+
+/// A kind of keyed state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Space {
+    Sessions = 0,
+    Subscriptions = 1,
+    Retained = 2,
+    Delayed = 3,
+}
+
+impl Space {
+    /// All, in the order of their numbers on disk.
+    pub const ALL: [Space; 4] = [
+        Space::Sessions,
+        Space::Subscriptions,
+        Space::Retained,
+        Space::Delayed,
+    ];
+}
+
+/// The first byte of a record.
+pub(crate) mod tag {
+    /// Length, body.
+    pub(crate) const MESSAGE: u8 = 1;
+    /// Session, sequence number, length, attributes: not sent yet.
+    pub(crate) const ENTRY: u8 = 2;
+    /// Session, sequence number, length, attributes, packet id.
+    pub(crate) const ENTRY_SENT: u8 = 3;
+    /// Session, sequence number, packet id.
+    pub(crate) const SENT: u8 = 4;
+    /// Session, sequence number.
+    pub(crate) const RELEASED: u8 = 5;
+    /// Session, sequence number.
+    pub(crate) const DONE: u8 = 6;
+    /// Session, packet id.
+    pub(crate) const RECEIVED: u8 = 7;
+    /// Session, packet id.
+    pub(crate) const FORGOTTEN: u8 = 8;
+    /// Session.
+    pub(crate) const END: u8 = 9;
+    /// Space, length of key, length of value, key, value.
+    pub(crate) const PUT: u8 = 10;
+    /// Space, length of key, key.
+    pub(crate) const DELETE: u8 = 11;
+}
+
+/// What one shard wrote in one turn. The store takes all of it or nothing.
+#[derive(Debug)]
+pub struct Batch {
+    /// Chosen by the shard, growing; [`Owner::logged`](crate::Owner::logged) names it.
+    pub number: u64,
+    /// Room for a frame's head, then records.
+    pub(crate) bytes: Vec<u8>,
+    /// Whether it has records for the keyed state.
+    pub(crate) is_keyed: bool,
+    has_message: bool,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self {
+            number: 0,
+            bytes: vec![0; FRAME_HEAD],
+            is_keyed: false,
+            has_message: false,
+        }
+    }
+}
+
+impl Batch {
+    /// Begins a message: its body is the parts one after the other, opaque to the store. Entries say who gets it.
+    pub fn message(&mut self, parts: &[&[u8]]) {
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        self.bytes.reserve(len + 16);
+        self.bytes.push(tag::MESSAGE);
+        self.number_field(len as u64);
+        for part in parts {
+            self.bytes.extend_from_slice(part);
+        }
+        self.has_message = true;
+    }
+
+    /// The message begun last waits for this session. `packet_id` 0: not sent yet. Sequence numbers grow within a session;
+    /// gaps are allowed.
+    pub fn entry(&mut self, session: u64, seq: u64, packet_id: u16, attributes: &[u8]) {
+        assert!(self.has_message, "an entry needs a message before it");
+        let kind = if packet_id == 0 {
+            tag::ENTRY
+        } else {
+            tag::ENTRY_SENT
+        };
+        self.record(kind, session, seq);
+        self.number_field(attributes.len() as u64);
+        self.bytes.extend_from_slice(attributes);
+        if packet_id != 0 {
+            self.packet_id(packet_id);
+        }
+    }
+
+    /// The entry was sent with this packet id; 0: it counts as not sent any more.
+    pub fn sent(&mut self, session: u64, seq: u64, packet_id: u16) {
+        self.record(tag::SENT, session, seq);
+        self.packet_id(packet_id);
+    }
+
+    /// QoS 2: PUBREC came. The body may go; sequence number and packet id stay until `done`.
+    pub fn released(&mut self, session: u64, seq: u64) {
+        self.record(tag::RELEASED, session, seq);
+    }
+
+    /// The entry is not wanted any more: acknowledged, expired or dropped.
+    pub fn done(&mut self, session: u64, seq: u64) {
+        self.record(tag::DONE, session, seq);
+    }
+
+    /// QoS 2: the client sent a message with this packet id, and it was taken.
+    pub fn received(&mut self, session: u64, packet_id: u16) {
+        self.session_record(tag::RECEIVED, session);
+        self.packet_id(packet_id);
+    }
+
+    /// QoS 2: the client released the packet id.
+    pub fn forgotten(&mut self, session: u64, packet_id: u16) {
+        self.session_record(tag::FORGOTTEN, session);
+        self.packet_id(packet_id);
+    }
+
+    /// Nothing that waits for this session number is wanted any more.
+    pub fn end(&mut self, session: u64) {
+        self.session_record(tag::END, session);
+    }
+
+    /// Sets a value of the keyed state. A key has at most 65,535 bytes.
+    pub fn put(&mut self, space: Space, key: &[u8], value: &[u8]) {
+        assert!(key.len() < 1 << 16, "a key has at most 65,535 bytes");
+        self.bytes.push(tag::PUT);
+        self.bytes.push(space as u8);
+        self.number_field(key.len() as u64);
+        self.number_field(value.len() as u64);
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+        self.is_keyed = true;
+    }
+
+    /// Removes a value of the keyed state.
+    pub fn delete(&mut self, space: Space, key: &[u8]) {
+        assert!(key.len() < 1 << 16, "a key has at most 65,535 bytes");
+        self.bytes.push(tag::DELETE);
+        self.bytes.push(space as u8);
+        self.number_field(key.len() as u64);
+        self.bytes.extend_from_slice(key);
+        self.is_keyed = true;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.size() == 0
+    }
+
+    /// Bytes of records.
+    pub fn size(&self) -> usize {
+        self.bytes.len() - FRAME_HEAD
+    }
+
+    /// Makes it empty and keeps its memory, unless that is a lot.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.truncate(FRAME_HEAD);
+        self.bytes.shrink_to(MAX_SPARE_BYTES);
+        self.number = 0;
+        self.is_keyed = false;
+        self.has_message = false;
+    }
+
+    #[inline]
+    fn record(&mut self, kind: u8, session: u64, seq: u64) {
+        self.session_record(kind, session);
+        self.number_field(seq);
+    }
+
+    #[inline]
+    fn session_record(&mut self, kind: u8, session: u64) {
+        self.bytes.push(kind);
+        self.number_field(session);
+    }
+
+    #[inline]
+    fn packet_id(&mut self, packet_id: u16) {
+        self.bytes.extend_from_slice(&packet_id.to_le_bytes());
+    }
+
+    #[inline]
+    fn number_field(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.bytes.push(number as u8);
+    }
+}

@@ -1,0 +1,101 @@
+//! What can go wrong, for those who decide what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The store could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The keyed part refused.
+    #[error("the store cannot {what}: {source}")]
+    Keyed {
+        what: &'static str,
+        #[source]
+        source: fjall::Error,
+    },
+    /// A file operation failed.
+    #[error("the store cannot {what} {}: {source}", path.display())]
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// The keyed part is being opened again after a write error.
+    #[error("the store is recovering from a write error; try again in a moment")]
+    Recovering,
+    /// What is stored cannot be read.
+    #[error("{what} in the store is damaged: {detail}")]
+    Damaged { what: String, detail: String },
+}
+
+impl Error {
+    pub(crate) fn keyed<E: Into<fjall::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Error::Keyed {
+            what,
+            source: source.into(),
+        }
+    }
+}
+
+/// A data directory that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Somebody else has it open.
+    #[error("another process is using the store {}; stop it first", path.display())]
+    Locked { path: PathBuf },
+    /// Made by a version with another layout.
+    #[error(
+        "the store {} has layout version {found}, and this program reads version {expected}; use the program \
+         that wrote it, or export there and import here",
+        path.display()
+    )]
+    Version {
+        path: PathBuf,
+        found: String,
+        expected: u32,
+    },
+    /// Damage that is not a cut-off end.
+    #[error(
+        "{} is damaged at byte {offset}: {detail}. Nothing was changed. Restore a backup, or run `tidegate store \
+         repair` to keep what can be read",
+        path.display()
+    )]
+    Damaged {
+        path: PathBuf,
+        offset: u64,
+        detail: String,
+    },
+    /// A setting that cannot be.
+    #[error("{field} is {found}; expected {expected}")]
+    Setting {
+        field: &'static str,
+        found: String,
+        expected: String,
+    },
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+/// An object was not written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// It is not what was expected; `current` is its version now, `None` if it is not there.
+    #[error("the object was changed meanwhile: {}", match current {
+        Some(version) => format!("its version is {version} now"),
+        None => "it is not there any more".to_owned(),
+    })]
+    Conflict { current: Option<u64> },
+    /// It cannot be an object.
+    #[error("{field} of an object is {found}; expected {expected}")]
+    Invalid {
+        field: &'static str,
+        found: String,
+        expected: &'static str,
+    },
+    #[error(transparent)]
+    Storage(#[from] Error),
+}

@@ -1,0 +1,328 @@
+//! Configuration objects: JSON values with a kind, an id and a version, changed by few and read by many.
+//!
+//! A version is taken from one counter for all objects, so that an object which is deleted and made again never has a
+//! version twice: what an ETag needs. Key: kind, NUL, id. Value: version, created, updated (8 bytes each, little-endian), JSON.
+
+use std::collections::HashMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use crate::error::{Error, ObjectError};
+use crate::keyed::{Db, Keyed};
+
+const COUNTER: &[u8] = b"object_version";
+const HEAD: usize = 24;
+const MAX_KIND: usize = 64;
+const MAX_ID: usize = 512;
+const MAX_VALUE_BYTES: usize = 4 << 20;
+
+/// A configuration object.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Object {
+    pub kind: String,
+    pub id: String,
+    pub value: Value,
+    /// Grows with every change; never the same twice for one id, even if it was deleted in between.
+    pub version: u64,
+    pub created_ms: u64,
+    pub updated_ms: u64,
+}
+
+/// What must be there for a change to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// Whatever.
+    Any,
+    /// No such object.
+    Absent,
+    /// The object in this version.
+    Version(u64),
+}
+
+/// An object was changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub kind: String,
+    pub id: String,
+    /// 0: deleted.
+    pub version: u64,
+}
+
+type Listener = Box<dyn Fn(&Change) + Send + Sync>;
+
+/// The configuration objects and journals of a store. Calls read and write files: not for a shard's thread.
+#[derive(Clone)]
+pub struct Objects {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    keyed: Arc<Keyed>,
+    /// One change at a time.
+    writing: Mutex<Writing>,
+    /// Taken before `writing` is let go, so that changes are told in the order they were made.
+    telling: Mutex<()>,
+    listeners: RwLock<Vec<Listener>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Writing {
+    /// Per journal, the number of its first entry and of the next.
+    pub(crate) journals: HashMap<String, (u64, u64)>,
+}
+
+impl Objects {
+    pub(crate) fn new(keyed: Arc<Keyed>) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                keyed,
+                writing: Mutex::default(),
+                telling: Mutex::default(),
+                listeners: RwLock::default(),
+            }),
+        }
+    }
+
+    pub(crate) fn db(&self) -> Result<Arc<Db>, Error> {
+        self.inner.keyed.db()
+    }
+
+    pub(crate) fn writing(&self) -> MutexGuard<'_, Writing> {
+        let writing = self.inner.writing.lock();
+        writing.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The object, if there is one.
+    pub fn get(&self, kind: &str, id: &str) -> Result<Option<Object>, Error> {
+        read(&*self.db()?, kind, id)
+    }
+
+    /// Up to `limit` objects of a kind in the order of their ids, beginning behind `after`.
+    pub fn list(
+        &self,
+        kind: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Object>, Error> {
+        let db = self.db()?;
+        // A NUL cannot be in an id, so that this is the first key behind `after`.
+        let from = match after {
+            Some(id) => Bound::Excluded(key_of(kind, id)),
+            None => Bound::Included(key_of(kind, "")),
+        };
+        let to = Bound::Excluded([kind.as_bytes(), b"\x01"].concat());
+        let mut found = Vec::new();
+        for item in db.objects.range((from, to)).take(limit) {
+            let (key, value) = item
+                .into_inner()
+                .map_err(Error::keyed("list configuration objects"))?;
+            found.push(decode(&key, &value)?);
+        }
+        Ok(found)
+    }
+
+    /// Makes or replaces an object. It is on disk when this returns.
+    pub fn put(
+        &self,
+        kind: &str,
+        id: &str,
+        value: Value,
+        expected: Expected,
+    ) -> Result<Object, ObjectError> {
+        check_names(kind, id)?;
+        let writing = self.writing();
+        let db = self.db()?;
+        let current = read(&db, kind, id)?;
+        check_expected(expected, current.as_ref().map(|object| object.version))?;
+        let now_ms = now_ms();
+        let object = Object {
+            kind: kind.to_owned(),
+            id: id.to_owned(),
+            value,
+            version: last_version(&db)? + 1,
+            created_ms: current.map_or(now_ms, |object| object.created_ms),
+            updated_ms: now_ms,
+        };
+        let encoded = encode(&object)?;
+        let mut batch = db.database.batch();
+        batch.insert(&db.objects, key_of(kind, id), encoded);
+        batch.insert(&db.meta, COUNTER, object.version.to_le_bytes());
+        commit(batch)?;
+        self.tell(writing, &[change_of(&object)]);
+        Ok(object)
+    }
+
+    /// Removes an object; `false` if there was none. On disk when this returns.
+    pub fn delete(&self, kind: &str, id: &str, expected: Expected) -> Result<bool, ObjectError> {
+        let writing = self.writing();
+        let db = self.db()?;
+        let current = read(&db, kind, id)?;
+        check_expected(expected, current.as_ref().map(|object| object.version))?;
+        if current.is_none() {
+            return Ok(false);
+        }
+        let mut batch = db.database.batch();
+        batch.remove(&db.objects, key_of(kind, id));
+        let version = last_version(&db)? + 1;
+        batch.insert(&db.meta, COUNTER, version.to_le_bytes());
+        commit(batch)?;
+        let change = Change {
+            kind: kind.to_owned(),
+            id: id.to_owned(),
+            version: 0,
+        };
+        self.tell(writing, &[change]);
+        Ok(true)
+    }
+
+    /// Calls `listener` after each change, when it is on disk, on the thread that made it and in the order of the changes.
+    /// It may read objects, and must not change any.
+    pub fn on_change(&self, listener: Box<dyn Fn(&Change) + Send + Sync>) {
+        let listeners = self.inner.listeners.write();
+        listeners
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(listener);
+    }
+
+    pub(crate) fn tell(&self, writing: MutexGuard<'_, Writing>, changes: &[Change]) {
+        let telling = self.inner.telling.lock();
+        let _telling = telling.unwrap_or_else(PoisonError::into_inner);
+        drop(writing);
+        let listeners = self.inner.listeners.read();
+        let listeners = listeners.unwrap_or_else(PoisonError::into_inner);
+        for change in changes {
+            listeners.iter().for_each(|listener| listener(change));
+        }
+    }
+}
+
+pub(crate) fn commit(batch: fjall::OwnedWriteBatch) -> Result<(), Error> {
+    batch
+        .durability(Some(fjall::PersistMode::SyncData))
+        .commit()
+        .map_err(Error::keyed("write configuration objects"))
+}
+
+pub(crate) fn change_of(object: &Object) -> Change {
+    Change {
+        kind: object.kind.clone(),
+        id: object.id.clone(),
+        version: object.version,
+    }
+}
+
+fn check_expected(expected: Expected, current: Option<u64>) -> Result<(), ObjectError> {
+    let is_as_expected = match expected {
+        Expected::Any => true,
+        Expected::Absent => current.is_none(),
+        Expected::Version(version) => current == Some(version),
+    };
+    if is_as_expected {
+        Ok(())
+    } else {
+        Err(ObjectError::Conflict { current })
+    }
+}
+
+pub(crate) fn check_names(kind: &str, id: &str) -> Result<(), ObjectError> {
+    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    if kind.is_empty() || kind.len() > MAX_KIND || !kind.bytes().all(is_word) {
+        return Err(ObjectError::Invalid {
+            field: "the kind",
+            found: shorten(kind),
+            expected: "1 to 64 of a-z, 0-9 and _",
+        });
+    }
+    if id.is_empty() || id.len() > MAX_ID || id.contains('\0') {
+        return Err(ObjectError::Invalid {
+            field: "the id",
+            found: shorten(id),
+            expected: "1 to 512 bytes without NUL",
+        });
+    }
+    Ok(())
+}
+
+fn shorten(text: &str) -> String {
+    let start: String = text.chars().take(80).collect();
+    format!("{start:?}")
+}
+
+pub(crate) fn last_version(db: &Db) -> Result<u64, Error> {
+    let stored = db.meta.get(COUNTER);
+    let stored = stored.map_err(Error::keyed("read configuration objects"))?;
+    Ok(stored.map_or(0, |bytes| u64_at(&bytes, 0)))
+}
+
+/// The write of a batch's counter, for those who write many objects at once.
+pub(crate) fn put_last_version(db: &Db, batch: &mut fjall::OwnedWriteBatch, version: u64) {
+    batch.insert(&db.meta, COUNTER, version.to_le_bytes());
+}
+
+pub(crate) fn read(db: &Db, kind: &str, id: &str) -> Result<Option<Object>, Error> {
+    let key = key_of(kind, id);
+    let stored = db.objects.get(&key);
+    match stored.map_err(Error::keyed("read configuration objects"))? {
+        Some(value) => decode(&key, &value).map(Some),
+        None => Ok(None),
+    }
+}
+
+pub(crate) fn key_of(kind: &str, id: &str) -> Vec<u8> {
+    [kind.as_bytes(), b"\0", id.as_bytes()].concat()
+}
+
+pub(crate) fn encode(object: &Object) -> Result<Vec<u8>, ObjectError> {
+    let mut bytes = Vec::with_capacity(HEAD + 256);
+    for number in [object.version, object.created_ms, object.updated_ms] {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    serde_json::to_writer(&mut bytes, &object.value)
+        .expect("a JSON value has string keys and a Vec takes everything");
+    if bytes.len() > MAX_VALUE_BYTES {
+        return Err(ObjectError::Invalid {
+            field: "the value",
+            found: format!("{} bytes of JSON", bytes.len() - HEAD),
+            expected: "up to 4 MiB",
+        });
+    }
+    Ok(bytes)
+}
+
+pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Object, Error> {
+    let damaged = |detail: &str| Error::Damaged {
+        what: format!("object {:?}", String::from_utf8_lossy(key)),
+        detail: detail.to_owned(),
+    };
+    let key_text = std::str::from_utf8(key).map_err(|_| damaged("its key is not UTF-8"))?;
+    let (kind, id) = key_text
+        .split_once('\0')
+        .ok_or_else(|| damaged("its key has no kind"))?;
+    let json = value
+        .get(HEAD..)
+        .ok_or_else(|| damaged("it is too short"))?;
+    Ok(Object {
+        kind: kind.to_owned(),
+        id: id.to_owned(),
+        value: serde_json::from_slice(json).map_err(|error| damaged(&error.to_string()))?,
+        version: u64_at(value, 0),
+        created_ms: u64_at(value, 8),
+        updated_ms: u64_at(value, 16),
+    })
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut number = [0; 8];
+    if let Some(found) = bytes.get(at..at + 8) {
+        number.copy_from_slice(found);
+    }
+    u64::from_le_bytes(number)
+}
+
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}

@@ -1,0 +1,183 @@
+//! All objects as one file and back: a head line, then one JSON object per line. For backup and for moving to another node.
+
+use std::collections::HashSet;
+use std::io::{self, BufRead as _, BufReader, Read, Write};
+
+use serde_json::json;
+
+use crate::error::{Error, ObjectError};
+use crate::objects::{Change, Object, Objects, change_of, check_names, decode, encode, key_of};
+use crate::objects::{last_version, now_ms, put_last_version};
+
+const FORMAT: &str = "tidegate-objects";
+const VERSION: u64 = 1;
+/// An object and its JSON escapes fit.
+const MAX_LINE_BYTES: u64 = 32 << 20;
+
+/// What becomes of the objects that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImportMode {
+    /// Objects of the file replace those with the same kind and id; all others stay.
+    Merge,
+    /// Only the objects of the file are there afterwards.
+    Replace,
+}
+
+/// What an import did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Imported {
+    pub written: u64,
+    pub removed: u64,
+}
+
+/// A file that cannot be imported. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    #[error("the file cannot be read: {0}")]
+    Read(#[from] io::Error),
+    #[error("line {line}: {detail}")]
+    Line { line: u64, detail: String },
+    #[error(transparent)]
+    Storage(#[from] Error),
+}
+
+impl Objects {
+    /// Writes all objects; returns how many. Journals are not among them. The file holds password hashes and keys: keep
+    /// it as you keep those.
+    pub fn export_to(&self, out: &mut dyn Write) -> Result<u64, ImportError> {
+        let db = self.db()?;
+        let head = json!({ "format": FORMAT, "version": VERSION, "created_ms": now_ms() });
+        writeln!(out, "{head}")?;
+        let mut count = 0;
+        for item in db.objects.iter() {
+            let (key, value) = item
+                .into_inner()
+                .map_err(Error::keyed("read configuration objects"))?;
+            let object = decode(&key, &value)?;
+            serde_json::to_writer(&mut *out, &object).map_err(io::Error::from)?;
+            out.write_all(b"\n")?;
+            count += 1;
+        }
+        out.flush()?;
+        Ok(count)
+    }
+
+    /// Reads what [`export_to`](Self::export_to) wrote: all of it or, if a line is not right, nothing. Objects get new
+    /// versions and keep the time they were made.
+    pub fn import_from(
+        &self,
+        input: &mut dyn Read,
+        mode: ImportMode,
+    ) -> Result<Imported, ImportError> {
+        let objects = parse(input)?;
+        let writing = self.writing();
+        let db = self.db()?;
+        let mut version = last_version(&db)?;
+        let now_ms = now_ms();
+        let mut batch = db.database.batch();
+        let mut changes = Vec::new();
+        let mut kept = HashSet::new();
+        for (line, mut object) in objects {
+            version += 1;
+            object.version = version;
+            object.updated_ms = now_ms;
+            let key = key_of(&object.kind, &object.id);
+            let encoded = encode(&object).map_err(|error| at(line, &error))?;
+            batch.insert(&db.objects, key.clone(), encoded);
+            changes.push(change_of(&object));
+            kept.insert(key);
+        }
+        let written = changes.len() as u64;
+        if mode == ImportMode::Replace {
+            for item in db.objects.iter() {
+                let key = item
+                    .key()
+                    .map_err(Error::keyed("read configuration objects"))?;
+                if !kept.contains(&key[..]) {
+                    changes.push(removal_of(&key));
+                    batch.remove(&db.objects, key);
+                }
+            }
+        }
+        put_last_version(&db, &mut batch, version);
+        crate::objects::commit(batch)?;
+        let removed = changes.len() as u64 - written;
+        self.tell(writing, &changes);
+        Ok(Imported { written, removed })
+    }
+}
+
+fn removal_of(key: &[u8]) -> Change {
+    let text = String::from_utf8_lossy(key);
+    let (kind, id) = text.split_once('\0').unwrap_or((&text, ""));
+    Change {
+        kind: kind.to_owned(),
+        id: id.to_owned(),
+        version: 0,
+    }
+}
+
+fn at(line: u64, error: &ObjectError) -> ImportError {
+    ImportError::Line {
+        line,
+        detail: error.to_string(),
+    }
+}
+
+fn parse(input: &mut dyn Read) -> Result<Vec<(u64, Object)>, ImportError> {
+    let mut reader = BufReader::new(input);
+    let mut line = String::new();
+    let mut number = 0;
+    let mut objects = Vec::new();
+    let mut seen = HashSet::new();
+    loop {
+        line.clear();
+        number += 1;
+        let wrong = |detail: String| ImportError::Line {
+            line: number,
+            detail,
+        };
+        if (&mut reader).take(MAX_LINE_BYTES).read_line(&mut line)? == 0 {
+            break;
+        }
+        if number == 1 {
+            check_head(&line).map_err(wrong)?;
+            continue;
+        }
+        if line.trim().is_empty() {
+            continue;
+        }
+        let object: Object = serde_json::from_str(&line)
+            .map_err(|error| wrong(format!("expected an object as exported: {error}")))?;
+        check_names(&object.kind, &object.id).map_err(|error| at(number, &error))?;
+        if !seen.insert((object.kind.clone(), object.id.clone())) {
+            let name = format!("{} {:?}", object.kind, object.id);
+            return Err(wrong(format!("{name} is in the file twice")));
+        }
+        objects.push((number, object));
+    }
+    if number == 1 {
+        return Err(ImportError::Line {
+            line: 1,
+            detail: "the file is empty; expected an export of objects".to_owned(),
+        });
+    }
+    Ok(objects)
+}
+
+fn check_head(line: &str) -> Result<(), String> {
+    let head: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+    if head["format"] != FORMAT {
+        return Err(format!(
+            "expected a head line with \"format\":\"{FORMAT}\"; is this an export of objects?"
+        ));
+    }
+    match head["version"].as_u64() {
+        Some(VERSION) => Ok(()),
+        _ => Err(format!(
+            "format version {} is not {VERSION}, which this program reads",
+            head["version"]
+        )),
+    }
+}

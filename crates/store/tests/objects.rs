@@ -1,0 +1,231 @@
+//! Configuration objects and journals survive, conflict and travel as they should.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+use store::{Config, Expected, ImportMode, ObjectError, Objects, OpenError, Store};
+
+fn open(dir: &tempfile::TempDir) -> Store {
+    Store::open(dir.path(), Config::default()).unwrap().0
+}
+
+fn ids(objects: &Objects, kind: &str, after: Option<&str>, limit: usize) -> Vec<String> {
+    let found = objects.list(kind, after, limit).unwrap();
+    found.into_iter().map(|object| object.id).collect()
+}
+
+#[test]
+fn objects_survive_and_versions_grow() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let made = store
+        .objects()
+        .put("user", "ada", json!({"roles": ["admin"]}), Expected::Absent)
+        .unwrap();
+    let changed = store
+        .objects()
+        .put(
+            "user",
+            "ada",
+            json!({"roles": []}),
+            Expected::Version(made.version),
+        )
+        .unwrap();
+    assert!(changed.version > made.version);
+    assert_eq!(changed.created_ms, made.created_ms);
+    drop(store);
+
+    let store = open(&dir);
+    assert_eq!(
+        store.objects().get("user", "ada").unwrap(),
+        Some(changed.clone())
+    );
+    assert!(
+        store
+            .objects()
+            .delete("user", "ada", Expected::Any)
+            .unwrap()
+    );
+    assert!(
+        !store
+            .objects()
+            .delete("user", "ada", Expected::Any)
+            .unwrap()
+    );
+    let again = store
+        .objects()
+        .put("user", "ada", json!(1), Expected::Absent)
+        .unwrap();
+    assert!(
+        again.version > changed.version,
+        "versions are not used again"
+    );
+}
+
+#[test]
+fn a_change_that_expected_something_else_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let objects = store.objects();
+    let made = objects.put("ban", "x", json!({}), Expected::Any).unwrap();
+    let refused = |expected| match objects.put("ban", "x", json!(1), expected) {
+        Err(ObjectError::Conflict { current }) => current,
+        other => panic!("expected a conflict, got {other:?}"),
+    };
+    assert_eq!(refused(Expected::Absent), Some(made.version));
+    assert_eq!(
+        refused(Expected::Version(made.version + 1)),
+        Some(made.version)
+    );
+    let gone = objects.delete("ban", "y", Expected::Version(1));
+    assert!(matches!(gone, Err(ObjectError::Conflict { current: None })));
+    assert_eq!(objects.get("ban", "x").unwrap(), Some(made));
+}
+
+#[test]
+fn lists_go_page_by_page_and_keep_to_their_kind() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let objects = store.objects();
+    for id in ["b", "a", "ab", "ä", "c"] {
+        objects.put("user", id, json!(id), Expected::Any).unwrap();
+    }
+    objects
+        .put("user_group", "z", json!(0), Expected::Any)
+        .unwrap();
+    objects.put("use", "z", json!(0), Expected::Any).unwrap();
+    assert_eq!(ids(objects, "user", None, 10), ["a", "ab", "b", "c", "ä"]);
+    assert_eq!(ids(objects, "user", Some("a"), 2), ["ab", "b"]);
+    assert_eq!(ids(objects, "user", Some("aa"), 1), ["ab"]);
+    assert_eq!(ids(objects, "user", Some("ä"), 10), [""; 0]);
+}
+
+#[test]
+fn names_and_values_have_bounds() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let invalid = |kind: &str, id: &str, value| {
+        let error = store.objects().put(kind, id, value, Expected::Any);
+        assert!(
+            matches!(error, Err(ObjectError::Invalid { .. })),
+            "{error:?}"
+        );
+    };
+    invalid("", "a", json!(0));
+    invalid("User", "a", json!(0));
+    invalid("user", "", json!(0));
+    invalid("user", "a\0b", json!(0));
+    invalid("user", &"a".repeat(513), json!(0));
+    invalid("user", "a", json!("x".repeat(5 << 20)));
+}
+
+#[test]
+fn listeners_hear_changes_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let heard: Arc<Mutex<Vec<(String, u64)>>> = Arc::default();
+    let (ear, reader) = (Arc::clone(&heard), store.objects().clone());
+    store.objects().on_change(Box::new(move |change| {
+        // What is told is there already.
+        let found = reader.get(&change.kind, &change.id).unwrap();
+        assert_eq!(found.map_or(0, |object| object.version), change.version);
+        ear.lock()
+            .unwrap()
+            .push((change.id.clone(), change.version));
+    }));
+    let one = store
+        .objects()
+        .put("k", "1", json!(1), Expected::Any)
+        .unwrap();
+    let two = store
+        .objects()
+        .put("k", "2", json!(2), Expected::Any)
+        .unwrap();
+    store.objects().delete("k", "1", Expected::Any).unwrap();
+    let _ = store.objects().put("k", "2", json!(3), Expected::Absent);
+    let expected = [("1", one.version), ("2", two.version), ("1", 0)];
+    let expected: Vec<_> = expected
+        .map(|(id, version)| (id.to_owned(), version))
+        .into();
+    assert_eq!(*heard.lock().unwrap(), expected);
+}
+
+#[test]
+fn a_journal_keeps_the_newest() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    for n in 1..=10 {
+        assert_eq!(store.objects().append("audit", &json!(n), 5).unwrap(), n);
+    }
+    drop(store);
+    let store = open(&dir);
+    let objects = store.objects();
+    assert_eq!(objects.append("audit", &json!(11), 5).unwrap(), 11);
+    objects.append("auditing", &json!(0), 5).unwrap();
+    let numbers = |before, limit| {
+        let found = objects.journal("audit", before, limit).unwrap();
+        let number = |(number, value)| {
+            assert_eq!(value, json!(number));
+            number
+        };
+        found.into_iter().map(number).collect::<Vec<u64>>()
+    };
+    assert_eq!(numbers(None, 100), [11, 10, 9, 8, 7]);
+    assert_eq!(numbers(Some(10), 2), [9, 8]);
+    assert_eq!(objects.journal("nothing", None, 10).unwrap(), []);
+}
+
+#[test]
+fn an_export_can_be_imported_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let made = store
+        .objects()
+        .put("user", "ada", json!({"n": "line\nbreak"}), Expected::Any)
+        .unwrap();
+    store
+        .objects()
+        .put("ban", "b", json!(null), Expected::Any)
+        .unwrap();
+    let mut file = Vec::new();
+    assert_eq!(store.objects().export_to(&mut file).unwrap(), 2);
+
+    let dir = tempfile::tempdir().unwrap();
+    let other = open(&dir);
+    let objects = other.objects();
+    objects.put("user", "eve", json!(1), Expected::Any).unwrap();
+    let merged = objects
+        .import_from(&mut &file[..], ImportMode::Merge)
+        .unwrap();
+    assert_eq!((merged.written, merged.removed), (2, 0));
+    assert_eq!(ids(objects, "user", None, 10), ["ada", "eve"]);
+    let found = objects.get("user", "ada").unwrap().unwrap();
+    assert_eq!(
+        (&found.value, found.created_ms),
+        (&made.value, made.created_ms)
+    );
+    let replaced = objects
+        .import_from(&mut &file[..], ImportMode::Replace)
+        .unwrap();
+    assert_eq!((replaced.written, replaced.removed), (2, 1));
+    assert_eq!(ids(objects, "user", None, 10), ["ada"]);
+
+    let broken = String::from_utf8(file).unwrap() + "{\"kind\":\"user\"}\n";
+    let error = objects
+        .import_from(&mut broken.as_bytes(), ImportMode::Replace)
+        .unwrap_err();
+    assert!(error.to_string().starts_with("line 4: "), "{error}");
+    let error = objects.import_from(&mut &b"{}"[..], ImportMode::Merge);
+    assert!(error.unwrap_err().to_string().contains("export of objects"));
+    assert_eq!(ids(objects, "user", None, 10), ["ada"]);
+}
+
+#[test]
+fn a_store_is_open_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let _store = open(&dir);
+    let second = Store::open(dir.path(), Config::default());
+    assert!(matches!(second, Err(OpenError::Locked { .. })));
+}
