@@ -1,6 +1,7 @@
 //! `cargo xtask`: what a developer and the CI do with this repository beyond building it. Standard library
 //! only, so that it compiles in seconds.
 
+mod apt;
 mod bench;
 mod check;
 mod docs;
@@ -8,6 +9,7 @@ mod fuzz;
 mod libtest;
 mod process;
 mod report;
+mod servers;
 mod test;
 mod tools;
 
@@ -20,6 +22,7 @@ Usage: cargo xtask <command>
 Commands:
   test [FILTER...]                install what the tests need, run all of them, sum up
                                   (with filters: only the Rust tests whose names contain one)
+  tools                           install what the tests need, say where it is (for `cargo test` by hand)
   check                           formatting, clippy, documentation: the fast part of `test`
   fuzz [TARGET] [--seconds N]     run one fuzz target, or all of them (60 s each)
   bench [NAME...] [--seconds N]   measure the figures of the README on this machine
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     };
     let outcome = match command {
         "test" => test::run(rest),
+        "tools" => tools::run(rest),
         "check" => check::run(rest),
         "fuzz" => fuzz::run(rest),
         "bench" => bench::run(rest),

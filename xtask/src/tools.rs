@@ -1,13 +1,14 @@
-//! What the tests need beside Rust: MQTT clients in other languages and promtool. Installed once: Debian
-//! packages by apt-get when we are root, the rest under `target/tools`, where nothing else is disturbed.
+//! What the tests need beside Rust: MQTT clients in other languages, promtool, database servers. Installed once:
+//! Debian packages by apt-get when we are root, the rest under `target/tools`, where nothing else is disturbed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Failure;
-use crate::process::{capture, find_program, is_root, succeeds};
+use crate::apt::Apt;
+use crate::process::{capture, find_program, succeeds};
 use crate::report::{Outcome, Report};
+use crate::{Failure, no_more, servers};
 
 /// Exact versions, so that a run today and a run next year test the same thing.
 const PAHO: &str = "paho-mqtt==2.2.0";
@@ -15,6 +16,18 @@ const MQTT_JS: &str = "mqtt@5.16.0";
 
 /// Variables for the test programs; they skip what is not there.
 pub(crate) type Environment = Vec<(&'static str, PathBuf)>;
+
+/// `cargo xtask tools`: ends with lines that a shell can evaluate.
+pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
+    no_more(arguments)?;
+    let mut report = Report::default();
+    let environment = provide(&mut report);
+    let outcome = report.finish();
+    for (name, path) in environment {
+        println!("export {name}={}", path.display());
+    }
+    outcome
+}
 
 /// Installs what is missing and says where everything is.
 pub(crate) fn provide(report: &mut Report) -> Environment {
@@ -37,6 +50,12 @@ pub(crate) fn provide(report: &mut Report) -> Environment {
         let installed = promtool(&tools.join("prometheus"), &mut apt);
         outcome(installed.map(|program| environment.push(("TIDEGATE_TEST_PROMTOOL", program))))
     });
+    for server in &servers::ALL {
+        report.step(server.title, || {
+            let found = server.provide(&tools, &mut apt);
+            outcome(found.map(|program| environment.push((server.variable, program))))
+        });
+    }
     environment
 }
 
@@ -45,59 +64,6 @@ fn outcome(result: Result<(), Failure>) -> Outcome {
     match result {
         Ok(()) => Outcome::Passed,
         Err(why) => Outcome::Skipped(why),
-    }
-}
-
-/// apt-get, its package lists fetched at most once.
-#[derive(Default)]
-struct Apt {
-    updated: bool,
-}
-
-impl Apt {
-    /// Makes sure that `program` is on `PATH`, from the Debian package `package` if need be.
-    fn provide(&mut self, program: &str, package: &str) -> Result<(), Failure> {
-        if find_program(program).is_some() {
-            return Ok(());
-        }
-        self.install(package)?;
-        match find_program(program) {
-            Some(_) => Ok(()),
-            None => Err(format!(
-                "the package {package} is installed but has no `{program}`"
-            )),
-        }
-    }
-
-    fn install(&mut self, package: &str) -> Result<(), Failure> {
-        if find_program("apt-get").is_none() {
-            return Err(format!(
-                "there is no apt-get here; install what Debian calls {package}"
-            ));
-        }
-        if !is_root() {
-            return Err(format!("not root; run `sudo apt-get install {package}`"));
-        }
-        self.update()?;
-        println!("    apt-get install {package}");
-        let mut command = Command::new("apt-get");
-        command.args([
-            "install",
-            "--yes",
-            "--quiet",
-            "--no-install-recommends",
-            package,
-        ]);
-        capture(command.env("DEBIAN_FRONTEND", "noninteractive")).map(drop)
-    }
-
-    fn update(&mut self) -> Result<(), Failure> {
-        if !self.updated && is_root() {
-            println!("    apt-get update");
-            capture(Command::new("apt-get").args(["update", "--quiet"]))?;
-            self.updated = true;
-        }
-        Ok(())
     }
 }
 
@@ -156,38 +122,12 @@ fn promtool(dir: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
     if let Some(program) = find_program("promtool") {
         return Ok(program);
     }
-    let program = dir.join("usr/bin/promtool");
-    installed_once(dir, "prometheus", |dir| {
-        if find_program("apt-get").is_none() {
-            return Err("there is no apt-get here; put promtool (of Prometheus) on PATH".into());
-        }
-        apt.update()?;
-        let advice =
-            |why: Failure| format!("run `sudo apt-get update`, or put promtool on PATH\n{why}");
-        capture(
-            Command::new("apt-get")
-                .args(["download", "--quiet", "prometheus"])
-                .current_dir(dir),
-        )
-        .map_err(advice)?;
-        let entries = fs::read_dir(dir).map_err(|error| error.to_string())?;
-        let package = entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-            .ok_or("apt-get download left no .deb file")?;
-        capture(
-            Command::new("dpkg-deb")
-                .arg("--extract")
-                .arg(&package)
-                .arg(dir),
-        )?;
-        fs::remove_file(package).map_err(|error| error.to_string())
-    })?;
-    Ok(program)
+    installed_once(dir, "prometheus", |dir| apt.unpack_alone("prometheus", dir))?;
+    Ok(dir.join("usr/bin/promtool"))
 }
 
 /// Runs `install` into an empty `dir` unless it did so before for the same `what`.
-fn installed_once(
+pub(crate) fn installed_once(
     dir: &Path,
     what: &str,
     install: impl FnOnce(&Path) -> Result<(), Failure>,

@@ -1,0 +1,20 @@
+//! What tests of several crates need and no program does: children that do not outlive the test, real database
+//! servers on ports of their own, and a network that can be made slow or cut. Only ever a dev-dependency.
+//!
+//! Anything that goes wrong in here is a test that cannot go on, so it panics and says why.
+
+pub mod life;
+mod proxy;
+mod server;
+
+pub use proxy::{Mode, Proxy};
+pub use server::{DATABASE, Kind, PASSWORD, Rows, Server, USER};
+
+/// Says that the current test does not run. Written past libtest's capture, so that it is seen when the test
+/// "passes"; `cargo xtask test` counts these lines.
+pub fn skipped(why: &str) {
+    use std::io::Write;
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("?");
+    let _ = std::io::stderr().write_all(format!("SKIPPED {test}: {why}\n").as_bytes());
+}

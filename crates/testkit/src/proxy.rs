@@ -1,0 +1,166 @@
+//! A network between a client and a server that can be slow, stop, or break.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How bytes pass, in both directions, on connections there are and connections to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Pass,
+    /// Each piece (what one read gives, at most 64 KiB) so much later.
+    Delay(Duration),
+    /// Connections are accepted and stay, nothing passes; what was sent meanwhile passes later.
+    Stall,
+    /// Connections are accepted and closed at once, those there are cut.
+    Refuse,
+}
+
+/// Accepts on a free loopback port and passes everything on to another address. Gone when dropped.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    target: SocketAddr,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    mode: Mode,
+    is_closed: bool,
+    accepted: u64,
+    open: Vec<TcpStream>,
+}
+
+impl Proxy {
+    pub fn to(target: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let shared = Arc::new(Shared {
+            target,
+            state: Mutex::new(State {
+                mode: Mode::Pass,
+                is_closed: false,
+                accepted: 0,
+                open: Vec::new(),
+            }),
+            changed: Condvar::new(),
+        });
+        let acceptor = shared.clone();
+        std::thread::spawn(move || acceptor.accept(&listener));
+        Proxy { address, shared }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn set(&self, mode: Mode) {
+        self.shared.lock().mode = mode;
+        self.shared.changed.notify_all();
+        if mode == Mode::Refuse {
+            self.cut();
+        }
+    }
+
+    /// Breaks all connections there are; new ones are welcome.
+    pub fn cut(&self) {
+        for stream in self.shared.lock().open.drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// How many connections were accepted so far.
+    pub fn accepted(&self) -> u64 {
+        self.shared.lock().accepted
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.lock().is_closed = true;
+        self.shared.changed.notify_all();
+        self.cut();
+        // Wakes the acceptor, which then sees that it is over.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        for client in listener.incoming() {
+            let mut state = self.lock();
+            if state.is_closed {
+                return;
+            }
+            let Ok(client) = client else { continue };
+            state.accepted += 1;
+            if state.mode == Mode::Refuse {
+                continue;
+            }
+            drop(state);
+            // A server that is down: the client sees its connection closed.
+            if let Ok(server) = TcpStream::connect(self.target) {
+                self.join(client, server);
+            }
+        }
+    }
+
+    fn join(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
+        let _ = client.set_nodelay(true);
+        let _ = server.set_nodelay(true);
+        let copies = || Ok::<_, std::io::Error>((client.try_clone()?, server.try_clone()?));
+        let (Ok(there), Ok(back), Ok(open)) = (copies(), copies(), copies()) else {
+            return;
+        };
+        self.lock().open.extend([open.0, open.1]);
+        for (from, to) in [there, (back.1, back.0)] {
+            let shared = self.clone();
+            std::thread::spawn(move || shared.copy(from, to));
+        }
+    }
+
+    fn copy(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut piece = [0; 65536];
+        while let Ok(count @ 1..) = from.read(&mut piece) {
+            if !self.may_pass() || to.write_all(&piece[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = from.shutdown(Shutdown::Both);
+        let _ = to.shutdown(Shutdown::Both);
+    }
+
+    /// Waits as the mode demands; false: it is over.
+    fn may_pass(&self) -> bool {
+        let mut state = self.lock();
+        loop {
+            match state.mode {
+                _ if state.is_closed => return false,
+                Mode::Pass => return true,
+                Mode::Refuse => return false,
+                Mode::Delay(delay) => {
+                    drop(state);
+                    std::thread::sleep(delay);
+                    return true;
+                }
+                Mode::Stall => {
+                    state = self
+                        .changed
+                        .wait(state)
+                        .unwrap_or_else(|poisoned| poisoned.into_inner());
+                }
+            }
+        }
+    }
+}

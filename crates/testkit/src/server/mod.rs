@@ -1,0 +1,362 @@
+//! A real database server for a test: its own process, port and data; to be stopped, killed and started again.
+
+mod mariadb;
+mod postgres;
+mod redis;
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::life;
+
+/// Whom the program under test logs in as: this user, with this password, may do everything in this database.
+pub const USER: &str = "tidegate";
+pub const PASSWORD: &str = "kit-password";
+pub const DATABASE: &str = "tidegate";
+
+/// Generous: a machine may be building at the same time.
+const START_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// What a statement gave back, as text; `None` is NULL.
+pub type Rows = Vec<Vec<Option<String>>>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    MariaDb,
+    Postgres,
+    Redis,
+}
+
+impl Kind {
+    /// Names the server's program; set by `cargo xtask test`.
+    pub const fn variable(self) -> &'static str {
+        match self {
+            Self::MariaDb => "TIDEGATE_TEST_MARIADBD",
+            Self::Postgres => "TIDEGATE_TEST_POSTGRES",
+            Self::Redis => "TIDEGATE_TEST_REDIS",
+        }
+    }
+
+    /// The program: by the variable, where `cargo xtask test` unpacked it before, or as installed.
+    fn program(self) -> Option<PathBuf> {
+        if let Some(path) = std::env::var_os(self.variable()) {
+            return Some(PathBuf::from(path));
+        }
+        // Test programs lie in target/PROFILE/deps.
+        let test = std::env::current_exe().ok()?;
+        let tools = test.ancestors().nth(3)?.join("tools");
+        let unpacked = match self {
+            Self::MariaDb => tools.join("mariadb"),
+            Self::Postgres => tools.join("postgres"),
+            Self::Redis => tools.join("redis"),
+        };
+        self.program_below(&unpacked)
+            .or_else(|| self.program_below(Path::new("/")))
+    }
+
+    fn program_below(self, root: &Path) -> Option<PathBuf> {
+        let program = match self {
+            Self::MariaDb => root.join("usr/sbin/mariadbd"),
+            Self::Redis => root.join("usr/bin/redis-server"),
+            Self::Postgres => {
+                let versions = fs::read_dir(root.join("usr/lib/postgresql")).ok()?;
+                let newest = versions
+                    .filter_map(|entry| Some(entry.ok()?.path()))
+                    .max()?;
+                newest.join("bin/postgres")
+            }
+        };
+        program.is_file().then_some(program)
+    }
+
+    /// Ends it at once without leaving anything of it on the machine.
+    const fn quick_end(self) -> i32 {
+        match self {
+            // Killed, it would leave its children a moment longer and a shared memory segment for ever.
+            Self::Postgres => libc::SIGQUIT,
+            Self::MariaDb | Self::Redis => libc::SIGKILL,
+        }
+    }
+
+    /// Ends it in order, everything written.
+    const fn orderly_end(self) -> i32 {
+        match self {
+            // Does not wait for its clients, which SIGTERM would.
+            Self::Postgres => libc::SIGINT,
+            Self::MariaDb | Self::Redis => libc::SIGTERM,
+        }
+    }
+}
+
+/// A server that runs, or ran. Dropping it ends it and removes its data.
+pub struct Server {
+    kind: Kind,
+    program: PathBuf,
+    dir: PathBuf,
+    port: u16,
+    arguments: Vec<String>,
+    child: Mutex<Option<Child>>,
+}
+
+impl Server {
+    /// Starts a server, or says that the test is skipped because the program is not here.
+    pub fn start_or_skip(kind: Kind) -> Option<Server> {
+        Self::start_with_or_skip(kind, &[])
+    }
+
+    /// As [`Server::start_or_skip`], with further arguments on its command line.
+    pub fn start_with_or_skip(kind: Kind, arguments: &[&str]) -> Option<Server> {
+        let Some(program) = kind.program() else {
+            let variable = kind.variable();
+            crate::skipped(&format!("{variable} is not set; run `cargo xtask test`"));
+            return None;
+        };
+        let server = Server {
+            kind,
+            program,
+            dir: life::temporary_directory(),
+            port: free_port(),
+            arguments: arguments.iter().map(|text| (*text).to_owned()).collect(),
+            child: Mutex::new(None),
+        };
+        match kind {
+            Kind::MariaDb => mariadb::prepare(&server),
+            Kind::Postgres => postgres::prepare(&server),
+            Kind::Redis => {}
+        }
+        server.start();
+        match kind {
+            Kind::MariaDb => mariadb::make_user(&server),
+            Kind::Postgres => postgres::make_user(&server),
+            Kind::Redis => {}
+        }
+        Some(server)
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// How clients name it, with [`USER`] and [`PASSWORD`].
+    pub fn url(&self) -> String {
+        self.url_by(self.address())
+    }
+
+    /// As [`Server::url`], by way of another address such as that of a [`crate::Proxy`].
+    pub fn url_by(&self, address: SocketAddr) -> String {
+        let (scheme, path) = match self.kind {
+            Kind::MariaDb => ("mysql", DATABASE),
+            Kind::Postgres => ("postgres", DATABASE),
+            Kind::Redis => ("redis", "0"),
+        };
+        format!("{scheme}://{USER}:{PASSWORD}@{address}/{path}")
+    }
+
+    /// Starts it (again), on the same port and data, and waits until it answers.
+    pub fn start(&self) {
+        let mut slot = self.child();
+        assert!(slot.is_none(), "it runs already");
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .expect("its log can be written");
+        let mut command = match self.kind {
+            Kind::MariaDb => mariadb::command(self),
+            Kind::Postgres => postgres::command(self),
+            Kind::Redis => redis::command(self),
+        };
+        command.args(&self.arguments).stdin(Stdio::null());
+        command.stdout(log.try_clone().expect("a file can be shared"));
+        command.stderr(log);
+        let child = life::spawn(command);
+        life::register(life::Ward {
+            pid: child.id(),
+            log: self.log_path(),
+            signal: self.kind.quick_end(),
+        });
+        let child = slot.insert(child);
+        let deadline = Instant::now() + START_LIMIT;
+        while let Err(why) = self.answers() {
+            let ended = child.try_wait().expect("a child can be asked");
+            if ended.is_some() || Instant::now() > deadline {
+                panic!(
+                    "{:?} does not answer ({why}); it wrote:\n{}",
+                    self.kind,
+                    self.log()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends it in order and waits for that; its clients lose their connections.
+    pub fn stop(&self) {
+        self.end(self.kind.orderly_end());
+    }
+
+    /// Ends it in the middle of whatever it does (SIGKILL) and waits for that.
+    pub fn kill(&self) {
+        self.end(libc::SIGKILL);
+    }
+
+    /// Stops it in its tracks (SIGSTOP): connections stay, nothing answers. [`Server::resume`] undoes it.
+    pub fn freeze(&self) {
+        assert!(life::signal(self.pid(), libc::SIGSTOP), "it does not run");
+    }
+
+    pub fn resume(&self) {
+        assert!(life::signal(self.pid(), libc::SIGCONT), "it does not run");
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child().as_ref().expect("it does not run").id()
+    }
+
+    /// What it wrote to its log so far.
+    pub fn log(&self) -> String {
+        let log = fs::read(self.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
+    /// Runs statements, separated by semicolons, as the server's administrator in [`DATABASE`]. Returns the rows of
+    /// the last that gave any. Not for Redis.
+    pub fn sql(&self, statements: &str) -> Rows {
+        match self.try_sql(statements) {
+            Ok(rows) => rows,
+            Err(why) => panic!("{statements}: {why}"),
+        }
+    }
+
+    pub fn try_sql(&self, statements: &str) -> Result<Rows, String> {
+        match self.kind {
+            Kind::MariaDb => mariadb::run(self.connect()?, Some(DATABASE), statements),
+            Kind::Postgres => postgres::run(self.connect()?, DATABASE, statements),
+            Kind::Redis => Err("Redis has no SQL: see `redis`".into()),
+        }
+    }
+
+    /// Runs one command of Redis as its administrator. Arrays are flattened; `None` is nil.
+    pub fn redis(&self, words: &[&str]) -> Vec<Option<String>> {
+        assert_eq!(self.kind, Kind::Redis);
+        let answer = self.connect().and_then(|stream| redis::run(stream, words));
+        match answer {
+            Ok(values) => values,
+            Err(why) => panic!("{words:?}: {why}"),
+        }
+    }
+
+    fn answers(&self) -> Result<(), String> {
+        let stream = self.connect()?;
+        match self.kind {
+            Kind::MariaDb => mariadb::run(stream, None, "SELECT 1").map(drop),
+            Kind::Postgres => postgres::run(stream, "postgres", "SELECT 1").map(drop),
+            Kind::Redis => redis::run(stream, &["PING"]).map(drop),
+        }
+    }
+
+    fn connect(&self) -> Result<TcpStream, String> {
+        let stream = TcpStream::connect_timeout(&self.address(), ANSWER_LIMIT).map_err(told)?;
+        stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(told)?;
+        stream.set_write_timeout(Some(ANSWER_LIMIT)).map_err(told)?;
+        Ok(stream)
+    }
+
+    fn end(&self, signal: i32) {
+        let mut slot = self.child();
+        let mut child = slot.take().expect("it does not run");
+        life::signal(child.id(), signal);
+        let deadline = Instant::now() + STOP_LIMIT;
+        while child.try_wait().expect("a child can be asked").is_none() {
+            if Instant::now() > deadline {
+                let _ = child.kill();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        life::forget(child.id());
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    /// A command for one of the server's programs, which may have been unpacked outside the system's folders.
+    fn command_for(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        if let Some(libraries) = libraries_beside(&self.program) {
+            command.env("LD_LIBRARY_PATH", libraries);
+        }
+        command
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.child().is_some() {
+            self.end(self.kind.quick_end());
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Where the libraries of a package lie that was unpacked to ROOT with the program `ROOT/usr/...`.
+fn libraries_beside(program: &Path) -> Option<String> {
+    let usr = program.ancestors().find(|dir| dir.ends_with("usr"))?;
+    let root = usr.parent().filter(|root| root.parent().is_some())?;
+    let mut folders = Vec::new();
+    for below in ["usr/lib", "lib"] {
+        for entry in fs::read_dir(root.join(below))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if entry.file_name().to_string_lossy().ends_with("-linux-gnu") {
+                folders.push(entry.path().to_string_lossy().into_owned());
+            }
+        }
+    }
+    (!folders.is_empty()).then(|| folders.join(":"))
+}
+
+/// A port nobody uses, and below those the kernel gives to outgoing connections: nobody takes it while the server is
+/// down for a moment.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + (std::process::id() * 37 % 10_000) as u16;
+    for _ in 0..10_000 {
+        let port = 20_000 + (first - 20_000 + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port between 20000 and 30000");
+}
+
+fn told(error: std::io::Error) -> String {
+    error.to_string()
+}

@@ -1,0 +1,164 @@
+//! PostgreSQL: how it is made and started, and as much of its protocol (3.0, simple queries) as a test needs to look
+//! into it.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::{DATABASE, PASSWORD, Rows, Server, USER, told};
+
+/// The administrator comes in without a password, everybody else with one.
+const WHO_MAY_COME_IN: &str = "\
+host all postgres 127.0.0.1/32 trust
+host all all 127.0.0.1/32 scram-sha-256
+";
+
+pub(super) fn prepare(server: &Server) {
+    fs::create_dir_all(server.data()).expect("a folder can be made");
+    if is_root() {
+        std::os::unix::fs::chown(server.data(), Some(NOBODY), Some(NOBODY))
+            .expect("root may give files away");
+    }
+    let mut command = unprivileged(server, &server.program.with_file_name("initdb"));
+    command.arg("-D").arg(server.data());
+    command.args([
+        "-U",
+        "postgres",
+        "--auth=trust",
+        "--encoding=UTF8",
+        "--locale=C",
+        "--no-sync",
+    ]);
+    command.stdin(Stdio::null());
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("initdb: {error}"));
+    assert!(output.status.success(), "initdb: {output:?}");
+    fs::write(server.data().join("pg_hba.conf"), WHO_MAY_COME_IN).expect("its file can be written");
+}
+
+pub(super) fn command(server: &Server) -> Command {
+    let mut command = unprivileged(server, &server.program);
+    command.arg("-D").arg(server.data());
+    command.args(["-h", "127.0.0.1", "-p", &server.port.to_string(), "-k", ""]);
+    // Nobody pulls the plug of this machine during a test; a killed server loses nothing without fsync.
+    command.args(["-c", "fsync=off", "-c", "dynamic_shared_memory_type=mmap"]);
+    command
+}
+
+pub(super) fn make_user(server: &Server) {
+    let run = |statement: &str| {
+        let done = server
+            .connect()
+            .and_then(|stream| run(stream, "postgres", statement));
+        done.unwrap_or_else(|why| panic!("{statement}: {why}"));
+    };
+    run(&format!("CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'"));
+    run(&format!("CREATE DATABASE {DATABASE} OWNER {USER}"));
+    // What the administrator makes for a test is the user's to read and write.
+    run(&format!(
+        "GRANT pg_read_all_data, pg_write_all_data TO {USER}"
+    ));
+}
+
+const NOBODY: u32 = 65534;
+
+fn is_root() -> bool {
+    // SAFETY: geteuid cannot fail and has no memory effects.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// PostgreSQL refuses to run as root. As nobody it could not reach a program below a home directory, so it may keep
+/// that one power of root.
+fn unprivileged(server: &Server, program: &Path) -> Command {
+    if !is_root() {
+        return server.command_for(program);
+    }
+    let mut command = server.command_for(Path::new("setpriv"));
+    command.args([
+        &format!("--reuid={NOBODY}"),
+        &format!("--regid={NOBODY}"),
+        "--clear-groups",
+        "--inh-caps=-all,+dac_override",
+        "--ambient-caps=-all,+dac_override",
+        // access(2), with which it looks for its own program, heeds that power only so.
+        "--securebits=+no_setuid_fixup",
+        // Changing the user forgets the signal that `life::spawn` has set.
+        "--pdeathsig=QUIT",
+    ]);
+    command.arg(program);
+    command
+}
+
+pub(super) fn run(mut stream: TcpStream, database: &str, statements: &str) -> Result<Rows, String> {
+    let mut startup = 196_608_u32.to_be_bytes().to_vec();
+    startup.extend(format!("user\0postgres\0database\0{database}\0\0").bytes());
+    send(&mut stream, None, &startup)?;
+    until_ready(&mut stream)?;
+    send(
+        &mut stream,
+        Some(b'Q'),
+        format!("{statements}\0").as_bytes(),
+    )?;
+    until_ready(&mut stream)
+}
+
+fn send(stream: &mut TcpStream, kind: Option<u8>, body: &[u8]) -> Result<(), String> {
+    let mut message = Vec::from_iter(kind);
+    message.extend((body.len() as u32 + 4).to_be_bytes());
+    message.extend_from_slice(body);
+    stream.write_all(&message).map_err(told)
+}
+
+/// Reads messages up to ReadyForQuery; the rows of the last result among them.
+fn until_ready(stream: &mut TcpStream) -> Result<Rows, String> {
+    let mut rows = Rows::new();
+    let mut failure = None;
+    loop {
+        let mut head = [0; 5];
+        if let Err(error) = stream.read_exact(&mut head) {
+            return Err(failure.unwrap_or_else(|| told(error)));
+        }
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
+        let mut body = vec![0; (length as usize).saturating_sub(4)];
+        stream.read_exact(&mut body).map_err(told)?;
+        match head[0] {
+            b'T' => rows.clear(),
+            b'D' => rows.push(row(&body)?),
+            b'E' => failure = Some(error_text(&body)),
+            b'R' if body != [0; 4] => return Err("it asks the administrator for a password".into()),
+            b'Z' => return failure.map_or(Ok(rows), Err),
+            _ => {}
+        }
+    }
+}
+
+/// DataRow: a count, then for each column a length (-1: NULL) and the text.
+fn row(body: &[u8]) -> Result<Vec<Option<String>>, String> {
+    let mut rest = body.get(2..).ok_or("a row without columns")?;
+    let mut columns = Vec::new();
+    while let Some((length, after)) = rest.split_first_chunk::<4>() {
+        rest = after;
+        columns.push(match usize::try_from(i32::from_be_bytes(*length)) {
+            Err(_) => None,
+            Ok(length) => {
+                let (text, after) = rest.split_at_checked(length).ok_or("a short row")?;
+                rest = after;
+                Some(String::from_utf8_lossy(text).into_owned())
+            }
+        });
+    }
+    Ok(columns)
+}
+
+/// ErrorResponse: fields of a letter and text; M is the message.
+fn error_text(body: &[u8]) -> String {
+    body.split(|byte| *byte == 0)
+        .find(|field| field.first() == Some(&b'M'))
+        .map_or_else(
+            || "an error without a message".into(),
+            |field| String::from_utf8_lossy(&field[1..]).into_owned(),
+        )
+}

@@ -1,0 +1,123 @@
+//! The database servers of the tests: those of the machine, or Debian's packages unpacked under `target/tools`. Unpacked
+//! and not installed, because an installed server is also started; the tests start their own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Failure;
+use crate::apt::Apt;
+use crate::process::{capture, find_program};
+use crate::tools::installed_once;
+
+pub(crate) struct DatabaseServer {
+    pub(crate) title: &'static str,
+    /// Tells the tests where the program is.
+    pub(crate) variable: &'static str,
+    package: &'static str,
+    /// Below `target/tools`; the test kit looks there as well when `cargo test` is run by hand.
+    folder: &'static str,
+    program: &'static str,
+    /// Where the program lies in its package.
+    place: Place,
+}
+
+enum Place {
+    Bin,
+    Sbin,
+    /// `usr/lib/postgresql/VERSION/bin`.
+    Versions,
+}
+
+pub(crate) const ALL: [DatabaseServer; 3] = [
+    DatabaseServer {
+        title: "MariaDB server",
+        variable: "TIDEGATE_TEST_MARIADBD",
+        package: "mariadb-server-core",
+        folder: "mariadb",
+        program: "mariadbd",
+        place: Place::Sbin,
+    },
+    DatabaseServer {
+        title: "PostgreSQL server",
+        variable: "TIDEGATE_TEST_POSTGRES",
+        package: "postgresql",
+        folder: "postgres",
+        program: "postgres",
+        place: Place::Versions,
+    },
+    DatabaseServer {
+        title: "Redis server",
+        variable: "TIDEGATE_TEST_REDIS",
+        package: "redis-server",
+        folder: "redis",
+        program: "redis-server",
+        place: Place::Bin,
+    },
+];
+
+impl DatabaseServer {
+    /// The server's program, which can be started.
+    pub(crate) fn provide(&self, tools: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
+        if let Some(path) = std::env::var_os(self.variable) {
+            return Ok(PathBuf::from(path));
+        }
+        if let Some(program) = self.below(Path::new("/")).or_else(|| self.on_path()) {
+            return Ok(program);
+        }
+        let dir = tools.join(self.folder);
+        installed_once(&dir, self.package, |dir| {
+            apt.unpack(self.package, dir)?;
+            let program = self
+                .below(dir)
+                .ok_or_else(|| format!("the package {} has no {}", self.package, self.program))?;
+            // A library may be missing: say so here and once, rather than in each test.
+            let mut command = Command::new(program);
+            let libraries = libraries(dir);
+            capture(command.arg("--version").env("LD_LIBRARY_PATH", libraries)).map(drop)
+        })?;
+        self.below(&dir)
+            .ok_or_else(|| format!("{} is gone; delete that folder", self.program))
+    }
+
+    fn below(&self, root: &Path) -> Option<PathBuf> {
+        let folder = match self.place {
+            Place::Bin => root.join("usr/bin"),
+            Place::Sbin => root.join("usr/sbin"),
+            Place::Versions => {
+                let versions = fs::read_dir(root.join("usr/lib/postgresql")).ok()?;
+                let newest = versions
+                    .filter_map(|entry| Some(entry.ok()?.path()))
+                    .max()?;
+                newest.join("bin")
+            }
+        };
+        Some(folder.join(self.program)).filter(|program| program.is_file())
+    }
+
+    /// A link is followed if it only leads elsewhere: PostgreSQL's program needs its neighbours, but Redis's is one
+    /// program under several names.
+    fn on_path(&self) -> Option<PathBuf> {
+        let found = find_program(self.program)?;
+        let real = found.canonicalize().ok()?;
+        let is_same = real.file_name().is_some_and(|name| name == self.program);
+        Some(if is_same { real } else { found })
+    }
+}
+
+/// The folders of libraries in what was unpacked to `root`.
+fn libraries(root: &Path) -> String {
+    let mut folders = Vec::new();
+    for below in ["usr/lib", "lib"] {
+        for entry in fs::read_dir(root.join(below))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if entry.file_name().to_string_lossy().ends_with("-linux-gnu") {
+                folders.push(entry.path().to_string_lossy().into_owned());
+            }
+        }
+    }
+    folders.join(":")
+}
