@@ -9,10 +9,12 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::ops::BitOr;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use mqtt::{QoS, ReasonCode, SubscriptionOptions, Version};
 
 pub use crate::core::message::MessageView;
+pub use crate::scram::Credential;
 
 /// A set of hook points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,13 +79,29 @@ pub struct Client<'a> {
     pub version: Version,
 }
 
+/// The names in a client's certificate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CertificateNames {
+    /// The first common name of the subject.
+    pub common_name: Option<Box<str>>,
+    /// The subject alternative names that are DNS names, mail addresses, URIs or IP addresses, in their order.
+    pub alternative_names: Box<[Box<str>]>,
+}
+
 /// Credentials as a client showed them.
 pub struct Credentials<'a> {
     pub client: Client<'a>,
     pub password: Option<&'a [u8]>,
-    /// Common name of the client's certificate, if it showed one that was verified.
-    pub common_name: Option<&'a str>,
+    /// What the client's certificate says, if it showed one that was verified.
+    pub certificate: Option<&'a CertificateNames>,
+    /// The method of an enhanced authentication, which the broker conducts; its outcome is told with
+    /// [`Hooks::proven`].
+    pub method: Option<&'a str>,
     pub listener: &'a str,
+    /// Whether the listener lets clients in that show nothing.
+    pub lets_anonymous_in: bool,
+    /// Whether the listener takes the certificate's common name as the user name.
+    pub common_name_as_username: bool,
     pub keep_alive_s: u16,
     pub clean_start: bool,
 }
@@ -92,10 +110,37 @@ pub struct Credentials<'a> {
 pub enum Authentication {
     /// Not for this hook to say: the users of the configuration and the listener's rule for anonymous clients decide.
     Ignore,
-    Allow,
+    Allow(Box<Grant>),
     Deny(ReasonCode),
     /// The answer comes later; the client waits, the shard does not.
     Later(Pin<Box<dyn Future<Output = Authentication>>>),
+}
+
+impl Authentication {
+    /// Let in with what the client said of itself.
+    pub fn allow() -> Self {
+        Self::Allow(Box::default())
+    }
+}
+
+/// What a client is given that is let in.
+#[derive(Default)]
+pub struct Grant {
+    /// Its name from now on; `None`: the one it gave.
+    pub username: Option<Box<str>>,
+    /// It proved no name: it has none, whatever it gave.
+    pub is_anonymous: bool,
+    /// Its client id from now on; `None`: the one it gave.
+    pub client_id: Option<Box<str>>,
+    /// Asked before each PUBLISH and SUBSCRIBE; `None`: [`Hooks::authorize`] is, if that is wanted.
+    pub permissions: Option<Arc<dyn Permissions>>,
+    /// When its connection is closed (milliseconds since 1970), such as the end of a token's life.
+    pub expires_at_ms: Option<u64>,
+}
+
+/// What one client may do. Lives with its session, goes with it from shard to shard, and answers at once.
+pub trait Permissions: Send + Sync {
+    fn check(&self, client: &Client<'_>, action: &Action<'_>) -> Authorization;
 }
 
 /// What a client wants to do.
@@ -178,6 +223,33 @@ pub trait Hooks {
         Authentication::Ignore
     }
 
+    /// A client has proven by an enhanced authentication that it is the user of these credentials. Asked with
+    /// [`Interest::AUTHENTICATE`]; `Ignore` lets it in.
+    fn proven(&mut self, credentials: &Credentials<'_>) -> Authentication {
+        let _ = credentials;
+        Authentication::Ignore
+    }
+
+    /// A client could not prove by an enhanced authentication that it is this user. Told with
+    /// [`Interest::AUTHENTICATE`].
+    fn proof_failed(&mut self, username: &str, peer: Peer) {
+        let _ = (username, peer);
+    }
+
+    /// Whether there may be users besides those of the configuration that log in by SCRAM-SHA-256. Asked with
+    /// [`Interest::AUTHENTICATE`].
+    fn offers_scram(&self) -> bool {
+        false
+    }
+
+    /// What proves a user by SCRAM-SHA-256, besides the users of the configuration. Asked with
+    /// [`Interest::AUTHENTICATE`].
+    fn scram_credential(&mut self, username: &str) -> Option<Credential> {
+        let _ = username;
+        None
+    }
+
+    /// Whether a client may do something whose session has no permissions of its own.
     fn authorize(&mut self, client: &Client<'_>, action: &Action<'_>) -> Authorization {
         let _ = (client, action);
         Authorization::Allow

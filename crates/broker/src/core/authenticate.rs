@@ -6,7 +6,7 @@ use mqtt::{Auth, Connect, Direction, Packet, PropertiesBuf, Property, ReasonCode
 use super::connect::{decode_connect, refused};
 use super::connection::{Closing, Connection, Exchange, Grant, Phase};
 use super::shard::{Flow, Shard};
-use crate::hooks::{Authentication, Client, Credentials, Interest};
+use crate::hooks::{self, Authentication, Client, Credentials, Interest};
 use crate::scram::ServerScram;
 
 const SCRAM_SHA_256: &str = "SCRAM-SHA-256";
@@ -17,14 +17,14 @@ impl Shard {
     /// Hooks first; what they leave open, the users of the configuration and the listener decide. `Ignore`: let in without a
     /// name that anybody vouches for.
     pub(crate) fn authenticate(&mut self, at: u32, connect: &Connect<'_>) -> Authentication {
-        match self.ask_hooks(at, connect) {
+        match self.ask_hooks(at, connect, None) {
             Authentication::Ignore => {}
             decided => return decided,
         }
         let connection = &self.delivery.connections[at as usize];
         let listener = &self.node.listeners[usize::from(connection.listener)].config;
         if self.name_by_certificate(connection).is_some() {
-            return Authentication::Allow;
+            return Authentication::allow();
         }
         match (connect.username, connect.password) {
             (Some(username), Some(password)) if !self.node.users.is_empty() => {
@@ -41,7 +41,13 @@ impl Shard {
         }
     }
 
-    fn ask_hooks(&mut self, at: u32, connect: &Connect<'_>) -> Authentication {
+    /// `proven`: who the client is after an enhanced authentication.
+    fn ask_hooks(
+        &mut self,
+        at: u32,
+        connect: &Connect<'_>,
+        proven: Option<&str>,
+    ) -> Authentication {
         if !self.delivery.interest.contains(Interest::AUTHENTICATE) {
             return Authentication::Ignore;
         }
@@ -51,31 +57,58 @@ impl Shard {
         let credentials = Credentials {
             client: Client {
                 client_id: connect.client_id,
-                username: self.name_by_certificate(connection).or(connect.username),
+                username: proven.or(connect.username),
                 peer: Some(connection.peer),
                 version: connect.version,
             },
             password: connect.password,
-            common_name: extra.and_then(|extra| extra.common_name.as_deref()),
+            certificate: extra.and_then(|extra| extra.certificate.as_deref()),
+            method: connect.properties.authentication_method(),
             listener: &listener.name,
+            lets_anonymous_in: listener.lets_anonymous_in(),
+            common_name_as_username: listener
+                .tls
+                .as_ref()
+                .is_some_and(|tls| tls.common_name_as_username),
             keep_alive_s: connect.keep_alive,
             clean_start: connect.clean_start,
         };
-        self.delivery.hooks.authenticate(&credentials)
+        match proven {
+            None => self.delivery.hooks.authenticate(&credentials),
+            Some(_) => self.delivery.hooks.proven(&credentials),
+        }
     }
 
-    /// What a client is given that was let in: the name it has proven, or none.
-    pub(crate) fn grant_for(&self, at: u32, connect: &Connect<'_>, proven: bool) -> Grant {
-        let connection = &self.delivery.connections[at as usize];
-        let username = match self.name_by_certificate(connection) {
-            Some(name) => Some(name),
-            None if proven => connect.username,
-            None => None,
+    /// Notes what a client is given that was let in. Its name is the one it was given, or has proven before by an
+    /// enhanced authentication or its certificate, or else the one it said.
+    pub(crate) fn grant(&mut self, at: u32, connect: &Connect<'_>, given: hooks::Grant) {
+        let by_certificate = self
+            .name_by_certificate(&self.delivery.connections[at as usize])
+            .map(Into::into);
+        let extra = self.delivery.connections[at as usize].extra();
+        let grant = extra.grant.get_or_insert_default();
+        let said = match given.is_anonymous {
+            true => None,
+            false => connect.username.map(Into::into),
         };
-        Grant {
-            username: username.map(Into::into),
-            ..Grant::default()
+        let known = grant.username.take().or(by_certificate);
+        grant.username = given.username.or(known).or(said);
+        grant.client_id = given.client_id;
+        grant.permissions = given.permissions;
+        grant.expires_at_ms = given.expires_at_ms;
+    }
+
+    /// What let a client in has ended.
+    pub(crate) fn grant_ends(&mut self, at: u32, serial: u32) {
+        let connection = self.delivery.connections.get_mut(at as usize);
+        let Some(connection) = connection.filter(|connection| connection.serial == serial) else {
+            return;
+        };
+        if let Some(extra) = &mut connection.extra {
+            extra.expiry_timer = None;
         }
+        let why = Closing::new(ReasonCode::NOT_AUTHORIZED, "credentials_expired");
+        self.close(at, why.with_detail("the credentials have expired"));
     }
 
     /// The common name of the client's certificate where that is its user name.
@@ -86,11 +119,11 @@ impl Shard {
             .extra
             .as_ref()
             .filter(|_| tls.common_name_as_username)?;
-        extra.common_name.as_deref()
+        extra.certificate.as_ref()?.common_name.as_deref()
     }
 
     /// The answer of an authenticator that needed time.
-    pub(crate) fn authenticated(&mut self, at: u32, serial: u32, answer: &Authentication) -> Flow {
+    pub(crate) fn authenticated(&mut self, at: u32, serial: u32, answer: Authentication) -> Flow {
         let Some(connection) = self.delivery.connections.get_mut(at as usize) else {
             return Flow::Continue;
         };
@@ -100,15 +133,14 @@ impl Shard {
         connection.phase = Phase::AwaitConnect;
         let raw = std::mem::take(&mut connection.extra().connect);
         let result = match (answer, decode_connect(&raw)) {
-            (Authentication::Allow, Some(connect)) => {
-                let grant = self.grant_for(at, &connect, true);
+            (Authentication::Allow(given), Some(connect)) => {
+                self.grant(at, &connect, *given);
                 let extra = self.delivery.connections[at as usize].extra();
-                extra.grant = Some(grant);
                 extra.connect.clone_from(&raw);
                 self.establish(at)
             }
             (Authentication::Deny(code), _) => {
-                Err(refused(*code, "the credentials were not accepted"))
+                Err(refused(code, "the credentials were not accepted"))
             }
             _ => Err(refused(
                 ReasonCode::NOT_AUTHORIZED,
@@ -178,7 +210,7 @@ impl Shard {
         method: &str,
         data: Option<&[u8]>,
     ) -> Result<Flow, Closing> {
-        if let Authentication::Deny(code) = self.ask_hooks(at, connect) {
+        if let Authentication::Deny(code) = self.ask_hooks(at, connect, None) {
             return Err(refused(code, "the client is not let in"));
         }
         let challenge = self.scram_challenge(at, method, data)?;
@@ -193,7 +225,10 @@ impl Shard {
         method: &str,
         data: Option<&[u8]>,
     ) -> Result<Vec<u8>, Closing> {
-        if method != SCRAM_SHA_256 || self.node.users.is_empty() {
+        let is_offered = !self.node.users.is_empty()
+            || self.delivery.interest.contains(Interest::AUTHENTICATE)
+                && self.delivery.hooks.offers_scram();
+        if method != SCRAM_SHA_256 || !is_offered {
             // [MQTT-4.12.0-1]
             return Err(refused(
                 ReasonCode::BAD_AUTHENTICATION_METHOD,
@@ -202,10 +237,15 @@ impl Shard {
         }
         let failed = |_| refused(ReasonCode::NOT_AUTHORIZED, "the authentication failed");
         let node = self.node.clone();
+        let asks_hooks = self.delivery.interest.contains(Interest::AUTHENTICATE);
         let mut scram = ServerScram::new().map_err(failed)?;
         let challenge = scram
             .first(data.unwrap_or(&[]), &node.decoy, |user| {
-                node.users.get(user).cloned()
+                let configured = node.users.get(user).cloned();
+                configured.or_else(|| match asks_hooks {
+                    true => self.delivery.hooks.scram_credential(user),
+                    false => None,
+                })
             })
             .map_err(failed)?;
         self.delivery.connections[at as usize].extra().exchange = Some(Exchange { scram });
@@ -214,13 +254,27 @@ impl Shard {
 
     fn continue_exchange(&mut self, at: u32, auth: &Auth<'_>) -> Result<Flow, Closing> {
         let (username, data) = self.finish_exchange(at, auth)?;
-        let connection = &mut self.delivery.connections[at as usize];
-        connection.phase = Phase::AwaitConnect;
-        connection.extra().grant = Some(Grant {
-            username: Some(username.into()),
+        let extra = self.delivery.connections[at as usize].extra();
+        extra.grant = Some(Grant {
+            username: Some(username.as_str().into()),
             method: Some(SCRAM_SHA_256.into()),
             data,
+            ..Grant::default()
         });
+        let raw = extra.connect.clone();
+        let connect = decode_connect(&raw)
+            .ok_or_else(|| refused(ReasonCode::UNSPECIFIED_ERROR, "CONNECT was lost"))?;
+        match self.ask_hooks(at, &connect, Some(&username)) {
+            Authentication::Ignore => {}
+            Authentication::Allow(given) => self.grant(at, &connect, *given),
+            Authentication::Deny(code) => return Err(refused(code, "the client is not let in")),
+            later @ Authentication::Later(_) => {
+                let serial = self.delivery.connections[at as usize].serial;
+                self.authentications.push((at, serial, later));
+                return Ok(Flow::Wait);
+            }
+        }
+        self.delivery.connections[at as usize].phase = Phase::AwaitConnect;
         self.establish(at)
     }
 
@@ -241,10 +295,18 @@ impl Shard {
             return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
                 .with_detail("AUTH: no exchange is under way"));
         };
-        let data = exchange
-            .scram
-            .last(auth.properties.authentication_data().unwrap_or(&[]))
-            .map_err(|_| refused(ReasonCode::NOT_AUTHORIZED, "the authentication failed"))?;
+        let proof = auth.properties.authentication_data().unwrap_or(&[]);
+        let Ok(data) = exchange.scram.last(proof) else {
+            if self.delivery.interest.contains(Interest::AUTHENTICATE) {
+                let peer = self.delivery.connections[at as usize].peer;
+                let username = exchange.scram.username();
+                self.delivery.hooks.proof_failed(username, peer);
+            }
+            return Err(refused(
+                ReasonCode::NOT_AUTHORIZED,
+                "the authentication failed",
+            ));
+        };
         Ok((exchange.scram.username().to_owned(), data))
     }
 

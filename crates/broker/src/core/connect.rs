@@ -15,6 +15,7 @@ use super::directory::{Claim, Directory};
 use super::message::{Message, MessageView, NEVER_MS};
 use super::session::{Session, Will};
 use super::shard::{Flow, Shard};
+use super::timers::Timer;
 use crate::hooks::{Action, Authentication, Authorization, Interest, Peer};
 use crate::metrics::Metric;
 
@@ -59,10 +60,16 @@ impl Shard {
             return self.begin_exchange(at, &connect, method, data);
         }
         match self.authenticate(at, &connect) {
-            answer @ (Authentication::Allow | Authentication::Ignore) => {
-                let proven = matches!(answer, Authentication::Allow);
-                let grant = self.grant_for(at, &connect, proven);
-                self.delivery.connections[at as usize].extra().grant = Some(grant);
+            Authentication::Ignore => {
+                let nobody = crate::hooks::Grant {
+                    is_anonymous: true,
+                    ..crate::hooks::Grant::default()
+                };
+                self.grant(at, &connect, nobody);
+                self.establish(at)
+            }
+            Authentication::Allow(given) => {
+                self.grant(at, &connect, *given);
                 self.establish(at)
             }
             Authentication::Deny(code) => Err(refused(code, "the credentials were not accepted")),
@@ -165,9 +172,15 @@ impl Shard {
         let raw = std::mem::take(&mut self.delivery.connections[at as usize].extra().connect);
         let connect = decode_connect(&raw)
             .ok_or_else(|| refused(ReasonCode::UNSPECIFIED_ERROR, "CONNECT was lost"))?;
-        let assigned = match connect.client_id {
-            "" => Some(self.assign_client_id()?),
-            _ => None,
+        let extra = self.delivery.connections[at as usize].extra();
+        let granted = extra
+            .grant
+            .as_ref()
+            .and_then(|grant| grant.client_id.clone());
+        let assigned = match (granted, connect.client_id) {
+            (Some(granted), said) => (*granted != *said).then(|| granted.into()),
+            (None, "") => Some(self.assign_client_id()?),
+            (None, _) => None,
         };
         let client_id = assigned.as_deref().unwrap_or(connect.client_id);
         let id = match self.node.directory.claim(client_id, self.id) {
@@ -223,6 +236,7 @@ impl Shard {
         let session = self.delivery.sessions.insert(Session {
             client_id: id.clone(),
             username: None,
+            permissions: None,
             connection: None,
             subscriptions: Vec::new(),
             outbound: None,
@@ -305,6 +319,11 @@ impl Shard {
             .as_ref()
             .and_then(|extra| extra.grant.as_ref());
         session.username = grant.and_then(|grant| grant.username.clone());
+        session.permissions = grant.and_then(|grant| grant.permissions.clone());
+        if let Some(expires_at_ms) = grant.and_then(|grant| grant.expires_at_ms) {
+            let end = Timer::Grant(at, connection.serial);
+            connection.extra().expiry_timer = Some(self.timers.add(expires_at_ms, end));
+        }
         if aliases > 0 {
             connection.extra().aliases_out_max = aliases;
         }
@@ -382,7 +401,8 @@ impl Shard {
         if let Some(extra) = &mut connection.extra {
             extra.connect = Vec::new();
             let method = extra.grant.as_ref().and_then(|grant| grant.method.as_ref());
-            if method.is_none() && extra.rate.is_none() && extra.aliases_out_max == 0 {
+            let is_idle = extra.rate.is_none() && extra.expiry_timer.is_none();
+            if method.is_none() && is_idle && extra.aliases_out_max == 0 {
                 connection.extra = None;
             }
         }
@@ -563,7 +583,7 @@ impl Shard {
 
     /// Takes a connection that comes from another shard.
     pub(crate) fn take_over(&mut self, moving: Moving) -> (u32, Flow) {
-        let at = self.open(moving.listener, moving.peer, None);
+        let at = self.open(moving.listener, moving.peer);
         let connection = &mut self.delivery.connections[at as usize];
         connection.last_seen_ms = moving.opened_ms;
         connection.partial = moving.partial;
@@ -591,10 +611,24 @@ impl Shard {
 
     /// Whether a client may do something.
     pub(crate) fn is_allowed(&mut self, session: u32, action: &Action<'_>) -> Authorization {
+        let state = &self.delivery.sessions[session as usize];
+        if let Some(permissions) = &state.permissions {
+            let client = super::deliver::client_of(state, &self.delivery.connections);
+            return permissions.check(&client, action);
+        }
         if !self.delivery.interest.contains(Interest::AUTHORIZE) {
             return Authorization::Allow;
         }
         self.with_client(session, |hooks, client| hooks.authorize(client, action))
+    }
+
+    /// Whether anybody has to be asked what the client of a session may do.
+    #[inline]
+    pub(crate) fn is_restricted(&self, session: u32) -> bool {
+        self.delivery.interest.contains(Interest::AUTHORIZE)
+            || self.delivery.sessions[session as usize]
+                .permissions
+                .is_some()
     }
 }
 

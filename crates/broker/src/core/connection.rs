@@ -6,10 +6,12 @@ use hashbrown::HashMap;
 use mqtt::{ReasonCode, Version};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::outbox::Outbox;
+use super::session::TimerKey;
 use super::sublist::Subscriber;
-use crate::hooks::Peer;
+use crate::hooks::{CertificateNames, Peer, Permissions};
 use crate::scram::ServerScram;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,14 +83,20 @@ pub(crate) struct Extra {
     /// Set once the client is authenticated.
     pub(crate) grant: Option<Grant>,
     pub(crate) exchange: Option<Exchange>,
-    /// Common name of the client's verified certificate.
-    pub(crate) common_name: Option<Box<str>>,
+    /// Names in the client's verified certificate.
+    pub(crate) certificate: Option<Box<CertificateNames>>,
+    /// Closes the connection when what let the client in ends.
+    pub(crate) expiry_timer: Option<TimerKey>,
 }
 
 /// The outcome of a successful authentication.
 #[derive(Clone, Default)]
 pub(crate) struct Grant {
     pub(crate) username: Option<Box<str>>,
+    /// Instead of the one CONNECT says.
+    pub(crate) client_id: Option<Box<str>>,
+    pub(crate) permissions: Option<Arc<dyn Permissions>>,
+    pub(crate) expires_at_ms: Option<u64>,
     /// Method and final data for CONNACK, after an enhanced authentication.
     pub(crate) method: Option<Box<str>>,
     pub(crate) data: Vec<u8>,

@@ -241,6 +241,9 @@ impl Shard {
         let mut connection = self.delivery.connections.remove(at as usize);
         self.delivery.buffered_bytes -= connection.outbox.len();
         connection.outbox.clear(&mut self.delivery.pool);
+        if let Some(timer) = connection.extra.and_then(|extra| extra.expiry_timer) {
+            self.timers.cancel(timer);
+        }
         self.metrics().sub(Metric::Connections, 1);
     }
 

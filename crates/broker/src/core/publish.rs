@@ -223,7 +223,7 @@ impl Shard {
         session: u32,
         view: &MessageView<'_>,
     ) -> Result<Option<ReasonCode>, Closing> {
-        if self.delivery.interest.contains(Interest::AUTHORIZE) {
+        if self.is_restricted(session) {
             let action = Action::Publish {
                 topic: view.topic,
                 qos: view.qos,

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use super::message::Message;
 use super::sublist::{FilterId, GroupId, NO_GROUP};
 use crate::config::QueuePolicy;
+use crate::hooks::Permissions;
 
 /// One message for one session: what of it differs between subscribers.
 #[derive(Clone)]
@@ -480,6 +481,8 @@ pub(crate) struct Session {
     /// Shared with the directory of the node.
     pub(crate) client_id: std::sync::Arc<str>,
     pub(crate) username: Option<Box<str>>,
+    /// What its client may do, as it was told when it connected last.
+    pub(crate) permissions: Option<std::sync::Arc<dyn Permissions>>,
     /// The connection, if there is one.
     pub(crate) connection: Option<u32>,
     /// Sorted; where in the tree this session stands.

@@ -21,7 +21,7 @@ use super::subscribe::AwaitedSubAck;
 use super::timers::{Table, Timer, Wheel};
 use super::tree::SubscriptionTree;
 use crate::config::{Limits, ListenerConfig};
-use crate::hooks::{Authentication, Client, Hooks, Interest, Peer};
+use crate::hooks::{Authentication, CertificateNames, Client, Hooks, Interest, Peer};
 use crate::metrics::{Metric, ShardMetrics};
 use crate::scram::{Credential, Decoy};
 
@@ -158,7 +158,7 @@ impl Shard {
     }
 
     /// A connection was accepted. Its slot stays taken until [`Shard::remove`].
-    pub(crate) fn open(&mut self, listener: u16, peer: Peer, common_name: Option<&str>) -> u32 {
+    pub(crate) fn open(&mut self, listener: u16, peer: Peer) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         let config = &self.node.listeners[usize::from(listener)].config;
         let max_packet = match config.max_packet_size {
@@ -170,9 +170,6 @@ impl Shard {
         if let Some(rate) = Rate::new(config.max_message_rate, config.max_byte_rate, now_ms) {
             connection.extra().rate = Some(rate);
         }
-        if let Some(common_name) = common_name {
-            connection.extra().common_name = Some(common_name.into());
-        }
         let deadline = now_ms + u64::from(config.connect_timeout_s) * 1000;
         let at = self.delivery.connections.insert(connection) as u32;
         self.look_at(at, deadline);
@@ -181,8 +178,8 @@ impl Shard {
     }
 
     /// The client's certificate is known only after the TLS handshake.
-    pub(crate) fn set_common_name(&mut self, at: u32, common_name: &str) {
-        self.delivery.connections[at as usize].extra().common_name = Some(common_name.into());
+    pub(crate) fn set_certificate(&mut self, at: u32, names: CertificateNames) {
+        self.delivery.connections[at as usize].extra().certificate = Some(Box::new(names));
     }
 
     /// Where the client really is, told by a proxy in front of it.
@@ -454,6 +451,7 @@ impl Shard {
                     self.delivery.sessions[session as usize].will_timer = None;
                     self.publish_will(session);
                 }
+                Timer::Grant(at, serial) => self.grant_ends(at, serial),
                 Timer::Delayed(message, bytes) => {
                     self.node.directory.give_delayed_back(bytes);
                     self.delivery.metrics.sub(Metric::DelayedMessages, 1);

@@ -51,6 +51,8 @@ pub(crate) enum Timer {
     SessionExpiry(u32),
     /// The will of a session that is away is due.
     Will(u32),
+    /// What let a client in ends, for the connection and its serial number.
+    Grant(u32, u32),
     /// A message published to `$delayed/...`, and the bytes it was counted with.
     Delayed(Box<Message>, u64),
 }

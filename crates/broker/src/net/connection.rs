@@ -273,8 +273,8 @@ impl Connection {
                 if let Some(peer) = learned.peer {
                     core.set_peer(at, peer);
                 }
-                if let Some(name) = &learned.common_name {
-                    core.set_common_name(at, name);
+                if let Some(names) = learned.certificate {
+                    core.set_certificate(at, names);
                 }
                 let flow = if mqtt.is_empty() {
                     Flow::Continue

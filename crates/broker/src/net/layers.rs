@@ -10,7 +10,7 @@ use ws::{
 };
 
 use super::{proxy, tls};
-use crate::hooks::Peer;
+use crate::hooks::{CertificateNames, Peer};
 
 /// Bytes for the wire that may wait here before more MQTT bytes are taken from the outbox.
 const WIRE_HIGH_BYTES: usize = 256 * 1024;
@@ -42,7 +42,7 @@ pub(crate) struct Layers {
 #[derive(Default)]
 pub(crate) struct Learned {
     pub(crate) peer: Option<Peer>,
-    pub(crate) common_name: Option<String>,
+    pub(crate) certificate: Option<CertificateNames>,
     /// The client ended the stream in the way of a layer (TLS close_notify, WebSocket close).
     pub(crate) closed: bool,
 }
@@ -151,7 +151,7 @@ impl Layers {
         if !self.told_name && !tls.is_handshaking() {
             self.told_name = true;
             let certificate = tls.peer_certificates().and_then(|chain| chain.first());
-            learned.common_name = certificate.and_then(tls::common_name);
+            learned.certificate = certificate.and_then(tls::names);
         }
         Ok(())
     }

@@ -203,7 +203,7 @@ fn check_password_elsewhere() -> PasswordCheck {
             let result = tokio::task::spawn_blocking(check).await;
             under_way.set(under_way.get() - 1);
             match result {
-                Ok(true) => Authentication::Allow,
+                Ok(true) => Authentication::allow(),
                 _ => Authentication::Deny(mqtt::ReasonCode::BAD_USER_NAME_OR_PASSWORD),
             }
         }))
@@ -344,7 +344,7 @@ impl ShardIo {
                 while let Authentication::Later(next) = answer {
                     answer = next.await;
                 }
-                let flow = shard.with_core(at, |core| core.authenticated(at, serial, &answer));
+                let flow = shard.with_core(at, |core| core.authenticated(at, serial, answer));
                 connection::set_pending_flow(&shard, at, serial, flow);
             });
         }
@@ -419,7 +419,7 @@ impl ShardIo {
         let at = {
             let mut core = self.borrow_now();
             core.metrics().inc(Metric::ConnectionsOpened);
-            core.open(listener, peer, None)
+            core.open(listener, peer)
         };
         connection::start(self, at, io, Flow::Continue);
     }

@@ -3,12 +3,16 @@
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 use x509_cert::der::Decode;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::config::TlsConfig;
+use crate::hooks::CertificateNames;
 
 /// Why a listener's TLS files cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -160,13 +164,30 @@ fn build(files: &TlsConfig) -> Result<Arc<ServerConfig>, TlsError> {
     Ok(Arc::new(config))
 }
 
-/// The first common name in the subject of a certificate.
-pub(crate) fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
+/// The names in a client's certificate; `None` if it cannot be read.
+pub(crate) fn names(certificate: &CertificateDer<'_>) -> Option<CertificateNames> {
     let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
-    let subject = certificate.tbs_certificate().subject();
-    subject
-        .common_name()
-        .ok()
-        .flatten()
-        .map(|name| name.value().into_owned())
+    let certificate = certificate.tbs_certificate();
+    let common_name = certificate.subject().common_name().ok().flatten();
+    let alternative = certificate.get_extension::<SubjectAltName>().ok().flatten();
+    let alternative_names = alternative.iter().flat_map(|(_, names)| &names.0);
+    Some(CertificateNames {
+        common_name: common_name.map(|name| name.value().into()),
+        alternative_names: alternative_names.filter_map(text_of).collect(),
+    })
+}
+
+fn text_of(name: &GeneralName) -> Option<Box<str>> {
+    match name {
+        GeneralName::Rfc822Name(text)
+        | GeneralName::DnsName(text)
+        | GeneralName::UniformResourceIdentifier(text) => Some(text.as_str().into()),
+        GeneralName::IpAddress(bytes) => {
+            let bytes = bytes.as_bytes();
+            let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+            let address = v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
+            address.ok().map(|address| address.to_string().into())
+        }
+        _ => None,
+    }
 }

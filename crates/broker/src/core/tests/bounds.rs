@@ -170,7 +170,7 @@ fn a_bridge_of_mosquitto_gets_nothing_back() {
     };
     let mut bytes = Vec::new();
     connect.encode(&mut bytes);
-    let at = sim.shards[0].open(0, crate::hooks::Peer::Unix, None);
+    let at = sim.shards[0].open(0, crate::hooks::Peer::Unix);
     let mut bridge = Conn { shard: 0, at };
     sim.send(&mut bridge, &bytes);
     bytes.clear();

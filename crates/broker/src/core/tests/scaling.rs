@@ -39,7 +39,7 @@ struct Runner {
 
 impl Runner {
     fn new(id: usize, node: Arc<Node>, inboxes: Arc<[Inbox]>) -> Self {
-        let check = Box::new(|_, _| Authentication::Allow);
+        let check = Box::new(|_, _| Authentication::allow());
         let shards = inboxes.len() as u16;
         let shard = Shard::new(id as u16, shards, node, Box::new(NoHooks), check, 1_000_000);
         Self {
@@ -51,7 +51,7 @@ impl Runner {
     }
 
     fn connect(&mut self, client_id: &str) -> u32 {
-        let at = self.shard.open(0, Peer::Unix, None);
+        let at = self.shard.open(0, Peer::Unix);
         let mut bytes = Vec::new();
         let connect = Connect {
             version: Version::V311,

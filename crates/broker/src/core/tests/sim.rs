@@ -72,7 +72,7 @@ impl Sim {
         let node = node(shards, limits);
         let now_ms = 1_000_000;
         let shard = |id| {
-            let check = Box::new(|_, _| Authentication::Allow);
+            let check = Box::new(|_, _| Authentication::allow());
             Shard::new(
                 id as u16,
                 shards as u16,
@@ -179,7 +179,7 @@ impl Sim {
             properties: properties.as_properties(),
             bridge: false,
         };
-        let at = self.shards[shard].open(0, Peer::Unix, None);
+        let at = self.shards[shard].open(0, Peer::Unix);
         let mut conn = Conn { shard, at };
         let mut bytes = Vec::new();
         connect.encode(&mut bytes);
