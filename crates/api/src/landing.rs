@@ -77,6 +77,7 @@ mod tests {
             name: "<script>&\"".into(),
             protocol: "mqtt",
             address: "127.0.0.1:1883".into(),
+            running: true,
             connections: 3,
             max_connections: 10,
         };

@@ -14,5 +14,5 @@ mod process;
 mod routes;
 mod server;
 
-pub use node::{Node, NotReady, Program};
+pub use node::{Answer, Node, NotReady, Program};
 pub use server::{Error, HttpConfig, bind, serve};

@@ -1,28 +1,108 @@
 //! What the API asks of the rest of the process: the node it shows and the program around it.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 
 use broker::Handle;
 pub use broker::NotReady;
+use broker::control::{
+    Event, ListenerRefusal, NewSubscription, Publication, Published, QueuedMessage, Refusal,
+    RetainedInfo, RetainedQuery, StoredMessage,
+};
 use broker::info::{ClientInfo, ListenerInfo, MetricFamily, Query, SubscriptionInfo, TopicInfo};
+use tokio::sync::broadcast;
 
-/// The node behind the API. Lists are sorted as [`Query`] says and hold at most `limit` rows.
+/// What a question to the node is answered with, some time later.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The node behind the API. What has a body here the broker does not offer yet. Lists are sorted as [`Query`] says and hold at most `limit` rows.
 pub trait Node: Send + Sync + 'static {
     /// Why the node should get no traffic now; `None` if it is ready.
     fn not_ready(&self) -> Option<NotReady>;
-    fn listeners(&self) -> Vec<ListenerInfo>;
-    fn clients(&self, query: Query) -> impl Future<Output = Vec<ClientInfo>> + Send;
-    fn client(&self, client_id: &str) -> impl Future<Output = Option<ClientInfo>> + Send;
+    fn clients(&self, query: Query) -> Answer<'_, Vec<ClientInfo>>;
+    fn client<'a>(&'a self, client_id: &'a str) -> Answer<'a, Option<ClientInfo>>;
     /// Sorted by client id, then topic filter; `after` is a client id. All of one client's are asked for with
     /// `client_id` and a `limit` of `usize::MAX`.
-    fn subscriptions(&self, query: Query) -> impl Future<Output = Vec<SubscriptionInfo>> + Send;
+    fn subscriptions(&self, query: Query) -> Answer<'_, Vec<SubscriptionInfo>>;
     /// Sorted by topic filter; `after` is a topic filter.
-    fn topics(&self, query: Query) -> impl Future<Output = Vec<TopicInfo>> + Send;
+    fn topics(&self, query: Query) -> Answer<'_, Vec<TopicInfo>>;
     /// Ends a client's connection and session; false if there is neither.
-    fn kick(&self, client_id: &str) -> impl Future<Output = bool> + Send;
+    fn kick<'a>(&'a self, client_id: &'a str) -> Answer<'a, bool>;
     /// Ends the session of a client that is away; false if there is none.
-    fn discard_session(&self, client_id: &str) -> impl Future<Output = bool> + Send;
-    fn metrics(&self) -> impl Future<Output = Vec<MetricFamily>> + Send;
+    fn discard_session<'a>(&'a self, client_id: &'a str) -> Answer<'a, bool>;
+    fn metrics(&self) -> Answer<'_, Vec<MetricFamily>>;
+
+    /// Publishes in the node's own name; with the store on, the answer comes when the message is safe.
+    fn publish(&self, publication: Publication) -> Answer<'_, Result<Published, Refusal>> {
+        let _ = publication;
+        Box::pin(async { Err(Refusal::Unavailable) })
+    }
+
+    /// Subscribes on behalf of a client that has a session, connected or not: the granted QoS. `None`: no session.
+    fn subscribe<'a>(
+        &'a self,
+        client_id: &'a str,
+        subscription: NewSubscription,
+    ) -> Answer<'a, Option<Result<u8, Refusal>>> {
+        let _ = (client_id, subscription);
+        Box::pin(async { Some(Err(Refusal::Unavailable)) })
+    }
+    /// False if the session has no such subscription.
+    fn unsubscribe<'a>(&'a self, client_id: &'a str, topic_filter: &'a str) -> Answer<'a, bool> {
+        let _ = (client_id, topic_filter);
+        Box::pin(async { false })
+    }
+
+    fn retained(&self, query: RetainedQuery) -> Answer<'_, Vec<RetainedInfo>> {
+        let _ = query;
+        Box::pin(async { Vec::new() })
+    }
+    fn retained_message<'a>(&'a self, topic: &'a str) -> Answer<'a, Option<StoredMessage>> {
+        let _ = topic;
+        Box::pin(async { None })
+    }
+    /// False if nothing is retained there.
+    fn delete_retained<'a>(&'a self, topic: &'a str) -> Answer<'a, bool> {
+        let _ = topic;
+        Box::pin(async { false })
+    }
+
+    /// What waits for a session, in order, behind the position `after`. `None`: no session.
+    fn queue<'a>(
+        &'a self,
+        client_id: &'a str,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Answer<'a, Option<Vec<QueuedMessage>>> {
+        let _ = (client_id, after, limit);
+        Box::pin(async { None })
+    }
+    /// Throws away what waits and has not been sent: how many. `None`: no session.
+    fn clear_queue<'a>(&'a self, client_id: &'a str) -> Answer<'a, Option<u64>> {
+        let _ = client_id;
+        Box::pin(async { None })
+    }
+
+    /// Every listener of the configuration, whether it is open or not.
+    fn listeners(&self) -> Vec<ListenerInfo>;
+    fn start_listener<'a>(&'a self, name: &'a str) -> Answer<'a, Result<(), ListenerRefusal>> {
+        Box::pin(async { Err(ListenerRefusal::Unknown(name.to_owned())) })
+    }
+    /// No new connections there from now on; with `disconnect` its clients are sent away too.
+    fn stop_listener<'a>(
+        &'a self,
+        name: &'a str,
+        disconnect: bool,
+    ) -> Answer<'a, Result<(), ListenerRefusal>> {
+        let _ = disconnect;
+        Box::pin(async { Err(ListenerRefusal::Unknown(name.to_owned())) })
+    }
+
+    /// What happens from now on. Costs the shards nothing while nobody listens.
+    fn events(&self) -> broadcast::Receiver<Arc<Event>> {
+        broadcast::channel(1).1
+    }
 }
 
 pub(crate) fn reason(why: NotReady) -> &'static str {
@@ -38,36 +118,36 @@ impl Node for Handle {
         Handle::not_ready(self)
     }
 
+    fn clients(&self, query: Query) -> Answer<'_, Vec<ClientInfo>> {
+        Box::pin(Handle::clients(self, query))
+    }
+
+    fn client<'a>(&'a self, client_id: &'a str) -> Answer<'a, Option<ClientInfo>> {
+        Box::pin(Handle::client(self, client_id))
+    }
+
+    fn subscriptions(&self, query: Query) -> Answer<'_, Vec<SubscriptionInfo>> {
+        Box::pin(Handle::subscriptions(self, query))
+    }
+
+    fn topics(&self, query: Query) -> Answer<'_, Vec<TopicInfo>> {
+        Box::pin(Handle::topics(self, query))
+    }
+
+    fn kick<'a>(&'a self, client_id: &'a str) -> Answer<'a, bool> {
+        Box::pin(Handle::kick(self, client_id))
+    }
+
+    fn discard_session<'a>(&'a self, client_id: &'a str) -> Answer<'a, bool> {
+        Box::pin(Handle::discard_session(self, client_id))
+    }
+
+    fn metrics(&self) -> Answer<'_, Vec<MetricFamily>> {
+        Box::pin(Handle::metrics(self))
+    }
+
     fn listeners(&self) -> Vec<ListenerInfo> {
         Handle::listeners(self)
-    }
-
-    async fn clients(&self, query: Query) -> Vec<ClientInfo> {
-        Handle::clients(self, query).await
-    }
-
-    async fn client(&self, client_id: &str) -> Option<ClientInfo> {
-        Handle::client(self, client_id).await
-    }
-
-    async fn subscriptions(&self, query: Query) -> Vec<SubscriptionInfo> {
-        Handle::subscriptions(self, query).await
-    }
-
-    async fn topics(&self, query: Query) -> Vec<TopicInfo> {
-        Handle::topics(self, query).await
-    }
-
-    async fn kick(&self, client_id: &str) -> bool {
-        Handle::kick(self, client_id).await
-    }
-
-    async fn discard_session(&self, client_id: &str) -> bool {
-        Handle::discard_session(self, client_id).await
-    }
-
-    async fn metrics(&self) -> Vec<MetricFamily> {
-        Handle::metrics(self).await
     }
 }
 

@@ -220,6 +220,7 @@ fn listener_info(listener: &ListenerConfig, socket: &socket2::Socket) -> Listene
         name: listener.name.clone(),
         protocol,
         address: bound.map_or_else(|| address_of(listener), |address| address.to_string()),
+        running: true,
         connections: 0,
         max_connections: listener.max_connections,
     }

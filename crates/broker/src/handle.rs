@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use crate::core::connection::Connection;
-use crate::core::session::Session;
+use crate::core::inspect::{OldestQueued, SessionRows, Step, TopicRows, Walk, client_info};
 use crate::core::shard::{Node, Shard};
-use crate::core::sublist::NO_GROUP;
 use crate::info::{
     ClientInfo, ListenerInfo, MetricFamily, MetricKind, MetricSample, MetricValue, Query,
     SubscriptionInfo, TopicInfo,
@@ -162,22 +160,29 @@ impl Handle {
             .ok()
     }
 
-    /// Asks all shards and puts their answers behind each other.
-    async fn ask_all<T: Send + 'static>(
-        &self,
-        question: impl Fn(&mut Shard) -> Vec<T> + Clone + Send + 'static,
-    ) -> Vec<T> {
-        let mut all = Vec::new();
-        for shard in 0..self.shared.inboxes.len() as u16 {
-            all.extend(self.ask(shard, question.clone()).await.unwrap_or_default());
+    /// Asks one shard a question that takes several of its turns.
+    async fn walk<W: Walk>(&self, shard: u16, mut walk: W) -> Option<W::Answer> {
+        loop {
+            match self.ask(shard, move |shard| walk.step(shard)).await? {
+                Step::More(further) => walk = further,
+                Step::Done(answer) => return Some(answer),
+            }
         }
-        all
+    }
+
+    /// The answers of all shards, one after the other; of one that does not answer there is none.
+    async fn walk_all<W: Walk>(&self, walk: impl Fn() -> W) -> Vec<W::Answer> {
+        let mut answers = Vec::new();
+        for shard in 0..self.shared.inboxes.len() as u16 {
+            answers.extend(self.walk(shard, walk()).await);
+        }
+        answers
     }
 
     /// Sessions with and without a connection, sorted by client id.
     pub async fn clients(&self, query: Query) -> Vec<ClientInfo> {
-        let asked = query.clone();
-        let mut all = self.ask_all(move |shard| clients(shard, &asked)).await;
+        let walk = || SessionRows::<ClientInfo>::new(query.clone());
+        let mut all = self.walk_all(walk).await.concat();
         all.sort_by(|a, b| a.client_id.cmp(&b.client_id));
         all.truncate(query.limit);
         all
@@ -195,10 +200,8 @@ impl Handle {
 
     /// Sorted by client id, then topic filter.
     pub async fn subscriptions(&self, query: Query) -> Vec<SubscriptionInfo> {
-        let asked = query.clone();
-        let mut all = self
-            .ask_all(move |shard| subscriptions(shard, &asked))
-            .await;
+        let walk = || SessionRows::<SubscriptionInfo>::new(query.clone());
+        let mut all = self.walk_all(walk).await.concat();
         all.sort_by(|a, b| (&a.client_id, &a.topic_filter).cmp(&(&b.client_id, &b.topic_filter)));
         all.truncate(query.limit);
         all
@@ -206,9 +209,9 @@ impl Handle {
 
     /// Filters somebody subscribes to, sorted; `after` is a filter here.
     pub async fn topics(&self, query: Query) -> Vec<TopicInfo> {
-        let asked = query.clone();
         let mut merged: BTreeMap<String, TopicInfo> = BTreeMap::new();
-        for topic in self.ask_all(move |shard| topics(shard, &asked)).await {
+        let answers = self.walk_all(|| TopicRows::new(query.clone())).await;
+        for topic in answers.into_iter().flatten() {
             match merged.get_mut(&topic.topic_filter) {
                 Some(known) => {
                     known.subscribers += topic.subscribers;
@@ -255,7 +258,7 @@ impl Handle {
     pub async fn metrics(&self) -> Vec<MetricFamily> {
         let mut families = metrics::families(&self.shared.node.metrics);
         let retained = self.shared.node.retained.size();
-        let oldest_ms = self.ask_all(|shard| vec![oldest_queued_ms(shard)]).await;
+        let oldest_ms = self.walk_all(OldestQueued::default).await;
         let oldest_s = oldest_ms.into_iter().max().unwrap_or(0) as f64 / 1000.0;
         let gauge = |name, help, value| MetricFamily {
             name,
@@ -283,170 +286,4 @@ impl Handle {
         ));
         families
     }
-}
-
-fn oldest_queued_ms(shard: &Shard) -> u64 {
-    let now_ms = shard.now_ms();
-    let queues = shard
-        .delivery
-        .sessions
-        .iter()
-        .filter_map(|(_, session)| session.outbound.as_ref());
-    let ages = queues.filter_map(|outbound| outbound.oldest_queued_ms());
-    ages.map(|since_ms| now_ms.saturating_sub(since_ms))
-        .max()
-        .unwrap_or(0)
-}
-
-fn wants_client(query: &Query, session: &Session) -> bool {
-    let id = &*session.client_id;
-    query.client_id.as_deref().is_none_or(|wanted| wanted == id)
-        && query
-            .client_id_contains
-            .as_deref()
-            .is_none_or(|part| id.contains(part))
-        && query
-            .username
-            .as_deref()
-            .is_none_or(|name| session.username.as_deref() == Some(name))
-        && query
-            .connected
-            .is_none_or(|connected| session.connection.is_some() == connected)
-}
-
-/// The first `limit` rows by client id, so that a page of a million clients does not copy them all.
-fn clients(shard: &Shard, query: &Query) -> Vec<ClientInfo> {
-    let mut wanted: Vec<u32> = (shard.delivery.sessions.iter())
-        .filter(|(_, session)| wants_client(query, session))
-        .filter(|(_, session)| {
-            query
-                .after
-                .as_deref()
-                .is_none_or(|after| &*session.client_id > after)
-        })
-        .map(|(at, _)| at as u32)
-        .collect();
-    let id = |&at: &u32| shard.delivery.sessions[at as usize].client_id.clone();
-    if wanted.len() > query.limit {
-        wanted.select_nth_unstable_by_key(query.limit, id);
-        wanted.truncate(query.limit);
-    }
-    wanted
-        .into_iter()
-        .map(|at| client_info(shard, at))
-        .collect()
-}
-
-fn client_info(shard: &Shard, at: u32) -> ClientInfo {
-    let session = &shard.delivery.sessions[at as usize];
-    let connection: Option<&Connection> = session
-        .connection
-        .map(|c| &shard.delivery.connections[c as usize]);
-    let outbound = session.outbound.as_deref();
-    let now_ms = shard.now_ms();
-    ClientInfo {
-        client_id: session.client_id.to_string(),
-        username: session.username.as_deref().map(str::to_owned),
-        connected: connection.is_some(),
-        protocol_version: session.version.as_str(),
-        listener: connection.map(|c| {
-            shard.node.listeners[usize::from(c.listener)]
-                .config
-                .name
-                .clone()
-        }),
-        peer_address: connection.map(|c| c.peer.to_string()),
-        shard: shard.id,
-        clean_start: session.clean_start,
-        keep_alive_s: connection.map_or(0, |c| c.keep_alive_s),
-        connected_at_ms: connection.map(|_| session.connected_ms),
-        disconnected_at_ms: connection.is_none().then_some(session.disconnected_ms),
-        session_created_at_ms: session.created_ms,
-        session_expiry_s: session.expiry_s,
-        subscriptions: session.subscriptions.len(),
-        inflight: outbound.map_or(0, |o| o.inflight()),
-        queued_messages: outbound.map_or(0, |o| o.queue_len()),
-        queued_bytes: outbound.map_or(0, |o| o.queued_bytes()),
-        queue_age_ms: outbound
-            .and_then(|o| o.oldest_queued_ms())
-            .map_or(0, |since_ms| now_ms.saturating_sub(since_ms)),
-        outbox_bytes: connection.map_or(0, |c| c.outbox.len()),
-        messages_received: session.received,
-        messages_sent: session.sent,
-        messages_dropped: session.dropped,
-    }
-}
-
-fn wants_filter(query: &Query, written: &str, text: &str) -> bool {
-    query
-        .topic_filter
-        .as_deref()
-        .is_none_or(|wanted| wanted == written)
-        && query
-            .matches_topic
-            .as_deref()
-            .is_none_or(|topic| mqtt::filter_matches(text, topic))
-}
-
-fn subscriptions(shard: &Shard, query: &Query) -> Vec<SubscriptionInfo> {
-    let mut rows = Vec::new();
-    for (at, session) in &shard.delivery.sessions {
-        let past = query
-            .after
-            .as_deref()
-            .is_none_or(|after| &*session.client_id > after);
-        if !past || !wants_client(query, session) {
-            continue;
-        }
-        for &(filter, group) in &session.subscriptions {
-            let entry = shard.tree.filter(filter);
-            let written = shard.written_filter(filter, group);
-            if !wants_filter(query, &written, &entry.text) {
-                continue;
-            }
-            let subscriber = if group == NO_GROUP {
-                entry.subscribers.get(at as u32)
-            } else {
-                shard.tree.group(group).member(at as u32)
-            };
-            let Some(subscriber) = subscriber else {
-                continue;
-            };
-            rows.push(SubscriptionInfo {
-                client_id: session.client_id.to_string(),
-                topic_filter: written,
-                qos: subscriber.options.qos as u8,
-                no_local: subscriber.options.no_local,
-                retain_as_published: subscriber.options.retain_as_published,
-                retain_handling: subscriber.options.retain_handling,
-                subscription_identifier: (subscriber.identifier != 0)
-                    .then_some(subscriber.identifier),
-                shard: shard.id,
-            });
-        }
-    }
-    rows
-}
-
-fn topics(shard: &Shard, query: &Query) -> Vec<TopicInfo> {
-    let mut rows = Vec::new();
-    for (at, filter) in &shard.tree.filters {
-        let groups = filter
-            .groups
-            .iter()
-            .map(|&group| (group, shard.tree.group(group).local_len()));
-        let plain = std::iter::once((NO_GROUP, filter.subscribers.len()));
-        for (group, subscribers) in plain.chain(groups) {
-            let written = shard.written_filter(at as u32, group);
-            let past = query.after.as_deref().is_none_or(|after| *written > *after);
-            if subscribers > 0 && past && wants_filter(query, &written, &filter.text) {
-                rows.push(TopicInfo {
-                    topic_filter: written,
-                    subscribers,
-                    shards: vec![shard.id],
-                });
-            }
-        }
-    }
-    rows
 }

@@ -58,7 +58,7 @@ pub struct TopicInfo {
     pub shards: Vec<u16>,
 }
 
-/// A listener that is open.
+/// A listener of the configuration.
 #[derive(Debug, Clone, Serialize)]
 pub struct ListenerInfo {
     pub name: String,
@@ -66,6 +66,8 @@ pub struct ListenerInfo {
     pub protocol: &'static str,
     /// The address in use (the chosen port if 0 was asked for), or the path of the Unix socket.
     pub address: String,
+    /// Whether it takes connections; it can be stopped and started at run time.
+    pub running: bool,
     pub connections: u64,
     pub max_connections: u32,
 }

@@ -6,6 +6,7 @@
 
 mod broker;
 pub mod config;
+pub mod control;
 mod core;
 mod handle;
 pub mod hooks;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use api::{HttpConfig, Node, NotReady, Program};
+use api::{Answer, HttpConfig, Node, NotReady, Program};
 use broker::info::{
     ClientInfo, ListenerInfo, MetricFamily, MetricKind, MetricSample, MetricValue, Query,
     SubscriptionInfo, TopicInfo,
@@ -108,95 +108,108 @@ impl Node for Fake {
             name: "mqtt".into(),
             protocol: "mqtt",
             address: "127.0.0.1:1883".into(),
+            running: true,
             connections: 7,
             max_connections: 10,
         }]
     }
 
-    async fn clients(&self, query: Query) -> Vec<ClientInfo> {
-        let clients = self.0.clients.lock().unwrap();
-        let matching = clients.iter().filter(|client| {
-            is_asked_for(&query, &client.client_id)
-                && query
-                    .connected
-                    .is_none_or(|connected| client.connected == connected)
-                && (query.username.is_none() || client.username == query.username)
-        });
-        matching.take(query.limit).cloned().collect()
+    fn clients(&self, query: Query) -> Answer<'_, Vec<ClientInfo>> {
+        Box::pin(async move {
+            let clients = self.0.clients.lock().unwrap();
+            let matching = clients.iter().filter(|client| {
+                is_asked_for(&query, &client.client_id)
+                    && query
+                        .connected
+                        .is_none_or(|connected| client.connected == connected)
+                    && (query.username.is_none() || client.username == query.username)
+            });
+            matching.take(query.limit).cloned().collect()
+        })
     }
 
-    async fn client(&self, client_id: &str) -> Option<ClientInfo> {
-        let clients = self.0.clients.lock().unwrap();
-        clients
-            .iter()
-            .find(|client| client.client_id == client_id)
-            .cloned()
+    fn client<'a>(&'a self, client_id: &'a str) -> Answer<'a, Option<ClientInfo>> {
+        Box::pin(async move {
+            let clients = self.0.clients.lock().unwrap();
+            clients
+                .iter()
+                .find(|client| client.client_id == client_id)
+                .cloned()
+        })
     }
 
-    async fn subscriptions(&self, query: Query) -> Vec<SubscriptionInfo> {
-        let subscriptions = self.0.subscriptions.lock().unwrap();
-        let matching = subscriptions.iter().filter(|row| {
-            is_asked_for(&query, &row.client_id)
-                && query
-                    .topic_filter
-                    .as_ref()
-                    .is_none_or(|filter| row.topic_filter == *filter)
-        });
-        matching.take(query.limit).cloned().collect()
+    fn subscriptions(&self, query: Query) -> Answer<'_, Vec<SubscriptionInfo>> {
+        Box::pin(async move {
+            let subscriptions = self.0.subscriptions.lock().unwrap();
+            let matching = subscriptions.iter().filter(|row| {
+                is_asked_for(&query, &row.client_id)
+                    && query
+                        .topic_filter
+                        .as_ref()
+                        .is_none_or(|filter| row.topic_filter == *filter)
+            });
+            matching.take(query.limit).cloned().collect()
+        })
     }
 
-    async fn topics(&self, query: Query) -> Vec<TopicInfo> {
-        if self.0.hold_topics.load(Ordering::SeqCst) {
-            self.0.topics_asked.notify_one();
-            self.0.let_topics_go.notified().await;
-        }
-        let topic = TopicInfo {
-            topic_filter: query.matches_topic.unwrap_or_else(|| "a/#".into()),
-            subscribers: 2,
-            shards: vec![0, 1],
-        };
-        vec![topic]
+    fn topics(&self, query: Query) -> Answer<'_, Vec<TopicInfo>> {
+        Box::pin(async move {
+            if self.0.hold_topics.load(Ordering::SeqCst) {
+                self.0.topics_asked.notify_one();
+                self.0.let_topics_go.notified().await;
+            }
+            let topic = TopicInfo {
+                topic_filter: query.matches_topic.unwrap_or_else(|| "a/#".into()),
+                subscribers: 2,
+                shards: vec![0, 1],
+            };
+            vec![topic]
+        })
     }
 
-    async fn kick(&self, client_id: &str) -> bool {
-        self.discard_session(client_id).await
+    fn kick<'a>(&'a self, client_id: &'a str) -> Answer<'a, bool> {
+        Box::pin(async move { self.discard_session(client_id).await })
     }
 
-    async fn discard_session(&self, client_id: &str) -> bool {
-        let mut clients = self.0.clients.lock().unwrap();
-        let before = clients.len();
-        clients.retain(|client| client.client_id != client_id);
-        clients.len() < before
+    fn discard_session<'a>(&'a self, client_id: &'a str) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let mut clients = self.0.clients.lock().unwrap();
+            let before = clients.len();
+            clients.retain(|client| client.client_id != client_id);
+            clients.len() < before
+        })
     }
 
-    async fn metrics(&self) -> Vec<MetricFamily> {
-        let labels = vec![("listener", "a\"\\\nb".to_owned())];
-        let family = |name, kind, value| MetricFamily {
-            name,
-            help: "What it is.",
-            kind,
-            samples: vec![MetricSample {
-                labels: labels.clone(),
-                value,
-            }],
-        };
-        vec![
-            family(
-                "messages_received_total",
-                MetricKind::Counter,
-                MetricValue::Number(12.0),
-            ),
-            family("connections", MetricKind::Gauge, MetricValue::Number(3.0)),
-            family(
-                "publish_to_socket_seconds",
-                MetricKind::Histogram,
-                MetricValue::Histogram {
-                    buckets: vec![(0.0001, 1), (0.001, 4)],
-                    sum: 0.01,
-                    count: 5,
-                },
-            ),
-        ]
+    fn metrics(&self) -> Answer<'_, Vec<MetricFamily>> {
+        Box::pin(async move {
+            let labels = vec![("listener", "a\"\\\nb".to_owned())];
+            let family = |name, kind, value| MetricFamily {
+                name,
+                help: "What it is.",
+                kind,
+                samples: vec![MetricSample {
+                    labels: labels.clone(),
+                    value,
+                }],
+            };
+            vec![
+                family(
+                    "messages_received_total",
+                    MetricKind::Counter,
+                    MetricValue::Number(12.0),
+                ),
+                family("connections", MetricKind::Gauge, MetricValue::Number(3.0)),
+                family(
+                    "publish_to_socket_seconds",
+                    MetricKind::Histogram,
+                    MetricValue::Histogram {
+                        buckets: vec![(0.0001, 1), (0.001, 4)],
+                        sum: 0.01,
+                        count: 5,
+                    },
+                ),
+            ]
+        })
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod cross;
 pub(crate) mod deliver;
 pub(crate) mod directory;
 pub(crate) mod encode;
+pub(crate) mod inspect;
 pub(crate) mod lifecycle;
 pub(crate) mod message;
 pub(crate) mod outbox;

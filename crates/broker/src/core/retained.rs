@@ -2,10 +2,14 @@
 //! is published or a subscription is made, never on the way of an ordinary message.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::message::{Message, MessageView};
 use crate::config::Limits;
+
+/// Messages a sweep looks at under one lock.
+const SWEEP_PIECE: usize = 1024;
 
 #[derive(Default)]
 struct Node {
@@ -114,31 +118,46 @@ impl Retained {
         found
     }
 
-    /// Removes what has expired; called now and then.
+    /// Removes what has expired; called now and then. It locks for a piece at a time, so that neither publishers nor
+    /// subscribers wait for all of it.
     pub(crate) fn sweep(&self, now_ms: u64) {
-        let mut expired = Vec::new();
-        collect(
-            &self.read().root,
-            None,
-            false,
-            None,
-            &mut |message: &Arc<Message>| {
+        let mut after = None;
+        loop {
+            let mut expired = Vec::new();
+            let mut looked_at = 0;
+            let mut last = None;
+            let mut look = |message: &Arc<Message>| {
                 if message.is_expired(now_ms) {
                     expired.push(message.clone());
                 }
-                true
-            },
-        );
-        if expired.is_empty() {
-            return;
+                looked_at += 1;
+                if looked_at == SWEEP_PIECE {
+                    last = Some(message.clone());
+                }
+                looked_at < SWEEP_PIECE
+            };
+            let levels: Option<Vec<&str>> = after
+                .as_ref()
+                .map(|message: &Arc<Message>| mqtt::levels(message.view().topic).collect());
+            collect(&self.read().root, None, false, levels.as_deref(), &mut look);
+            if !expired.is_empty() {
+                self.remove_all(&expired);
+            }
+            after = last;
+            if after.is_none() {
+                return;
+            }
         }
+    }
+
+    fn remove_all(&self, messages: &[Arc<Message>]) {
         let mut trie = self.write();
-        for message in expired {
+        for message in messages {
             let topic = message.view().topic;
             // It may have been replaced since.
             if trie
                 .find(topic)
-                .is_some_and(|current| Arc::ptr_eq(current, &message))
+                .is_some_and(|current| Arc::ptr_eq(current, message))
             {
                 trie.remove(topic);
             }
@@ -201,18 +220,27 @@ fn collect(
             return true;
         }
         let after = match after {
-            Some([first, ..]) if name < *first => return true,
             Some([first, after @ ..]) if name == *first => Some(after),
             _ => None,
         };
         collect(child, rest, false, after, take)
     };
+    let first = match after {
+        Some([first, ..]) => Bound::Included(*first),
+        _ => Bound::Unbounded,
+    };
     match level {
-        Some(name) if name != "+" => node
+        Some(name) if name != "+" => match first {
+            Bound::Included(first) if name < first => true,
+            _ => node
+                .children
+                .get(name)
+                .is_none_or(|child| visit(name, child)),
+        },
+        _ => node
             .children
-            .get(name)
-            .is_none_or(|child| visit(name, child)),
-        _ => node.children.iter().all(|(name, child)| visit(name, child)),
+            .range::<str, _>((first, Bound::Unbounded))
+            .all(|(name, child)| visit(name, child)),
     }
 }
 
@@ -223,6 +251,10 @@ mod tests {
     use mqtt::{Properties, QoS};
 
     fn keep(retained: &Retained, topic: &str) {
+        keep_until(retained, topic, NEVER_MS);
+    }
+
+    fn keep_until(retained: &Retained, topic: &str, expires_ms: u64) {
         let view = MessageView {
             topic,
             properties: Properties::EMPTY,
@@ -231,7 +263,7 @@ mod tests {
             qos: QoS::AtMostOnce,
             retain: true,
             received_ms: 0,
-            expires_ms: NEVER_MS,
+            expires_ms,
             from_client_id: "",
             from_username: "",
         };
@@ -281,5 +313,25 @@ mod tests {
                 assert_eq!(got, expected, "{filter} by {page}");
             }
         }
+    }
+
+    #[test]
+    fn a_sweep_in_pieces_finds_all_that_expired_and_nothing_else() {
+        let retained = Retained::default();
+        let total = 3 * SWEEP_PIECE + 7;
+        for n in 0..total {
+            let expires_ms = if n % 3 == 0 { 1000 } else { 3000 };
+            keep_until(&retained, &format!("{}/{n}", n % 5), expires_ms);
+            if n % 5 == 0 {
+                keep_until(&retained, &format!("$x/{n}"), expires_ms);
+            }
+        }
+        retained.sweep(2000);
+        let kept = |n: &usize| !n.is_multiple_of(3);
+        let by_five = (0..total).filter(|n| n.is_multiple_of(5)).filter(kept);
+        let expected = (0..total).filter(kept).count() + by_five.count();
+        assert_eq!(retained.size().count, expected);
+        retained.sweep(4000);
+        assert_eq!(retained.size(), RetainedSize::default());
     }
 }

@@ -422,6 +422,15 @@ impl SubscriptionTree {
         }
     }
 
+    /// All filters that match `topic`, for those who ask outside of a message's way.
+    pub(crate) fn matching_filters(&mut self, topic: &str) -> Vec<FilterId> {
+        self.collect(topic);
+        let filters = &self.filters;
+        // Of a question, other than of a PUBLISH, the topic may be anything.
+        let matches = |id: &&FilterId| mqtt::filter_matches(&filters[**id as usize].text, topic);
+        self.found.iter().filter(matches).copied().collect()
+    }
+
     fn build(&self) -> MatchSet {
         let mut remote = 0;
         let mut groups = Vec::new();

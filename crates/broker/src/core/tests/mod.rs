@@ -2,6 +2,7 @@
 
 mod bounds;
 mod grants;
+mod inspect;
 mod matching;
 mod qos;
 mod scaling;

@@ -1,0 +1,176 @@
+//! What the control plane may ask of a running broker beyond looking (see [`crate::info`]), and what it is told as it
+//! happens. Plain data; [`crate::Handle`] is who is asked.
+
+use bytes::Bytes;
+use serde::Serialize;
+
+/// A message to be published in the broker's own name. It is routed like any other; no rule of authorisation applies.
+#[derive(Debug, Clone, Default)]
+pub struct Publication {
+    pub topic: String,
+    pub payload: Bytes,
+    /// 0, 1 or 2.
+    pub qos: u8,
+    pub retain: bool,
+    /// Payload Format Indicator: the payload is UTF-8.
+    pub is_utf8: bool,
+    pub message_expiry_s: Option<u32>,
+    pub content_type: Option<String>,
+    pub response_topic: Option<String>,
+    pub correlation_data: Option<Bytes>,
+    pub user_properties: Vec<(String, String)>,
+}
+
+/// Why the broker did not take what it was asked to publish or to subscribe to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A field that is not what it should be: its name, what was expected.
+    #[error("{field}: {expected}")]
+    Invalid {
+        field: &'static str,
+        expected: String,
+    },
+    /// A bound of the node is reached: which one.
+    #[error("a limit is reached: {0}")]
+    Quota(String),
+    /// The store cannot take more now: the disk is full or does not answer.
+    #[error("the store does not take messages now")]
+    NotStored,
+    #[error("the node is stopping, or a shard does not answer")]
+    Unavailable,
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Published {
+    /// Whether anybody subscribes to it now.
+    pub has_subscribers: bool,
+}
+
+/// A subscription on behalf of a client.
+#[derive(Debug, Clone, Default)]
+pub struct NewSubscription {
+    /// As a client would write it, `$share/...` included.
+    pub topic_filter: String,
+    pub qos: u8,
+    pub no_local: bool,
+    pub retain_as_published: bool,
+    pub retain_handling: u8,
+}
+
+/// One retained message without its payload.
+#[derive(Debug, Clone, Serialize)]
+pub struct RetainedInfo {
+    pub topic: String,
+    pub qos: u8,
+    pub payload_bytes: usize,
+    /// When it was published; milliseconds since the Unix epoch.
+    pub published_at_ms: u64,
+    /// When it goes by itself.
+    pub expires_at_ms: Option<u64>,
+    /// Client id of its publisher, if it is still known.
+    pub publisher: Option<String>,
+}
+
+/// One message with its payload: retained, or waiting in a queue.
+#[derive(Debug, Clone, Default)]
+pub struct StoredMessage {
+    pub topic: String,
+    pub payload: Bytes,
+    pub qos: u8,
+    pub retain: bool,
+    pub published_at_ms: u64,
+    pub expires_at_ms: Option<u64>,
+    pub publisher: Option<String>,
+    pub is_utf8: bool,
+    pub content_type: Option<String>,
+    pub response_topic: Option<String>,
+    pub correlation_data: Option<Bytes>,
+    pub user_properties: Vec<(String, String)>,
+}
+
+/// Which retained messages: sorted by topic, those behind `after`, at most `limit`.
+#[derive(Debug, Clone, Default)]
+pub struct RetainedQuery {
+    /// Only topics this filter matches.
+    pub filter: Option<String>,
+    pub after: Option<String>,
+    pub limit: usize,
+}
+
+/// One message that waits for a session. `position` grows along the queue and stays the message's own.
+#[derive(Debug, Clone)]
+pub struct QueuedMessage {
+    pub position: u64,
+    /// Sent and not acknowledged yet: its packet id.
+    pub packet_id: Option<u16>,
+    pub message: StoredMessage,
+}
+
+/// Why a listener was not started or stopped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ListenerRefusal {
+    #[error("there is no listener {0:?}")]
+    Unknown(String),
+    #[error("it is {0} already")]
+    Already(&'static str),
+    /// The system does not let it listen: why.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What happens at the node, told to whoever listens ([`crate::Handle::events`]). Nobody waits for a slow listener:
+/// it loses events and is told how many.
+#[derive(Debug, Clone, Serialize)]
+pub struct Event {
+    /// Milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum EventKind {
+    Connected {
+        client_id: Box<str>,
+        username: Option<Box<str>>,
+        /// `ip:port`, or `unix`.
+        peer_address: String,
+        listener: Option<Box<str>>,
+        /// `3.1`, `3.1.1` or `5.0`.
+        protocol_version: &'static str,
+        session_present: bool,
+    },
+    Disconnected {
+        client_id: Box<str>,
+        username: Option<Box<str>>,
+        /// A short word such as `normal`, `keep_alive_timeout`, `taken_over`.
+        reason: &'static str,
+    },
+    Subscribed {
+        client_id: Box<str>,
+        topic_filter: Box<str>,
+        qos: u8,
+    },
+    Unsubscribed {
+        client_id: Box<str>,
+        topic_filter: Box<str>,
+    },
+    /// Messages lost to one client, or to everybody, for one reason; several drops may come as one event.
+    Dropped {
+        client_id: Option<Box<str>>,
+        topic: Box<str>,
+        /// As the metric names it: `queue_full`, `expired`.
+        reason: &'static str,
+        count: u64,
+    },
+    /// Something its owner should look at: `store_full`, `overload`.
+    AlarmRaised {
+        alarm: &'static str,
+        detail: String,
+    },
+    AlarmCleared {
+        alarm: &'static str,
+    },
+}
