@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -108,6 +110,31 @@ fn parse_machine(text: &str) -> Option<u64> {
     Some(fields.get(..3)?.iter().sum::<u64>() + stolen)
 }
 
+/// Bytes that a folder with everything below it occupies on disk. Files may come and go meanwhile.
+pub(crate) fn disk_bytes(dir: &Path) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(_) if folder != dir => continue,
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot look into {}", dir.display()));
+            }
+        };
+        for entry in entries.flatten() {
+            let Ok(metadata) = entry.metadata() else {
+                continue;
+            };
+            sum += metadata.blocks() * 512;
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    Ok(sum)
+}
+
 /// Makes room for `sockets` open files, or says what the limit is.
 pub(crate) fn allow_open_files(sockets: u64) -> anyhow::Result<()> {
     // Standard streams, the poll instance, reports and what a runtime may hold.
@@ -179,6 +206,18 @@ mod tests {
         assert_eq!(parse_machine(text), Some(50));
         assert_eq!(parse_machine("cpu  1 2"), None);
         assert_eq!(parse_machine(""), None);
+    }
+
+    #[test]
+    fn disk_use_counts_what_is_below() {
+        let dir = std::env::temp_dir().join(format!("tidegate-bench-disk-{}", std::process::id()));
+        fs::create_dir_all(dir.join("below")).expect("a folder can be made");
+        fs::write(dir.join("below/file"), vec![1; 100_000]).expect("a file can be written");
+        let bytes = disk_bytes(&dir);
+        fs::remove_dir_all(&dir).expect("it is ours");
+        assert!(bytes.expect("it can be read") >= 100_000);
+        let error = disk_bytes(&dir).unwrap_err().to_string();
+        assert!(error.contains("tidegate-bench-disk"), "{error}");
     }
 
     #[test]

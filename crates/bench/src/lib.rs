@@ -43,6 +43,8 @@ enum Protocol {
         #[command(subcommand)]
         scenario: scenario::Scenario,
     },
+    /// Short for `mqtt offline`
+    Offline(scenario::Offline),
 }
 
 /// Runs a benchmark and prints its result.
@@ -51,6 +53,7 @@ enum Protocol {
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.protocol {
         Protocol::Mqtt { scenario } => scenario.run(),
+        Protocol::Offline(scenario) => scenario::Scenario::Offline(scenario).run(),
     }
 }
 
@@ -96,6 +99,10 @@ mod tests {
         assert!(error("mqtt p2p --pairs 1 --threads 2").contains("--threads 2"));
         assert!(error("mqtt p2p --broker-pid 4000000000").contains("4000000000"));
         assert!(error("mqtt filters --versus 127.0.0.1:1").contains("--versus"));
+        assert!(error("offline --clients 10 --publishers 3").contains("--publishers 3"));
+        assert!(error("mqtt offline --qos 0").contains("1..=2"));
+        assert!(error("offline --data-dir /none/such").contains("/none/such"));
+        assert!(error("offline --versus-data-dir /").contains("--versus"));
         assert!(error("mqtt connect --connections 0").contains("1 to 1,000,000"));
     }
 }

@@ -2,8 +2,9 @@
 //! the line that tells the user how far it is.
 
 use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
-use crate::host::{ProcessMeter, Usage, machine_cpu_s};
+use crate::host::{ProcessMeter, Usage, disk_bytes, machine_cpu_s};
 use crate::units::Unit;
 
 /// Time between two updates of the progress line.
@@ -34,6 +35,17 @@ pub(crate) struct BrokerUse {
     pub(crate) rss_connected: u64,
     pub(crate) rss_end: u64,
     pub(crate) rss_peak: u64,
+    /// `offline`: processor time while messages were stored, and resident memory with all of them.
+    pub(crate) store_cpu_s: f64,
+    pub(crate) rss_stored: u64,
+}
+
+/// Bytes that the broker's data occupy on disk (blocks, not lengths): before, with everything stored, and at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct DiskUse {
+    pub(crate) start: u64,
+    pub(crate) stored: u64,
+    pub(crate) end: u64,
 }
 
 /// All that was seen of a run.
@@ -44,6 +56,8 @@ pub(crate) struct Seen {
     /// Processor time of all programs on the machine within the interval, where that can be read.
     pub(crate) machine_cpu_s: Option<f64>,
     pub(crate) series: Vec<Point>,
+    /// Of the folder to look at, if there is one.
+    pub(crate) disk: Option<DiskUse>,
 }
 
 /// State of the progress line on a terminal.
@@ -99,6 +113,8 @@ pub(crate) struct Observer {
     /// The machine's processor time at the beginning, then what it used within the interval.
     machine_begin_s: Option<f64>,
     machine_s: Option<f64>,
+    data_dir: Option<PathBuf>,
+    disk: DiskUse,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -135,9 +151,22 @@ impl Observer {
             stride_ns: 0,
             machine_begin_s: None,
             machine_s: None,
+            data_dir: None,
+            disk: DiskUse::default(),
         };
         observer.broker.rss_start = observer.measure()?.resident_bytes;
         Ok(observer)
+    }
+
+    /// Looks at the disk use of this folder, too.
+    pub(crate) fn watch(mut self, data_dir: &Path) -> anyhow::Result<Self> {
+        self.disk.start = disk_bytes(data_dir)?;
+        self.data_dir = Some(data_dir.to_owned());
+        Ok(self)
+    }
+
+    fn disk_bytes(&self) -> anyhow::Result<u64> {
+        self.data_dir.as_deref().map_or(Ok(0), disk_bytes)
     }
 
     fn measure(&mut self) -> anyhow::Result<Usage> {
@@ -202,6 +231,56 @@ impl Observer {
                 }
             }
             text
+        });
+        Ok(())
+    }
+
+    /// The measured interval is interrupted: what the broker does until [`Observer::resume`] is not part of it.
+    pub(crate) fn pause(&mut self, now_ns: u64, count: u64) -> anyhow::Result<()> {
+        self.sample(now_ns, count)?;
+        let usage = self.measure()?;
+        if let Some(begin) = self.begin {
+            self.broker.store_cpu_s = usage.cpu_s - begin.cpu_s;
+        }
+        let machine = machine_cpu_s().zip(self.machine_begin_s);
+        self.machine_s = machine.map(|(end, begin)| end - begin);
+        self.last = self.last.map(|last| Sample {
+            at_ns: now_ns,
+            ..last
+        });
+        Ok(())
+    }
+
+    /// What the broker holds with everything stored.
+    pub(crate) fn stored(&mut self) -> anyhow::Result<()> {
+        self.broker.rss_stored = self.measure()?.resident_bytes;
+        self.disk.stored = self.disk_bytes()?;
+        Ok(())
+    }
+
+    /// The measured interval goes on.
+    pub(crate) fn resume(&mut self, now_ns: u64) -> anyhow::Result<()> {
+        let cpu_s = self.measure()?.cpu_s;
+        let machine_s = machine_cpu_s();
+        let (Some(begin), Some(last)) = (&mut self.begin, &mut self.last) else {
+            return Ok(());
+        };
+        // As if the pause had not been.
+        begin.at_ns += now_ns - last.at_ns;
+        begin.cpu_s = cpu_s - self.broker.store_cpu_s;
+        last.at_ns = now_ns;
+        last.cpu_s = cpu_s;
+        self.machine_begin_s = machine_s.zip(self.machine_s).map(|(now, used)| now - used);
+        Ok(())
+    }
+
+    /// The run goes on; `count` messages are done.
+    pub(crate) fn passing(&mut self, now_ns: u64, count: u64, what: &str) -> anyhow::Result<()> {
+        self.sample(now_ns, count)?;
+        let latest = self.series.last().copied();
+        self.line.show(now_ns, || {
+            let rate = latest.map_or(0.0, |point| point.per_second);
+            format!("{count} {what}, {}/s", Unit::PerSecond.show(rate))
         });
         Ok(())
     }
@@ -287,6 +366,7 @@ impl Observer {
     /// Nothing more will happen; connections still stand.
     pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
         self.broker.rss_end = self.measure()?.resident_bytes;
+        self.disk.end = self.disk_bytes()?;
         Ok(())
     }
 
@@ -297,6 +377,7 @@ impl Observer {
             broker: self.meter.is_some().then_some(self.broker),
             machine_cpu_s: self.machine_s,
             series: std::mem::take(&mut self.series),
+            disk: self.data_dir.is_some().then_some(self.disk),
         }
     }
 }

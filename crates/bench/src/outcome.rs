@@ -7,8 +7,16 @@ use crate::worker::Tally;
 /// What was measured: messages, or connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
-    Messages { payload_bytes: usize },
-    Connections { wanted: usize },
+    Messages {
+        payload_bytes: usize,
+    },
+    Connections {
+        wanted: usize,
+    },
+    /// Messages that were stored and then received.
+    Stored {
+        payload_bytes: usize,
+    },
 }
 
 /// One round.
@@ -48,13 +56,19 @@ impl Outcome {
                     b.rss_end
                 },
                 rss_peak: a.rss_peak.max(b.rss_peak),
+                store_cpu_s: a.store_cpu_s + b.store_cpu_s,
+                rss_stored: a.rss_stored.max(b.rss_stored),
             });
+        if let (Some(a), Some(b)) = (&mut self.seen.disk, other.seen.disk) {
+            a.stored = a.stored.max(b.stored);
+            a.end = b.end;
+        }
     }
 
     /// Messages received, or connections accepted.
     fn achieved(&self) -> u64 {
         match self.subject {
-            Subject::Messages { .. } => self.tally.received,
+            Subject::Messages { .. } | Subject::Stored { .. } => self.tally.received,
             Subject::Connections { .. } => self.tally.connects,
         }
     }
@@ -65,7 +79,7 @@ impl Outcome {
         let tally = &self.tally;
         let rate = self.achieved() as f64 / tally.seconds.max(1e-9);
         match self.subject {
-            Subject::Messages { payload_bytes } => {
+            Subject::Messages { payload_bytes } | Subject::Stored { payload_bytes } => {
                 measures.set("throughput", rate);
                 measures.set("payload_rate", rate * payload_bytes as f64);
                 measures.set("received", tally.received as f64);
@@ -78,7 +92,7 @@ impl Outcome {
         }
         measures.set("seconds", tally.seconds);
         measures.set_latencies(&tally.latency);
-        if let Subject::Messages { .. } = self.subject {
+        if !matches!(self.subject, Subject::Connections { .. }) {
             measures.set("lost", tally.faults.lost as f64);
             measures.set("repeated", tally.faults.repeated as f64);
             measures.set("reordered", tally.faults.reordered as f64);
@@ -90,6 +104,7 @@ impl Outcome {
         }
         measures.set("errors", tally.failures.count() as f64);
         self.set_broker(&mut measures);
+        self.set_offline(&mut measures);
         if let Some(others) = self.other_cores() {
             measures.set("other_cores", others);
         }
@@ -108,10 +123,13 @@ impl Outcome {
             return;
         };
         measures.set("cpu_seconds", broker.cpu_s);
-        measures.set("cpu", broker.cpu_s / self.tally.seconds.max(1e-9));
+        let store_seconds = self.tally.offline.map_or(0.0, |o| o.store_seconds);
+        let seconds = self.tally.seconds + store_seconds;
+        measures.set("cpu", broker.cpu_s / seconds.max(1e-9));
         // Below two clock ticks the quotient would be mostly chance.
-        if broker.cpu_s >= 0.02 {
-            measures.set("per_cpu_second", self.achieved() as f64 / broker.cpu_s);
+        let serving_cpu_s = broker.cpu_s - broker.store_cpu_s;
+        if serving_cpu_s >= 0.02 {
+            measures.set("per_cpu_second", self.achieved() as f64 / serving_cpu_s);
         }
         measures.set("rss_start", broker.rss_start as f64);
         measures.set("rss_connected", broker.rss_connected as f64);
@@ -125,11 +143,47 @@ impl Outcome {
         }
     }
 
+    /// What only `offline` has.
+    fn set_offline(&self, measures: &mut Measures) {
+        let (Subject::Stored { payload_bytes }, Some(offline)) = (self.subject, self.tally.offline)
+        else {
+            return;
+        };
+        let tally = &self.tally;
+        measures.set("stored", offline.stored as f64);
+        measures.set(
+            "stored_rate",
+            offline.stored as f64 / offline.store_seconds.max(1e-9),
+        );
+        measures.set("store_seconds", offline.store_seconds);
+        measures.set("incomplete", offline.incomplete as f64);
+        if !tally.latency.is_empty() {
+            let fastest = tally.latency.min().max(1) as f64;
+            measures.set("unfairness", tally.latency.max() as f64 / fastest);
+        }
+        if let Some(broker) = self.seen.broker {
+            measures.set("rss_stored", broker.rss_stored as f64);
+            if broker.store_cpu_s >= 0.02 {
+                let per_second = offline.stored as f64 / broker.store_cpu_s;
+                measures.set("stored_per_cpu_second", per_second);
+            }
+        }
+        if let Some(disk) = self.seen.disk {
+            measures.set("disk_start", disk.start as f64);
+            measures.set("disk_stored", disk.stored as f64);
+            measures.set("disk_end", disk.end as f64);
+            let payload = offline.held as f64 * payload_bytes as f64;
+            let added = disk.stored.saturating_sub(disk.start) as f64;
+            measures.set("disk_per_payload", added / payload.max(1.0));
+        }
+    }
+
     /// How many cores programs other than broker and generator kept busy, if that can be known.
     pub(crate) fn other_cores(&self) -> Option<f64> {
         let ours = self.seen.broker?.cpu_s + self.tally.generator_cpu_s;
         let others = (self.seen.machine_cpu_s? - ours).max(0.0);
-        Some(others / self.tally.seconds.max(1e-9))
+        let store_seconds = self.tally.offline.map_or(0.0, |o| o.store_seconds);
+        Some(others / (self.tally.seconds + store_seconds).max(1e-9))
     }
 
     /// Share of its cores that the generator used.
@@ -152,6 +206,8 @@ pub(crate) fn ratios(first: &Measures, second: &Measures) -> Measures {
     let named = [
         ("ratio_per_cpu_second", of("per_cpu_second")),
         ("ratio_throughput", throughput),
+        ("ratio_stored", of("stored_rate")),
+        ("ratio_stored_per_cpu_second", of("stored_per_cpu_second")),
         ("ratio_p50", of("p50")),
         ("ratio_p99", of("p99")),
     ];
@@ -191,6 +247,7 @@ mod tests {
                     broker_cpu: None,
                     rss_bytes: None,
                 }],
+                disk: None,
             },
         }
     }

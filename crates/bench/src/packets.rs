@@ -13,6 +13,14 @@ pub(crate) const PING: &[u8] = &[0xc0, 0];
 /// DISCONNECT without a reason, the same in all versions.
 pub(crate) const DISCONNECT: &[u8] = &[0xe0, 0];
 
+/// What becomes of a client's subscriptions and messages while it is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Session {
+    /// Nothing of an earlier connection counts, nothing of this one stays.
+    Clean,
+    Lasting,
+}
+
 /// What every CONNECT of a run has in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Greeting {
@@ -23,18 +31,23 @@ pub(crate) struct Greeting {
 }
 
 impl Greeting {
-    /// The CONNECT of one client, with a clean session.
-    pub(crate) fn connect(&self, client_id: &str) -> Vec<u8> {
+    /// The CONNECT of one client, with a clean session or with one that stays for an hour after it has gone (in the
+    /// versions before 5, for as long as the broker keeps it).
+    pub(crate) fn connect(&self, client_id: &str, session: Session) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
+        let mut properties = mqtt::PropertiesBuf::new();
+        if self.version == Version::V5 && session == Session::Lasting {
+            properties.push(mqtt::Property::SessionExpiryInterval(3600));
+        }
         Packet::Connect(mqtt::Connect {
             version: self.version,
-            clean_start: true,
+            clean_start: session == Session::Clean,
             keep_alive: self.keep_alive_s,
             client_id,
             username: self.username.as_deref(),
             password: self.password.as_deref().map(str::as_bytes),
             will: None,
-            properties: Properties::EMPTY,
+            properties: properties.as_properties(),
             bridge: false,
         })
         .encode(self.version, &mut out);
@@ -61,9 +74,10 @@ pub(crate) fn subscribe(version: Version, filters: &[String], qos: QoS) -> (Vec<
 /// What a broker said, as far as the generator has to know.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// CONNACK: accepted, with the number of messages the broker takes in flight.
+    /// CONNACK: accepted, with the number of messages the broker takes in flight, and whether it knows the session.
     Accepted {
         receive_maximum: u16,
+        session_present: bool,
     },
     /// CONNACK: refused, with the reason in words.
     Refused(String),
@@ -94,6 +108,7 @@ pub(crate) fn read_reply(bytes: &[u8], version: Version, qos: QoS) -> Result<Rep
         }
         Packet::ConnAck(ack) => Reply::Accepted {
             receive_maximum: ack.properties.receive_maximum().unwrap_or(u16::MAX),
+            session_present: ack.session_present,
         },
         Packet::SubAck(ack) => Reply::Subscribed(check_granted(ack.codes, qos)),
         Packet::Disconnect(packet) => {
@@ -325,13 +340,15 @@ mod tests {
         assert_eq!(
             read(&[0x20, 2, 0, 0], Version::V311),
             Ok(Reply::Accepted {
-                receive_maximum: u16::MAX
+                receive_maximum: u16::MAX,
+                session_present: false
             })
         );
         assert_eq!(
-            read(&[0x20, 6, 0, 0, 3, 0x21, 0, 20], Version::V5),
+            read(&[0x20, 6, 1, 0, 3, 0x21, 0, 20], Version::V5),
             Ok(Reply::Accepted {
-                receive_maximum: 20
+                receive_maximum: 20,
+                session_present: true
             })
         );
         assert!(matches!(

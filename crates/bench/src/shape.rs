@@ -19,6 +19,17 @@ pub(crate) struct Spread {
     pub(crate) wildcards: f64,
 }
 
+/// Which topics there are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Topics {
+    /// One for each publisher; a subscriber reads those of its group through one filter.
+    PerPublisher,
+    /// So many over all groups, through which the publishers cycle.
+    Spread(Spread),
+    /// One for each subscriber, who reads no other; the group's publishers cycle through them.
+    PerSubscriber,
+}
+
 /// The shape of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Shape {
@@ -27,8 +38,7 @@ pub(crate) struct Shape {
     pub(crate) publishers: usize,
     /// In each group.
     pub(crate) subscribers: usize,
-    /// `None`: one topic per publisher, one filter per subscriber.
-    pub(crate) spread: Option<Spread>,
+    pub(crate) topics: Topics,
 }
 
 impl Shape {
@@ -46,7 +56,7 @@ impl Shape {
                 self.subscribers
             );
         }
-        if let Some(spread) = self.spread {
+        if let Topics::Spread(spread) = self.topics {
             let publishers = self.groups * self.publishers;
             ensure!(
                 spread.filters >= publishers,
@@ -72,29 +82,41 @@ impl Shape {
         self.groups * self.group_connections()
     }
 
-    /// The topics a publisher cycles through, all of the same length.
-    pub(crate) fn topics(&self, run: u32, group: usize, publisher: usize) -> Vec<String> {
-        match self.spread {
-            None => vec![format!("bench/{run:08x}/{group}/{publisher}")],
-            Some(spread) => {
-                let (from, to) = self.share(spread, group * self.publishers + publisher);
-                (from..to).map(|i| spread_topic(run, i)).collect()
-            }
+    /// Of how many messages in a row of one publisher a subscriber gets one.
+    pub(crate) fn stride(&self) -> u64 {
+        match self.topics {
+            Topics::PerSubscriber => self.subscribers.max(1) as u64,
+            Topics::PerPublisher | Topics::Spread(_) => 1,
         }
     }
 
-    /// The filters each subscriber of a group holds.
-    pub(crate) fn filters(&self, run: u32, group: usize) -> Vec<String> {
-        match self.spread {
-            None if self.publishers == 1 => self.topics(run, group, 0),
-            None => vec![format!("bench/{run:08x}/{group}/+")],
-            Some(spread) => {
+    /// The topics a publisher cycles through, all of the same length.
+    pub(crate) fn topics(&self, run: u32, group: usize, publisher: usize) -> Vec<String> {
+        match self.topics {
+            Topics::PerPublisher => vec![format!("bench/{run:08x}/{group}/{publisher}")],
+            Topics::Spread(spread) => {
+                let (from, to) = self.share(spread, group * self.publishers + publisher);
+                (from..to).map(|i| spread_topic(run, i)).collect()
+            }
+            Topics::PerSubscriber => (0..self.subscribers)
+                .map(|member| own_topic(run, group, member))
+                .collect(),
+        }
+    }
+
+    /// The filters that one subscriber of a group holds.
+    pub(crate) fn filters(&self, run: u32, group: usize, subscriber: usize) -> Vec<String> {
+        match self.topics {
+            Topics::PerPublisher if self.publishers == 1 => self.topics(run, group, 0),
+            Topics::PerPublisher => vec![format!("bench/{run:08x}/{group}/+")],
+            Topics::Spread(spread) => {
                 let (from, _) = self.share(spread, group * self.publishers);
                 let (_, to) = self.share(spread, (group + 1) * self.publishers - 1);
                 (from..to)
                     .map(|i| spread_filter(run, i, spread.wildcards))
                     .collect()
             }
+            Topics::PerSubscriber => vec![own_topic(run, group, subscriber)],
         }
     }
 
@@ -104,6 +126,10 @@ impl Shape {
         let start = |number: usize| number * spread.filters / publishers;
         (start(publisher), start(publisher + 1))
     }
+}
+
+fn own_topic(run: u32, group: usize, subscriber: usize) -> String {
+    format!("bench/{run:08x}/{group}/c{subscriber:07}")
 }
 
 fn spread_topic(run: u32, number: usize) -> String {
@@ -135,10 +161,10 @@ mod tests {
             groups: 3,
             publishers: 1,
             subscribers: 1,
-            spread: None,
+            topics: Topics::PerPublisher,
         };
         assert_eq!(shape.topics(1, 2, 0), ["bench/00000001/2/0"]);
-        assert_eq!(shape.filters(1, 2), shape.topics(1, 2, 0));
+        assert_eq!(shape.filters(1, 2, 0), shape.topics(1, 2, 0));
         assert_eq!(shape.connections(), 6);
     }
 
@@ -148,9 +174,9 @@ mod tests {
             groups: 1,
             publishers: 500,
             subscribers: 1,
-            spread: None,
+            topics: Topics::PerPublisher,
         };
-        let filters = shape.filters(1, 0);
+        let filters = shape.filters(1, 0, 0);
         assert_eq!(filters, ["bench/00000001/0/+"]);
         let topic = &shape.topics(1, 0, 499)[0];
         assert!(mqtt::filter_matches(&filters[0], topic));
@@ -166,11 +192,16 @@ mod tests {
             groups: 7,
             publishers: 2,
             subscribers: 1,
-            spread: Some(spread),
+            topics: Topics::Spread(spread),
         };
         shape.check().expect("a fine shape");
         let all: Vec<(usize, String)> = (0..7)
-            .flat_map(|group| shape.filters(9, group).into_iter().map(move |f| (group, f)))
+            .flat_map(|group| {
+                shape
+                    .filters(9, group, 0)
+                    .into_iter()
+                    .map(move |f| (group, f))
+            })
             .collect();
         assert_eq!(all.len(), 100);
         let wild = all.iter().filter(|(_, f)| f.contains(['+', '#'])).count();
@@ -193,19 +224,36 @@ mod tests {
     }
 
     #[test]
+    fn topics_of_their_own_come_round_in_turn() {
+        let shape = Shape {
+            groups: 2,
+            publishers: 1,
+            subscribers: 3,
+            topics: Topics::PerSubscriber,
+        };
+        let topics = shape.topics(1, 1, 0);
+        assert_eq!((topics.len(), shape.stride()), (3, 3));
+        for (member, topic) in topics.iter().enumerate() {
+            assert_eq!(&shape.filters(1, 1, member)[0], topic);
+            assert_eq!(topic.len(), topics[0].len());
+        }
+        assert_ne!(shape.topics(1, 0, 0)[0], topics[0]);
+    }
+
+    #[test]
     fn refuses_what_no_machine_holds() {
         let huge = Shape {
             groups: 1,
             publishers: 100_000,
             subscribers: 100_000,
-            spread: None,
+            topics: Topics::PerPublisher,
         };
         assert!(huge.check().unwrap_err().to_string().contains("4000000"));
         let few = Shape {
             groups: 10,
             publishers: 1,
             subscribers: 1,
-            spread: Some(Spread {
+            topics: Topics::Spread(Spread {
                 filters: 9,
                 wildcards: 0.0,
             }),

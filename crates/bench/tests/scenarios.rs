@@ -42,7 +42,12 @@ fn temporary(name: &str) -> PathBuf {
 
 fn run(line: &str) -> anyhow::Result<Outcome> {
     let file = temporary("result.json");
-    let line = format!("bench mqtt {line} --quiet --json {}", file.display());
+    let protocol = if line.starts_with("offline") {
+        ""
+    } else {
+        "mqtt "
+    };
+    let line = format!("bench {protocol}{line} --quiet --json {}", file.display());
     let code = bench::run(Program::parse_from(line.split_whitespace()).bench)?;
     let json = serde_json::from_slice(&std::fs::read(&file)?)?;
     std::fs::remove_file(&file)?;
@@ -322,6 +327,65 @@ fn connects_are_timed_and_refusals_sorted() {
     let (kind, count) = kinds.as_object().unwrap().iter().next().unwrap();
     assert!(kind.contains("CONNACK"), "{kind}");
     assert_eq!(count, 10);
+}
+
+#[test]
+fn clients_that_were_away_get_everything() {
+    let broker = broker(Faults::default());
+    for (messages, options) in [
+        (7, "--version 3.1.1"),
+        (7, "--version 5 --qos 2"),
+        (1, "--threads 2"),
+    ] {
+        let dir = temporary("data");
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("log"), [1; 5000]).unwrap();
+        let outcome = run(&format!(
+            "offline --broker {} --clients 12 --messages {messages} --publishers 3 --window 5 --rest 10ms --data-dir {} \
+             --broker-pid {} {options}",
+            broker.address,
+            dir.display(),
+            std::process::id()
+        ))
+        .unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_flawless(&outcome);
+        assert_eq!(
+            outcome.metric("stored"),
+            f64::from(12 * messages),
+            "{options}"
+        );
+        assert_eq!(
+            outcome.metric("received"),
+            f64::from(12 * messages),
+            "{options}"
+        );
+        assert_eq!(outcome.metric("incomplete"), 0.0);
+        assert!(outcome.metric("stored_rate") > 0.0);
+        assert!(outcome.metric("unfairness") >= 1.0);
+        assert!(outcome.metric("disk_start") >= 5000.0);
+        assert_eq!(outcome.metric("disk_per_payload"), 0.0);
+        assert!(outcome.metric("rss_stored") > 0.0);
+    }
+}
+
+#[test]
+fn what_clients_that_were_away_miss_is_found() {
+    let faulty = broker(Faults {
+        lose_every: 10,
+        repeat_every: 7,
+        delay_every: 9,
+        ..Faults::default()
+    });
+    let outcome = run(&format!(
+        "offline --broker {} --clients 6 --messages 20 --publishers 2 --rest 10ms --drain 300ms",
+        faulty.address
+    ))
+    .unwrap();
+    assert_eq!(outcome.metric("stored"), 120.0);
+    assert_eq!(outcome.metric("lost"), 12.0, "{}", outcome.json);
+    assert!(outcome.metric("repeated") > 0.0);
+    assert!(outcome.metric("incomplete") >= 1.0);
 }
 
 #[test]

@@ -138,6 +138,7 @@ fn over_time(
 fn throughput(report: &Report) -> String {
     let title = match report.sides.first().map(|side| side.total.subject) {
         Some(Subject::Connections { .. }) => "Connections accepted per second",
+        Some(Subject::Stored { .. }) => "Messages stored, then received, per second",
         _ => "Messages received per second",
     };
     over_time(

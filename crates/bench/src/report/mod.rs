@@ -43,6 +43,7 @@ pub(crate) struct Report {
 
 /// Demands about these are made of every side, others of the first.
 const FAULTS: &[&str] = &[
+    "incomplete",
     "lost",
     "repeated",
     "reordered",
@@ -234,6 +235,7 @@ pub(crate) mod tests {
                         ..BrokerUse::default()
                     }),
                     machine_cpu_s: Some(3.0),
+                    disk: None,
                     series: (1..20)
                         .map(|i| Point {
                             at_s: f64::from(i) / 10.0,

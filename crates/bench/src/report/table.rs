@@ -8,6 +8,7 @@ use crate::outcome::Subject;
 
 /// Numbers left out where they are zero, as they should be.
 const QUIET_ZEROS: &[&str] = &[
+    "incomplete",
     "repeated",
     "reordered",
     "refused",

@@ -10,7 +10,7 @@ use crate::observer::Observer;
 use crate::outcome::{Outcome, Subject};
 use crate::report::Report;
 use crate::rounds::alternate;
-use crate::shape::Shape;
+use crate::shape::{Shape, Topics};
 use crate::units;
 use crate::worker::{Clients, LoadPlan, Pace, run_threads};
 
@@ -80,7 +80,7 @@ const NO_LOAD: LoadPlan = LoadPlan {
         groups: 0,
         publishers: 0,
         subscribers: 0,
-        spread: None,
+        topics: Topics::PerPublisher,
     },
     qos: mqtt::QoS::AtMostOnce,
     payload_bytes: 0,

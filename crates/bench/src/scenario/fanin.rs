@@ -37,7 +37,7 @@ impl FanIn {
             groups: self.groups,
             publishers: self.publishers,
             subscribers: self.subscribers,
-            spread: self.spread.spread(),
+            topics: self.spread.topics(),
         };
         let pace = self.pace.pace(20);
         run_load(LoadRun {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::{LoadRun, clients, run_load};
 use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
-use crate::shape::Shape;
+use crate::shape::{Shape, Topics};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct FanOut {
@@ -35,7 +35,7 @@ impl FanOut {
             groups: self.groups,
             publishers: self.publishers,
             subscribers: self.subscribers,
-            spread: None,
+            topics: Topics::PerPublisher,
         };
         let pace = self.pace.pace(20);
         run_load(LoadRun {

@@ -8,7 +8,7 @@ use super::{Target, clients, measure_load, plan, report_load, rounds};
 use crate::access::Access;
 use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
 use crate::rounds::alternate;
-use crate::shape::{Shape, Spread};
+use crate::shape::{Shape, Spread, Topics};
 use crate::units;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -45,7 +45,7 @@ impl Filters {
             groups: self.pairs,
             publishers: 1,
             subscribers: 1,
-            spread: Some(Spread { filters, wildcards }),
+            topics: Topics::Spread(Spread { filters, wildcards }),
         };
         let plans = [
             plan(&self.load, shape(self.filters, self.wildcards), pace)?,

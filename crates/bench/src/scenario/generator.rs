@@ -10,7 +10,7 @@ use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs};
 use crate::forwarder::Forwarder;
 use crate::host::{allowed_cores, pin_to_core};
 use crate::rounds::alternate;
-use crate::shape::Shape;
+use crate::shape::{Shape, Topics};
 
 /// The forwarder is a thread of this process. It reads what a publisher sends and writes the same bytes to the
 /// subscriber, over loopback TCP like any broker.
@@ -35,7 +35,7 @@ impl Generator {
             groups: self.pairs,
             publishers: 1,
             subscribers: 1,
-            spread: None,
+            topics: Topics::PerPublisher,
         };
         let plan = plan(&self.load, shape, self.pace.pace(200))?;
         let cores = allowed_cores();

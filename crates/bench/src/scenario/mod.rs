@@ -5,8 +5,11 @@ mod fanin;
 mod fanout;
 mod filters;
 mod generator;
+mod offline;
 mod p2p;
 mod rate;
+
+pub(crate) use offline::Offline;
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -21,7 +24,7 @@ use crate::observer::Observer;
 use crate::outcome::{Outcome, Subject};
 use crate::report::{Report, Side};
 use crate::rounds::alternate;
-use crate::shape::{Shape, Spread};
+use crate::shape::{Shape, Spread, Topics};
 use crate::worker::{Clients, LoadPlan, Pace, run_threads};
 
 /// What to do to an MQTT broker.
@@ -39,6 +42,8 @@ pub(crate) enum Scenario {
     Connect(connect::Connect),
     /// What many different filters cost, against one for each pair
     Filters(filters::Filters),
+    /// Clients that come, subscribe and leave; messages stored for them; how fast they get them when they come back
+    Offline(Offline),
     /// What the generator itself can do, without a broker
     #[command(name = "self")]
     Generator(generator::Generator),
@@ -54,6 +59,7 @@ impl Scenario {
             Self::Rate(scenario) => scenario.run(),
             Self::Connect(scenario) => scenario.run(),
             Self::Filters(scenario) => scenario.run(),
+            Self::Offline(scenario) => scenario.run(),
             Self::Generator(scenario) => scenario.run(),
         }
     }
@@ -84,9 +90,12 @@ struct SpreadArgs {
 }
 
 impl SpreadArgs {
-    fn spread(&self) -> Option<Spread> {
+    fn topics(&self) -> Topics {
         let wildcards = self.wildcards;
-        self.filters.map(|filters| Spread { filters, wildcards })
+        match self.filters {
+            Some(filters) => Topics::Spread(Spread { filters, wildcards }),
+            None => Topics::PerPublisher,
+        }
     }
 }
 
@@ -226,13 +235,14 @@ fn report_load(
         settings.push(("publishers", shape.publishers.to_string()));
         settings.push(("subscribers", shape.subscribers.to_string()));
     }
-    if let Some(spread) = shape.spread {
+    if let Topics::Spread(spread) = shape.topics {
         settings.push(("filters", spread.filters.to_string()));
         settings.push(("wildcards", format!("{:.0} %", spread.wildcards * 100.0)));
     }
     match plan.pace {
         Pace::Window(window) => settings.push(("window", window.to_string())),
         Pace::Rate(rate) => settings.push(("rate", format!("{rate}/s"))),
+        Pace::Stored { window, .. } => settings.push(("window", window.to_string())),
     }
     settings.extend([
         ("qos", (plan.qos as u8).to_string()),

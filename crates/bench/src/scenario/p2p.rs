@@ -31,7 +31,7 @@ impl P2p {
             groups: self.pairs,
             publishers: 1,
             subscribers: 1,
-            spread: self.spread.spread(),
+            topics: self.spread.topics(),
         };
         let pace = self.pace.pace(200);
         run_load(LoadRun {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::{LoadRun, clients, run_load};
 use crate::args::{ClientArgs, LoadArgs, OutputArgs, TargetArgs};
-use crate::shape::Shape;
+use crate::shape::{Shape, Topics};
 use crate::units;
 use crate::worker::Pace;
 
@@ -32,7 +32,7 @@ impl Rate {
             groups: self.pairs,
             publishers: 1,
             subscribers: 1,
-            spread: None,
+            topics: Topics::PerPublisher,
         };
         let pace = Pace::Rate(self.rate);
         run_load(LoadRun {

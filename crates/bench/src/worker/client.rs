@@ -95,6 +95,10 @@ pub(crate) struct Publisher {
 pub(crate) struct Subscriber {
     /// Its group, counted within the worker.
     pub(crate) group: usize,
+    /// Its number within the group.
+    pub(crate) member: usize,
     /// Its first checker in the worker's list; one for each publisher of the group.
     pub(crate) first_checker: usize,
+    /// When its last message came, in `offline`.
+    pub(crate) served_ns: Option<u64>,
 }

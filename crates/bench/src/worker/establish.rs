@@ -13,7 +13,7 @@ use super::{Worker, shared};
 use crate::failure::Trouble;
 use crate::link::Link;
 use crate::observer::Observer;
-use crate::packets::{self, Reply};
+use crate::packets::{self, Reply, Session};
 
 /// Local ports tried for one connection.
 const PORTS_TRIED: usize = 100;
@@ -34,7 +34,7 @@ impl Worker<'_> {
     }
 
     /// Connects the clients before `end` that have not been dialled yet.
-    fn establish_some(
+    pub(super) fn establish_some(
         &mut self,
         end: usize,
         strict: bool,
@@ -61,7 +61,12 @@ impl Worker<'_> {
             let now_ns = self.now();
             self.expire(&mut under_way, now_ns);
             if let Some(observer) = observer {
-                observer.connecting(now_ns, self.shared.connected())?;
+                if self.is_return {
+                    self.tell(self.settled() + self.received);
+                    observer.passing(now_ns, self.shared.received(), "received")?;
+                } else {
+                    observer.connecting(now_ns, self.shared.connected())?;
+                }
             }
         }
         Ok(())
@@ -86,6 +91,8 @@ impl Worker<'_> {
             }
         };
         let connection = &mut self.connections[index];
+        connection.partial.clear();
+        connection.large = None;
         connection.started_ns = started_ns;
         connection.state = State::Dialing;
         self.unsettled += 1;
@@ -99,6 +106,10 @@ impl Worker<'_> {
     pub(super) fn on_dialing(&mut self, index: usize, event: &Event) -> Result<(), Trouble> {
         let client_id = self.client_id(index);
         let connection = &mut self.connections[index];
+        let session = match connection.role {
+            Role::Subscriber(_) => self.session,
+            Role::Publisher(_) | Role::Idle => Session::Clean,
+        };
         let Some(link) = &mut connection.link else {
             return Ok(());
         };
@@ -108,7 +119,7 @@ impl Worker<'_> {
         if event.is_writable() {
             connection.state = State::Greeting;
             link.flush()?;
-            link.send(&self.access.greeting.connect(&client_id))?;
+            link.send(&self.access.greeting.connect(&client_id, session))?;
         }
         Ok(())
     }
@@ -120,9 +131,13 @@ impl Worker<'_> {
         let reply = packets::read_reply(packet, version, self.qos).map_err(Trouble::Protocol)?;
         let state = self.connections[index].state;
         match (reply, state) {
-            (Reply::Accepted { receive_maximum }, State::Greeting) => {
-                self.on_accepted(index, receive_maximum)
-            }
+            (
+                Reply::Accepted {
+                    receive_maximum,
+                    session_present,
+                },
+                State::Greeting,
+            ) => self.on_accepted(index, receive_maximum, session_present),
             (Reply::Refused(reason), _) => Err(Trouble::Refused(reason)),
             (Reply::Disconnected(reason), _) => Err(Trouble::Disconnected(reason)),
             (Reply::Subscribed(granted), State::Subscribing(missing)) => {
@@ -140,7 +155,12 @@ impl Worker<'_> {
         }
     }
 
-    fn on_accepted(&mut self, index: usize, receive_maximum: u16) -> Result<(), Trouble> {
+    fn on_accepted(
+        &mut self,
+        index: usize,
+        receive_maximum: u16,
+        session_present: bool,
+    ) -> Result<(), Trouble> {
         let connection = &mut self.connections[index];
         let took_ns = self.read_ns.saturating_sub(connection.started_ns);
         match connection.role {
@@ -153,9 +173,21 @@ impl Worker<'_> {
                 publisher.max_in_flight = publisher.max_in_flight.min(receive_maximum.into());
                 self.on_established(index);
             }
+            // Its subscription is still there, or its messages are lost.
+            Role::Subscriber(_) if self.is_return => {
+                if !session_present {
+                    return Err(Trouble::Protocol(
+                        "the broker does not know its session any more".to_owned(),
+                    ));
+                }
+                self.on_established(index);
+            }
             Role::Subscriber(s) => {
-                let group = self.first_group + self.subscribers[s as usize].group;
-                let filters = self.shape.filters(self.access.run, group);
+                let subscriber = &self.subscribers[s as usize];
+                let group = self.first_group + subscriber.group;
+                let filters = self
+                    .shape
+                    .filters(self.access.run, group, subscriber.member);
                 let version = self.access.greeting.version;
                 let (bytes, count) = packets::subscribe(version, &filters, self.qos);
                 connection.state = State::Subscribing(count);

@@ -120,10 +120,11 @@ impl Worker<'_> {
     }
 
     /// Takes the messages at the front of `buf` and returns their length. Stops at anything else.
-    fn take_messages(&mut self, subscriber: usize, buf: &[u8]) -> Result<usize, Malformed> {
-        let subscriber = &self.subscribers[subscriber];
+    fn take_messages(&mut self, index: usize, buf: &[u8]) -> Result<usize, Malformed> {
+        let subscriber = &self.subscribers[index];
         let members = self.shape.publishers;
-        let group = subscriber.group;
+        let (group, own) = (subscriber.group, subscriber.member as u64);
+        let stride = self.stride;
         let first = ((self.first_group + group) * members) as u32;
         let from = subscriber.first_checker;
         let run = self.access.run;
@@ -154,6 +155,14 @@ impl Worker<'_> {
                 self.tally.strange += 1;
                 continue;
             }
+            let mut sequence = stamp.sequence;
+            if stride > 1 {
+                if sequence % stride != own {
+                    self.tally.strange += 1;
+                    continue;
+                }
+                sequence /= stride;
+            }
             if member != streak.member || stamp.sent_ns != streak.sent_ns {
                 self.end_streak(group, from, &streak);
                 streak = Streak {
@@ -163,9 +172,10 @@ impl Worker<'_> {
                     count: 0,
                 };
             }
-            streak.count += u64::from(self.checkers[from + member].receive(stamp.sequence));
+            streak.count += u64::from(self.checkers[from + member].receive(sequence));
         }
         self.end_streak(group, from, &streak);
+        self.note_served(index);
         Ok(at)
     }
 
@@ -215,6 +225,20 @@ impl Worker<'_> {
         Ok(())
     }
 
+    /// In `offline`: notes when the subscriber got its last message.
+    #[inline]
+    fn note_served(&mut self, index: usize) {
+        if let Pace::Stored { each, .. } = self.pace {
+            let subscriber = &mut self.subscribers[index];
+            let wanted = each / self.stride;
+            if subscriber.served_ns.is_none()
+                && self.checkers[subscriber.first_checker].next() >= wanted
+            {
+                subscriber.served_ns = Some(self.read_ns);
+            }
+        }
+    }
+
     /// Passes over the rest of a large message; books it when it is whole.
     fn skip_large(&mut self, index: usize, buf: &[u8]) -> usize {
         let connection = &mut self.connections[index];
@@ -238,12 +262,16 @@ impl Worker<'_> {
             1 => push_ack(PUBACK, large.id, &mut self.replies),
             _ => push_ack(PUBREC, large.id, &mut self.replies),
         }
-        let subscriber = &self.subscribers[subscriber];
+        let index = subscriber;
+        let subscriber = &self.subscribers[index];
         let (group, from) = (subscriber.group, subscriber.first_checker);
+        let (stride, own) = (self.stride, subscriber.member as u64);
         let members = self.shape.publishers;
         let first = ((self.first_group + group) * members) as u32;
         let ours = large.stamp.filter(|stamp| {
-            stamp.run == self.access.run && (stamp.publisher.wrapping_sub(first) as usize) < members
+            stamp.run == self.access.run
+                && (stamp.publisher.wrapping_sub(first) as usize) < members
+                && (stride == 1 || stamp.sequence % stride == own)
         });
         let Some(stamp) = ours else {
             self.tally.strange += 1;
@@ -256,9 +284,10 @@ impl Worker<'_> {
             member,
             sent_ns: stamp.sent_ns,
             from: before,
-            count: u64::from(checker.receive(stamp.sequence)),
+            count: u64::from(checker.receive(stamp.sequence / stride)),
         };
         self.end_streak(group, from, &streak);
+        self.note_served(index);
     }
 
     /// Keeps the front of a packet of `len` bytes (0: not known yet) until the rest is here.

@@ -3,6 +3,7 @@
 //! Who closes a connection first keeps its ports busy for a minute. If that were the generator, the next round's
 //! connects would spend most of their time looking for a free port.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::client::State;
@@ -14,8 +15,15 @@ const GRACE_NS: u64 = 2_000_000_000;
 impl Worker<'_> {
     /// Ends all connections.
     pub(super) fn leave(&mut self) -> anyhow::Result<()> {
+        self.leave_some(0..self.connections.len())?;
+        self.connections.clear();
+        Ok(())
+    }
+
+    /// Ends some connections, which may be dialled again.
+    pub(super) fn leave_some(&mut self, which: Range<usize>) -> anyhow::Result<()> {
         let mut leaving = 0;
-        for connection in &mut self.connections {
+        for connection in &mut self.connections[which.clone()] {
             // The run is over: whether the goodbye arrives changes nothing.
             let has_said_goodbye = connection.state == State::Ready
                 && connection
@@ -35,7 +43,11 @@ impl Worker<'_> {
         while self.unsettled > 0 && self.now() < until_ns {
             self.turn(Duration::from_millis(10))?;
         }
-        self.connections.clear();
+        for connection in &mut self.connections[which] {
+            connection.link = None;
+            connection.state = State::Closed;
+        }
+        self.unsettled = 0;
         Ok(())
     }
 

@@ -10,6 +10,7 @@ mod hold;
 mod intake;
 mod leave;
 mod load;
+mod offline;
 mod output;
 mod pace;
 mod shared;
@@ -36,6 +37,7 @@ use crate::window::{MAX_IN_FLIGHT, Progress};
 
 use client::{Connection, Publisher, Role, State, Subscriber};
 pub(crate) use load::LoadPlan;
+pub(crate) use offline::OfflineTimes;
 pub(crate) use pace::Pace;
 use pace::Schedule;
 pub(crate) use shared::{AbortOnDrop, Shared};
@@ -68,6 +70,11 @@ pub(crate) struct Worker<'a> {
     v5: bool,
     qos: QoS,
     shape: Shape,
+    /// See [`Shape::stride`].
+    stride: u64,
+    /// What subscribers ask of the broker when they connect, and whether they have done so before.
+    session: packets::Session,
+    is_return: bool,
     /// Index of the worker's first group among all, and of its first idle client.
     first_group: usize,
     first_idle: usize,
@@ -121,6 +128,9 @@ impl<'a> Worker<'a> {
             v5: access.greeting.version == mqtt::Version::V5,
             qos: plan.qos,
             shape: plan.shape,
+            stride: plan.shape.stride(),
+            session: packets::Session::Clean,
+            is_return: false,
             first_group: 0,
             first_idle: 0,
             connections: Vec::new(),
@@ -161,12 +171,14 @@ impl<'a> Worker<'a> {
         self.first_group = groups.start;
         let (publishers, subscribers) = (self.shape.publishers, self.shape.subscribers);
         for (group, _) in groups.clone().enumerate() {
-            for _ in 0..subscribers {
+            for member in 0..subscribers {
                 let role = Role::Subscriber(self.subscribers.len() as u32);
                 self.connections.push(Connection::new(role));
                 self.subscribers.push(Subscriber {
                     group,
+                    member,
                     first_checker: self.checkers.len(),
+                    served_ns: None,
                 });
                 self.checkers
                     .extend((0..publishers).map(|_| Checker::default()));
@@ -174,7 +186,7 @@ impl<'a> Worker<'a> {
         }
         let window = match plan.pace {
             Pace::Window(window) => Some(window),
-            Pace::Rate(_) => None,
+            Pace::Rate(_) | Pace::Stored { .. } => None,
         };
         for global in groups {
             for member in 0..publishers {
@@ -288,6 +300,7 @@ impl<'a> Worker<'a> {
         let Subscriber {
             group,
             first_checker,
+            ..
         } = self.subscribers[subscriber];
         let publishers = self.shape.publishers;
         for member in 0..publishers {

@@ -127,6 +127,10 @@ fn allowance(
                 0
             }
         }
+        (Pace::Stored { window, each }, _) => {
+            in_flight_limit = in_flight_limit.min(window);
+            if is_sending { each - publisher.sent } else { 0 }
+        }
         (Pace::Rate(_), Some(schedule)) => {
             schedule.share_of(index, due).saturating_sub(publisher.sent)
         }

@@ -7,6 +7,9 @@ pub(crate) enum Pace {
     Window(u64),
     /// This many messages per second, over all publishers of all threads.
     Rate(f64),
+    /// A publisher sends so many messages and has at most `window` that the broker has not acknowledged; nobody
+    /// receives them meanwhile.
+    Stored { window: u64, each: u64 },
 }
 
 /// The times at which the messages of a fixed rate are due, dealt out to publishers in turn.

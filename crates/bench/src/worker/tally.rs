@@ -30,6 +30,20 @@ pub(crate) struct Tally {
     /// Connections accepted.
     pub(crate) connects: u64,
     pub(crate) failures: Failures,
+    /// Of `offline` only.
+    pub(crate) offline: Option<Offline>,
+}
+
+/// What else there is to know where messages were stored for clients that were away.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Offline {
+    /// Messages acknowledged, and the time from the first to the last acknowledgement.
+    pub(crate) stored: u64,
+    pub(crate) store_seconds: f64,
+    /// Messages that were there at the same time, at most.
+    pub(crate) held: u64,
+    /// Clients that did not get everything.
+    pub(crate) incomplete: u64,
 }
 
 impl Default for Tally {
@@ -49,6 +63,7 @@ impl Default for Tally {
             strange: 0,
             connects: 0,
             failures: Failures::default(),
+            offline: None,
         }
     }
 }
@@ -58,12 +73,26 @@ impl Tally {
     pub(crate) fn add_parallel(&mut self, other: &Tally) {
         self.add_counts(other);
         self.seconds = self.seconds.max(other.seconds);
+        if let Some(other) = other.offline {
+            let sum = self.offline.get_or_insert_default();
+            sum.stored += other.stored;
+            sum.held += other.held;
+            sum.store_seconds = sum.store_seconds.max(other.store_seconds);
+            sum.incomplete += other.incomplete;
+        }
     }
 
     /// Adds what another round counted.
     pub(crate) fn add_round(&mut self, other: &Tally) {
         self.add_counts(other);
         self.seconds += other.seconds;
+        if let Some(other) = other.offline {
+            let sum = self.offline.get_or_insert_default();
+            sum.stored += other.stored;
+            sum.held = sum.held.max(other.held);
+            sum.store_seconds += other.store_seconds;
+            sum.incomplete += other.incomplete;
+        }
     }
 
     fn add_counts(&mut self, other: &Tally) {

@@ -48,12 +48,19 @@ struct Shared {
     connections: AtomicU64,
     messages: AtomicU64,
     clients: Mutex<HashMap<u64, Client>>,
+    /// Sessions of clients that are away, by client identifier.
+    away: Mutex<HashMap<String, Away>>,
     delayed: Mutex<Option<Message>>,
 }
 
 struct Client {
     filters: Vec<(String, QoS)>,
     inbox: Sender<Message>,
+}
+
+struct Away {
+    filters: Vec<(String, QoS)>,
+    queue: Vec<Message>,
 }
 
 #[derive(Clone)]
@@ -80,6 +87,7 @@ impl FakeBroker {
             connections: AtomicU64::new(0),
             messages: AtomicU64::new(0),
             clients: Mutex::default(),
+            away: Mutex::default(),
             delayed: Mutex::default(),
         });
         let accepting = shared.clone();
@@ -92,8 +100,11 @@ impl FakeBroker {
                 std::thread::spawn(move || {
                     let number = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
                     // How a connection ends is the client's business.
-                    let _ = Connection::new(shared.clone(), stream, number)
-                        .and_then(|mut connection| connection.run());
+                    let mut connection = Connection::new(shared.clone(), stream, number);
+                    if let Ok(connection) = &mut connection {
+                        let _ = connection.run();
+                        connection.go_away();
+                    }
                     shared.clients.lock().unwrap().remove(&number);
                 });
             }
@@ -121,6 +132,8 @@ struct Connection {
     inbox: Receiver<Message>,
     next_id: u16,
     out: Vec<u8>,
+    /// The client's identifier, if its session is to stay.
+    lasting: Option<String>,
 }
 
 fn invalid(reason: impl ToString) -> io::Error {
@@ -158,6 +171,7 @@ impl Connection {
             inbox,
             next_id: 0,
             out: Vec::new(),
+            lasting: None,
         })
     }
 
@@ -264,8 +278,9 @@ impl Connection {
                 self.version = connect.version;
                 let every = self.shared.faults.refuse_every;
                 let is_refused = every > 0 && self.number.is_multiple_of(every);
+                let returning = self.begin_session(&connect);
                 self.send(Packet::ConnAck(ConnAck {
-                    session_present: false,
+                    session_present: returning,
                     code: if is_refused {
                         ReasonCode::NOT_AUTHORIZED
                     } else {
@@ -307,6 +322,38 @@ impl Connection {
         Ok(())
     }
 
+    /// Takes up the session there is, or forgets it; whether there was one to take up.
+    fn begin_session(&mut self, connect: &mqtt::Connect<'_>) -> bool {
+        let client_id = connect.client_id.to_owned();
+        let away = self.shared.away.lock().unwrap().remove(&client_id);
+        if connect.clean_start {
+            return false;
+        }
+        self.lasting = Some(client_id);
+        let Some(away) = away else {
+            return false;
+        };
+        let mut clients = self.shared.clients.lock().unwrap();
+        let client = clients.get_mut(&self.number).unwrap();
+        client.filters = away.filters;
+        for message in away.queue {
+            client.inbox.send(message).unwrap();
+        }
+        true
+    }
+
+    /// Keeps a lasting session with what has not been delivered.
+    fn go_away(&mut self) {
+        let Some(client_id) = self.lasting.take() else {
+            return;
+        };
+        let mut clients = self.shared.clients.lock().unwrap();
+        let filters = clients.remove(&self.number).unwrap().filters;
+        let queue = self.inbox.try_iter().collect();
+        let mut away = self.shared.away.lock().unwrap();
+        away.insert(client_id, Away { filters, queue });
+    }
+
     fn publish(&mut self, publish: Publish<'_>) -> io::Result<()> {
         match publish.qos {
             QoS::AtMostOnce => {}
@@ -346,6 +393,7 @@ impl Connection {
     }
 
     fn route(&self, message: &Message) {
+        self.keep(message);
         for client in self.shared.clients.lock().unwrap().values() {
             let granted = client
                 .filters
@@ -358,6 +406,16 @@ impl Connection {
                 message.qos = message.qos.min(qos);
                 // A client that has just gone gets nothing.
                 let _ = client.inbox.send(message);
+            }
+        }
+    }
+
+    /// Also for those who are away, at QoS 1 and 2.
+    fn keep(&self, message: &Message) {
+        for away in self.shared.away.lock().unwrap().values_mut() {
+            let mut filters = away.filters.iter();
+            if filters.any(|(filter, _)| mqtt::filter_matches(filter, &message.topic)) {
+                away.queue.push(message.clone());
             }
         }
     }

@@ -1,0 +1,169 @@
+//! `offline`: what a broker stores for clients that are away, how fast, and how they get it when they come back.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::ensure;
+
+use super::{Target, clients, rounds, share, targets};
+use crate::args::{ClientArgs, OutputArgs, TargetArgs};
+use crate::host::allow_open_files;
+use crate::observer::Observer;
+use crate::outcome::{Outcome, Subject};
+use crate::report::Report;
+use crate::rounds::alternate;
+use crate::shape::{Shape, Topics};
+use crate::units;
+use crate::worker::{Clients, LoadPlan, OfflineTimes, Pace, run_threads};
+
+/// Most messages of one run.
+const MAX_MESSAGES: u64 = 1_000_000_000;
+
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Offline {
+    /// Clients that connect, subscribe to a topic of their own, leave, and come back; see --concurrency for how many
+    /// at a time
+    #[arg(long = "clients", value_name = "N", default_value = "10000", value_parser = clients)]
+    count: usize,
+    /// Messages for each client while it is away
+    #[arg(long, value_name = "N", default_value = "50", value_parser = clients)]
+    messages: usize,
+    /// Publishers, each for an equal share of the clients
+    #[arg(long, value_name = "N", default_value = "10", value_parser = clients)]
+    publishers: usize,
+    /// Messages a publisher may have sent that the broker has not acknowledged
+    #[arg(long, value_name = "N", default_value_t = 200,
+          value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    window: u32,
+    /// Quality of service, of publishers and subscribers
+    #[arg(long, value_name = "1|2", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=2))]
+    qos: u8,
+    /// Size of each payload, at least 24 bytes
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = units::bytes)]
+    payload: usize,
+    /// How long nothing may be acknowledged or arrive before what is missing counts as lost
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    drain: Duration,
+    /// Time between storing and coming back, and at the end, after which the broker's memory and disk are measured
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration)]
+    rest: Duration,
+    /// The broker's folder of data on this machine: measures its disk use
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// The same of the broker to compare it with
+    #[arg(long, value_name = "DIR", requires = "versus")]
+    versus_data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    clients: ClientArgs,
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl Offline {
+    pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
+        let at_a_time = *self.clients.concurrency.get_or_insert(1000);
+        let plan = self.plan()?;
+        let targets = targets(&self.clients, &self.target)?;
+        let labels: Vec<String> = targets.iter().map(|t| t.label.clone()).collect();
+        let count = rounds(&self.target, targets.len());
+        let sides = alternate(&labels, count, |number, title| {
+            let data_dir = match number {
+                0 => &self.data_dir,
+                _ => &self.versus_data_dir,
+            };
+            self.measure(&plan, &targets[number], data_dir.as_ref(), title)
+        })?;
+        let settings = [
+            ("broker", sides[0].label.clone()),
+            ("clients", self.count.to_string()),
+            ("messages for each", self.messages.to_string()),
+            ("publishers", self.publishers.to_string()),
+            ("window", self.window.to_string()),
+            ("at a time", at_a_time.to_string()),
+            ("qos", self.qos.to_string()),
+            ("version", self.clients.version.codec().as_str().to_owned()),
+            ("payload", format!("{} B", self.payload)),
+            ("rounds", count.to_string()),
+            ("threads", self.clients.threads.to_string()),
+        ];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value));
+        Report::new("offline", settings.into(), sides).deliver(&self.output)
+    }
+
+    fn plan(&self) -> anyhow::Result<LoadPlan> {
+        ensure!(
+            self.count.is_multiple_of(self.publishers),
+            "--clients {} cannot be shared out equally to --publishers {}",
+            self.count,
+            self.publishers
+        );
+        let messages = self.count as u64 * self.messages as u64;
+        ensure!(
+            messages <= MAX_MESSAGES,
+            "--clients {} times --messages {} is more than {MAX_MESSAGES} messages",
+            self.count,
+            self.messages
+        );
+        let shape = Shape {
+            groups: self.publishers,
+            publishers: 1,
+            subscribers: self.count / self.publishers,
+            topics: Topics::PerSubscriber,
+        };
+        shape.check()?;
+        Ok(LoadPlan {
+            shape,
+            qos: mqtt::QoS::try_from(self.qos)
+                .map_err(|_| anyhow::anyhow!("--qos is 1 or 2 here"))?,
+            payload_bytes: self.payload,
+            pace: Pace::Stored {
+                window: u64::from(self.window),
+                each: messages / self.publishers as u64,
+            },
+            warmup_ns: 0,
+            duration_ns: 0,
+            quiet_ns: self.drain.as_nanos() as u64,
+        })
+    }
+
+    fn measure(
+        &self,
+        plan: &LoadPlan,
+        target: &Target,
+        data_dir: Option<&PathBuf>,
+        title: String,
+    ) -> anyhow::Result<Outcome> {
+        let connections = plan.shape.connections();
+        let access = target.access.fresh(connections);
+        let threads = access.threads;
+        ensure!(
+            threads <= self.publishers,
+            "--threads {threads} is more than --publishers {} to share out",
+            self.publishers
+        );
+        allow_open_files(connections as u64)?;
+        let mut observer = Observer::new(target.pid, title, self.output.quiet, connections, 0.0)?;
+        if let Some(dir) = data_dir {
+            observer = observer.watch(dir)?;
+        }
+        let times = OfflineTimes { rest: self.rest };
+        let tally = run_threads(
+            &access,
+            |thread| Clients::Groups(share(self.publishers, thread, threads)),
+            plan,
+            &mut observer,
+            |worker, observer| worker.run_offline(plan, times, observer),
+        )?;
+        Ok(Outcome {
+            subject: Subject::Stored {
+                payload_bytes: plan.payload_bytes,
+            },
+            tally,
+            seen: observer.into_seen(),
+        })
+    }
+}
