@@ -2,23 +2,25 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
+use store::Store;
 
 use crate::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, ListenerConfig};
 use crate::core::directory::Directory;
+use crate::core::recovery::recover;
 use crate::core::shard::{ListenerState, Node};
 use crate::handle::Handle;
 use crate::hooks::HooksFactory;
 use crate::info::ListenerInfo;
 use crate::metrics::ShardMetrics;
-use crate::net::inbox::{Inbox, Parcel};
+use crate::net::inbox::{Inbox, Parcel, StoreOwner};
 use crate::net::listener::{self, Entrance, OpenListener};
-use crate::net::shard_thread::{self, Clock, ShardSetup};
+use crate::net::shard_thread::{self, Clock, Durable, ShardSetup};
 use crate::net::tls::{ListenerTls, TlsError, log_reload};
 use crate::scram::{Credential, Decoy};
 
@@ -49,6 +51,8 @@ pub enum StartError {
     NoRandomness,
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
+    #[error("the store could not be read: {0}")]
+    Store(#[from] store::Error),
 }
 
 pub struct Broker {
@@ -59,7 +63,13 @@ pub struct Broker {
 
 impl Broker {
     /// Opens the listeners and starts the shards.
-    pub fn start(config: BrokerConfig, hooks: Arc<dyn HooksFactory>) -> Result<Self, StartError> {
+    /// With a store, sessions with an expiry, retained and delayed messages outlive the node; those it has come back
+    /// first. The store is closed by its owner, after [`Broker::stop`].
+    pub fn start(
+        config: BrokerConfig,
+        hooks: Arc<dyn HooksFactory>,
+        store: Option<Store>,
+    ) -> Result<Self, StartError> {
         let shards = match config.shards {
             0 => std::thread::available_parallelism()
                 .map_or(1, usize::from)
@@ -121,6 +131,11 @@ impl Broker {
             0 => DEFAULT_STOP_TIMEOUT_S,
             given => given,
         };
+        let mut durable = match &store {
+            Some(store) => deal_out(store, &node, &inboxes, clock.now_ms())?,
+            None => Vec::new(),
+        };
+        let (ready, is_ready) = std::sync::mpsc::channel();
         let mut threads = Vec::new();
         for (id, listeners) in per_shard.into_iter().enumerate() {
             let setup = ShardSetup {
@@ -132,6 +147,8 @@ impl Broker {
                 clock,
                 stop_timeout: Duration::from_secs(stop_timeout.into()),
                 sys_interval_s: config.sys_interval_s,
+                durable: durable.get_mut(id).and_then(Option::take),
+                ready: ready.clone(),
             };
             let thread = std::thread::Builder::new().name(format!("shard-{id}"));
             let run = move || {
@@ -141,7 +158,10 @@ impl Broker {
             };
             threads.push(thread.spawn(run).map_err(StartError::Thread)?);
         }
+        drop(ready);
         watch_certificates(&handle).map_err(StartError::Thread)?;
+        // Ends early if a shard could not run, which it has told.
+        for () in is_ready.iter().take(shards) {}
         handle.set_ready();
         Ok(Self {
             handle,
@@ -174,6 +194,30 @@ impl Broker {
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// Reads what the store has, starts it, and gives each shard its part.
+fn deal_out(
+    store: &Store,
+    node: &Node,
+    inboxes: &Arc<[Inbox]>,
+    now_ms: u64,
+) -> Result<Vec<Option<Durable>>, StartError> {
+    let recovery = recover(store, node, inboxes.len(), now_ms)?;
+    let owner = StoreOwner {
+        inboxes: inboxes.clone(),
+    };
+    store.start(Arc::new(owner)).map_err(StartError::Thread)?;
+    let restored = Arc::new(AtomicU32::new(0));
+    let durable = |recovered| {
+        Some(Durable {
+            store: store.clone(),
+            first_number: recovery.first_number,
+            recovered,
+            restored: restored.clone(),
+        })
+    };
+    Ok(recovery.shards.into_iter().map(durable).collect())
 }
 
 fn users(config: &BrokerConfig) -> Result<HashMap<String, Credential, RandomState>, StartError> {

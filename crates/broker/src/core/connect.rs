@@ -209,7 +209,8 @@ impl Shard {
                 if let Some(session) = existing {
                     self.end_session(session);
                 }
-                self.new_session(&id)?
+                let most_s = self.limits().max_session_expiry_s;
+                self.new_session(&id, session_expiry_s(&connect, most_s))?
             }
         };
         self.attach(at, session, &connect);
@@ -217,12 +218,19 @@ impl Shard {
         Ok(Flow::Continue)
     }
 
-    fn new_session(&mut self, id: &Arc<str>) -> Result<u32, Closing> {
+    fn new_session(&mut self, id: &Arc<str>, expiry_s: u32) -> Result<u32, Closing> {
         // Ending an earlier session has released the name.
         if let Claim::Other(_) = self.node.directory.claim(id, self.id) {
             return Err(refused(
                 ReasonCode::SERVER_BUSY,
                 "the client id connected elsewhere just now",
+            ));
+        }
+        if self.delivery.refuses() && expiry_s > 0 {
+            self.node.directory.release(id, self.id);
+            return Err(refused(
+                ReasonCode::QUOTA_EXCEEDED,
+                "the store takes no new session now",
             ));
         }
         if !Directory::take_place(&self.node.directory.sessions, self.node.limits.max_sessions) {
@@ -233,28 +241,10 @@ impl Shard {
             ));
         }
         let now_ms = self.now_ms();
-        let session = self.delivery.sessions.insert(Session {
-            client_id: id.clone(),
-            username: None,
-            permissions: None,
-            connection: None,
-            subscriptions: Vec::new(),
-            outbound: None,
-            incoming_qos2: None,
-            will: None,
-            expiry_s: 0,
-            clean_start: true,
-            bridge: false,
-            version: Version::V311,
-            expiry_timer: None,
-            will_timer: None,
-            created_ms: now_ms,
-            connected_ms: now_ms,
-            disconnected_ms: 0,
-            received: 0,
-            sent: 0,
-            dropped: 0,
-        }) as u32;
+        let session = self
+            .delivery
+            .sessions
+            .insert(Session::new(id.clone(), now_ms)) as u32;
         self.by_client_id.insert(id.clone(), session);
         self.metrics().inc(Metric::Sessions);
         Ok(session)
@@ -329,6 +319,7 @@ impl Shard {
         }
         self.metrics().inc(Metric::ClientsConnected);
         self.set_group_presence(session_at, true);
+        self.record_session(session_at);
     }
 
     fn will_of(&mut self, session: u32, will: &mqtt::Will<'_>) -> Will {
@@ -377,6 +368,7 @@ impl Shard {
             code: ReasonCode::SUCCESS,
             properties: properties.as_properties(),
         };
+        self.delivery.hold(at);
         self.delivery.write(at, |out| {
             Packet::ConnAck(connack).encode(connect.version, out)
         });

@@ -32,6 +32,14 @@ pub(crate) enum Said {
     Applied {
         sequence: u64,
     },
+    /// Messages said up to now are answered for once they are in the log of the listener.
+    Turn {
+        turn: u64,
+    },
+    /// All that was said up to this turn of the listener, and came to be stored, is in the log.
+    Logged {
+        turn: u64,
+    },
 }
 
 impl Said {
@@ -41,7 +49,7 @@ impl Said {
             Said::Messages(batch) => batch.size(),
             Said::Interest { filter, .. } => 64 + filter.len(),
             Said::Members { filter, group, .. } => 64 + filter.len() + group.len(),
-            Said::Applied { .. } => 64,
+            Said::Applied { .. } | Said::Turn { .. } | Said::Logged { .. } => 64,
         }
     }
 }
@@ -291,6 +299,11 @@ impl Links {
             .iter()
             .enumerate()
             .all(|(n, &applied)| n == this_shard || applied >= sequence)
+    }
+
+    /// Whether every other shard has confirmed all that was said.
+    pub(crate) fn is_all_applied(&self) -> bool {
+        self.is_applied(self.sequence)
     }
 
     /// Takes what waits for a shard.

@@ -3,17 +3,18 @@
 //! [`Delivery`] owns all connections and sessions of the shard. It never looks at the subscription tree, so that the
 //! router can walk the tree while it delivers.
 
-use mqtt::{QoS, ReasonCode, Version};
+use mqtt::{QoS, Version};
 use slab::Slab;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::connection::{Closing, Connection, Phase};
 use super::encode::Envelope;
+use super::journal::Journal;
 use super::message::{Message, MessageView};
 use super::outbox::{BufferPool, SHARE_FROM_BYTES};
 use super::retained::Retained;
-use super::session::{Parcel, QueueLimits, Queued, Session, Window};
+use super::session::{Parcel, QueueSize, Session, Window};
 use super::sublist::{GroupId, Subscriber};
 use crate::config::Limits;
 use crate::hooks::{AckKind, Client, DropReason, Hooks, Interest};
@@ -40,9 +41,11 @@ pub(crate) struct Delivery {
     pub(crate) now_us: u64,
     /// Bytes in all outboxes.
     pub(crate) buffered_bytes: usize,
-    /// Bytes in all session queues.
-    queued_bytes: usize,
+    /// Bytes in all session queues, as far as they are in memory.
+    pub(super) queued_bytes: usize,
     pub(super) retained: Arc<Retained>,
+    /// None: nothing is durable here.
+    pub(crate) journal: Option<Box<Journal>>,
     sample_in: u32,
 }
 
@@ -55,6 +58,8 @@ pub(crate) struct Dispatch<'a> {
     message: Option<Rc<Message>>,
     /// A large payload, shared by all.
     payload: Option<bytes::Bytes>,
+    /// It is written down; what is left is who it waits for.
+    pub(super) journaled: bool,
     /// Whether more than one session gets it, so that encoding it once pays.
     many: bool,
     /// The QoS 0 packet as the last subscriber got it, and for which form (version 5 or not, retain flag).
@@ -69,6 +74,7 @@ impl<'a> Dispatch<'a> {
             origin,
             message: None,
             payload: view.shared_payload.cloned(),
+            journaled: false,
             many: false,
             template: Vec::new(),
             template_form: None,
@@ -138,15 +144,8 @@ impl Delivery {
             buffered_bytes: 0,
             queued_bytes: 0,
             retained,
+            journal: None,
             sample_in: SAMPLE_EVERY,
-        }
-    }
-
-    fn queue_limits(limits: &Limits) -> QueueLimits {
-        QueueLimits {
-            max_messages: limits.max_queued_messages as usize,
-            max_bytes: limits.max_queued_bytes as usize,
-            policy: limits.queue_policy,
         }
     }
 
@@ -231,16 +230,25 @@ impl Delivery {
                 .is_some_and(|extra| !extra.retained.is_empty());
             if room && !behind && outbound.can_send(window_of(connection, &self.limits)) {
                 let message = shared_message(dispatch, &self.sessions);
+                let session = &mut self.sessions[subscriber.session as usize];
                 let parcel = Parcel {
                     message,
                     qos,
                     retain,
                     identifiers,
                     group,
+                    seq: session.next_seq(),
                 };
-                let session = &mut self.sessions[subscriber.session as usize];
                 let outbound = session.outbound.as_mut().expect("made just now");
                 let packet_id = outbound.send(parcel.clone());
+                if parcel.seq != 0 {
+                    self.write_down(
+                        subscriber.session,
+                        packet_id,
+                        &parcel,
+                        &mut dispatch.journaled,
+                    );
+                }
                 self.send_parcel(subscriber.session, at, packet_id, &parcel, false);
                 return;
             }
@@ -416,11 +424,16 @@ impl Delivery {
             if let Some(outbound) = &mut self.sessions[session as usize].outbound {
                 outbound.forget(packet_id);
             }
+            self.forget_stored(session, parcel.seq);
             self.dropped(Some(session), &view, DropReason::TooLarge);
             return;
         }
         if connection.version == Version::V5 {
             envelope.alias = alias_for(connection, view.topic, len);
+        }
+        if parcel.qos == QoS::ExactlyOnce && parcel.seq != 0 {
+            // Its packet id must be known after a crash, else its repetition would be another message to the client.
+            self.hold(at);
         }
         self.put(at, &envelope, &view, &mut view.shared_payload.cloned());
         self.sessions[session as usize].sent += 1;
@@ -436,79 +449,6 @@ impl Delivery {
             let client = client_of(&self.sessions[session as usize], &self.connections);
             self.hooks.delivered(&client, &view);
         }
-    }
-
-    /// Puts a message into a session's queue, by the queue's policy.
-    fn keep(
-        &mut self,
-        dispatch: &mut Dispatch<'_>,
-        session: u32,
-        qos: QoS,
-        retain: bool,
-        identifiers: Option<Rc<[u32]>>,
-        group: GroupId,
-    ) {
-        let message = shared_message(dispatch, &self.sessions);
-        self.keep_parcel(
-            session,
-            Parcel {
-                message,
-                qos,
-                retain,
-                identifiers,
-                group,
-            },
-        );
-    }
-
-    pub(crate) fn keep_parcel(&mut self, at: u32, parcel: Parcel) {
-        let session = &mut self.sessions[at as usize];
-        let outbound = session.outbound.get_or_insert_default();
-        let (messages, bytes) = (outbound.queue_len(), outbound.queued_bytes());
-        let refused = parcel.clone();
-        let queued = if self.queued_bytes + parcel.size()
-            > self.limits.max_queued_bytes_per_shard as usize
-        {
-            Queued::Refused
-        } else {
-            outbound.enqueue(parcel, &Self::queue_limits(&self.limits))
-        };
-        let (messages_now, bytes_now) = (outbound.queue_len(), outbound.queued_bytes());
-        if let Some(connection) = session.connection {
-            self.connections[connection as usize].wants_pump = true;
-        }
-        self.count_queue((messages, bytes), (messages_now, bytes_now));
-        match queued {
-            Queued::Kept => {}
-            Queued::Displaced(parcels) => {
-                for parcel in parcels {
-                    self.dropped(Some(at), &parcel.message.view(), DropReason::QueueFull);
-                }
-            }
-            Queued::Refused => {
-                self.dropped(Some(at), &refused.message.view(), DropReason::QueueFull);
-            }
-            Queued::Disconnect => {
-                if let Some(connection) = self.sessions[at as usize].connection {
-                    let why = Closing::new(ReasonCode::QUOTA_EXCEEDED, "queue_full")
-                        .with_detail("more messages wait for this client than its queue may hold");
-                    self.doomed.push((connection, why));
-                }
-                self.dropped(Some(at), &refused.message.view(), DropReason::QueueFull);
-            }
-        }
-    }
-
-    pub(crate) fn count_queue(&mut self, before: (usize, usize), after: (usize, usize)) {
-        self.queued_bytes = self.queued_bytes + after.1 - before.1;
-        self.metrics.add(
-            Metric::QueuedMessages,
-            (after.0 as u64).wrapping_sub(before.0 as u64),
-        );
-        self.metrics.add(
-            Metric::QueuedBytes,
-            (after.1 as u64).wrapping_sub(before.1 as u64),
-        );
     }
 
     /// Counts and tells that a message did not reach a session, or any.
@@ -575,7 +515,7 @@ impl Delivery {
         let Some(mut outbound) = self.sessions[session_at as usize].outbound.take() else {
             return;
         };
-        self.count_queue((outbound.queue_len(), outbound.queued_bytes()), (0, 0));
+        self.count_queue(outbound.size(), QueueSize::default());
         for parcel in outbound.take_all() {
             if parcel.qos != QoS::AtMostOnce {
                 self.dropped(
@@ -606,7 +546,7 @@ pub(super) fn identifiers_of(subscriber: &Subscriber, more: &[u32]) -> Option<Rc
     )
 }
 
-fn shared_message(dispatch: &mut Dispatch<'_>, sessions: &Slab<Session>) -> Rc<Message> {
+pub(super) fn shared_message(dispatch: &mut Dispatch<'_>, sessions: &Slab<Session>) -> Rc<Message> {
     match &dispatch.message {
         Some(message) => message.clone(),
         None => {

@@ -304,8 +304,8 @@ pub(crate) fn client_info(shard: &Shard, at: u32) -> ClientInfo {
         session_expiry_s: session.expiry_s,
         subscriptions: session.subscriptions.len(),
         inflight: outbound.map_or(0, |o| o.inflight()),
-        queued_messages: outbound.map_or(0, |o| o.queue_len()),
-        queued_bytes: outbound.map_or(0, |o| o.queued_bytes()),
+        queued_messages: outbound.map_or(0, |o| o.size().messages),
+        queued_bytes: outbound.map_or(0, |o| o.size().bytes),
         queue_age_ms: outbound
             .and_then(|o| o.oldest_queued_ms())
             .map_or(0, |since_ms| now_ms.saturating_sub(since_ms)),

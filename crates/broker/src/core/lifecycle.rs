@@ -108,12 +108,14 @@ impl Shard {
             return;
         }
         self.hand_shared_on(session_at);
+        self.delivery.unload(session_at);
         if expiry_s != u32::MAX {
             let at_ms = now_ms + u64::from(expiry_s) * 1000;
             let timer = self.timers.add(at_ms, Timer::SessionExpiry(session_at));
             self.delivery.sessions[session_at as usize].expiry_timer = Some(timer);
         }
         self.schedule_will(session_at);
+        self.record_session(session_at);
     }
 
     fn schedule_will(&mut self, session_at: u32) {
@@ -133,6 +135,7 @@ impl Shard {
         let Some(will) = self.delivery.sessions[session_at as usize].will.take() else {
             return;
         };
+        self.record_session(session_at);
         let now_ms = self.now_ms();
         let view = will.message.view();
         let expires_ms = expires_ms(view.properties, now_ms);
@@ -164,7 +167,7 @@ impl Shard {
         let Some(outbound) = &mut self.delivery.sessions[session_at as usize].outbound else {
             return;
         };
-        let before = (outbound.queue_len(), outbound.queued_bytes());
+        let before = outbound.size();
         let taken = outbound.take_shared(|group| {
             group != NO_GROUP
                 && tree.groups.get(group as usize).is_some_and(|group| {
@@ -178,8 +181,11 @@ impl Shard {
                     anybody || !is_member && (group.local_len() > 0 || total > 0)
                 })
         });
-        let after = (outbound.queue_len(), outbound.queued_bytes());
+        let after = outbound.size();
         self.delivery.count_queue(before, after);
+        for parcel in &taken {
+            self.delivery.forget_stored(session_at, parcel.seq);
+        }
         self.hand_on(taken);
     }
 
@@ -214,6 +220,7 @@ impl Shard {
             self.unfile(session_at, filter, group);
         }
         self.delivery.drop_backlog(session_at);
+        self.forget_session(session_at);
         self.delivery.sessions.remove(session_at as usize);
         self.by_client_id.remove(&*client_id);
         self.node.directory.release(&client_id, self.id);

@@ -29,6 +29,33 @@ pub struct MessageView<'a> {
     pub from_username: &'a str,
 }
 
+impl MessageView<'_> {
+    /// Stands for a message of which nothing is known here.
+    pub(crate) fn unknown() -> Self {
+        Self {
+            topic: "",
+            properties: Properties::EMPTY,
+            payload: &[],
+            shared_payload: None,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            received_ms: 0,
+            expires_ms: NEVER_MS,
+            from_client_id: "",
+            from_username: "",
+        }
+    }
+
+    /// Bytes it costs a queue.
+    pub(crate) fn size(&self) -> usize {
+        self.topic.len()
+            + self.from_client_id.len()
+            + self.from_username.len()
+            + self.properties.as_bytes().len()
+            + self.payload.len()
+    }
+}
+
 /// When a message published now with these properties expires.
 pub(crate) fn expires_ms(properties: Properties<'_>, now_ms: u64) -> u64 {
     if properties.is_empty() {

@@ -66,6 +66,14 @@ pub(crate) struct Outbox {
     /// Bytes of the first segment that are written already.
     written: usize,
     len: usize,
+    /// What may not leave yet: from which byte on, and until which turn of the shard is complete. In order.
+    #[allow(clippy::box_collection)] // as above
+    holds: Option<Box<VecDeque<Hold>>>,
+}
+
+struct Hold {
+    turn: u64,
+    from: usize,
 }
 
 impl Outbox {
@@ -75,6 +83,38 @@ impl Outbox {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// What is appended from now on waits for a turn to be complete. True if nothing waited for that turn yet.
+    pub(crate) fn hold(&mut self, turn: u64) -> bool {
+        let from = self.len;
+        let holds = self.holds.get_or_insert_default();
+        let is_new = holds.back().is_none_or(|last| last.turn < turn);
+        if is_new {
+            holds.push_back(Hold { turn, from });
+        }
+        is_new
+    }
+
+    /// Everything up to a turn is complete.
+    pub(crate) fn let_go(&mut self, turn: u64) {
+        if let Some(holds) = &mut self.holds {
+            while holds.front().is_some_and(|hold| hold.turn <= turn) {
+                holds.pop_front();
+            }
+            if holds.is_empty() {
+                self.holds = None;
+            }
+        }
+    }
+
+    /// Bytes that may be written now.
+    #[inline]
+    pub(crate) fn ready(&self) -> usize {
+        match &self.holds {
+            None => self.len,
+            Some(holds) => holds.front().map_or(self.len, |hold| hold.from),
+        }
     }
 
     /// Appends what `write` puts at the end of the buffer it is given.
@@ -105,6 +145,7 @@ impl Outbox {
     /// The bytes to write next, as many slices as fit into `slices`; returns how many were filled.
     pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut skip = self.written;
+        let mut ready = self.ready();
         let mut filled = 0;
         let earlier = self
             .earlier
@@ -113,6 +154,8 @@ impl Outbox {
             .map(Segment::as_slice);
         for bytes in earlier.chain(std::iter::once(self.tail.as_slice())) {
             let bytes = &bytes[skip..];
+            let bytes = &bytes[..bytes.len().min(ready)];
+            ready -= bytes.len();
             skip = 0;
             if !bytes.is_empty() && filled < slices.len() {
                 slices[filled] = IoSlice::new(bytes);
@@ -125,7 +168,7 @@ impl Outbox {
     /// The bytes to write next if they lie in one piece, the usual case.
     pub(crate) fn single(&self) -> Option<&[u8]> {
         match &self.earlier {
-            None => Some(&self.tail[self.written..]),
+            None => Some(&self.tail[self.written..][..self.ready()]),
             Some(_) => None,
         }
     }
@@ -133,6 +176,9 @@ impl Outbox {
     /// Marks `count` bytes as written.
     pub(crate) fn advance(&mut self, mut count: usize, pool: &mut BufferPool) {
         self.len -= count;
+        for hold in self.holds.iter_mut().flat_map(|holds| holds.iter_mut()) {
+            hold.from -= count;
+        }
         count += self.written;
         while let Some(earlier) = &mut self.earlier {
             match earlier.front() {
@@ -158,6 +204,7 @@ impl Outbox {
     }
 
     pub(crate) fn clear(&mut self, pool: &mut BufferPool) {
+        self.holds = None;
         self.advance(self.len, pool);
     }
 }
@@ -189,6 +236,32 @@ mod tests {
         }
         assert_eq!(seen, b"abcDEFGhi");
         assert!(outbox.single().is_some_and(|s| s.is_empty()));
+    }
+
+    #[test]
+    fn what_is_held_leaves_turn_by_turn_and_nothing_overtakes_it() {
+        let mut pool = BufferPool::default();
+        let mut outbox = Outbox::default();
+        let add = |outbox: &mut Outbox, pool: &mut BufferPool, bytes: &[u8]| {
+            outbox.append_with(pool, |out| out.extend_from_slice(bytes));
+        };
+        add(&mut outbox, &mut pool, b"ab");
+        assert!(outbox.hold(3));
+        assert!(!outbox.hold(3));
+        add(&mut outbox, &mut pool, b"cd");
+        outbox.append_shared(Bytes::from_static(b"EF"));
+        assert!(outbox.hold(5));
+        add(&mut outbox, &mut pool, b"gh");
+        assert_eq!(content(&outbox), b"ab");
+        outbox.advance(1, &mut pool);
+        outbox.let_go(2);
+        assert_eq!(content(&outbox), b"b");
+        outbox.let_go(4);
+        assert_eq!(content(&outbox), b"bcdEF");
+        outbox.advance(5, &mut pool);
+        assert_eq!((outbox.ready(), outbox.len()), (0, 2));
+        outbox.let_go(5);
+        assert_eq!(content(&outbox), b"gh");
     }
 
     #[test]

@@ -8,9 +8,11 @@ use super::encode::encode_ack;
 use super::message::{Message, MessageView, NEVER_MS, expires_ms, forwardable};
 use super::session::Acked;
 use super::shard::{Flow, Shard};
+use super::stored;
 use super::timers::Timer;
 use crate::hooks::{AckKind, Action, Authorization, DropReason, Interest, Verdict};
 use crate::metrics::Metric;
+use store::Space;
 
 const DELAYED: &str = "$delayed/";
 /// Topics of the broker itself.
@@ -124,6 +126,9 @@ impl Shard {
             );
             return Ok(Flow::Continue);
         }
+        if publish.qos != QoS::AtMostOnce && self.delivery.refuses() {
+            return self.refuse_for_now(at, publish);
+        }
         self.metrics().inc(match publish.qos {
             QoS::AtMostOnce => Metric::ReceivedQos0,
             QoS::AtLeastOnce => Metric::ReceivedQos1,
@@ -136,14 +141,34 @@ impl Shard {
             QoS::AtLeastOnce => self.ack(at, PacketType::PubAck, publish.packet_id, reason),
             QoS::ExactlyOnce => {
                 if !reason.is_error() {
-                    let sessions = &mut self.delivery.sessions;
-                    let incoming = &mut sessions[session as usize].incoming_qos2;
-                    incoming.get_or_insert_default().insert(publish.packet_id);
+                    let session = &mut self.delivery.sessions[session as usize];
+                    let incoming = session.incoming_qos2.get_or_insert_default();
+                    incoming.insert(publish.packet_id);
+                    if session.number != 0
+                        && let Some(journal) = &mut self.delivery.journal
+                    {
+                        journal.received(session.number, publish.packet_id);
+                    }
                 }
                 self.ack(at, PacketType::PubRec, publish.packet_id, reason);
             }
         }
         Ok(self.flow_after_publish(at))
+    }
+
+    /// The store takes nothing now. Before version 5 there is no answer but to close [MQTT-3.3.5-2].
+    fn refuse_for_now(&mut self, at: u32, publish: &Publish<'_>) -> Result<Flow, Closing> {
+        let refusal = ReasonCode::QUOTA_EXCEEDED;
+        self.metrics().inc(Metric::DroppedStoreFull);
+        if self.delivery.connections[at as usize].version != Version::V5 {
+            return Err(Closing::new(refusal, "store_full"));
+        }
+        let kind = match publish.qos {
+            QoS::ExactlyOnce => PacketType::PubRec,
+            _ => PacketType::PubAck,
+        };
+        self.ack(at, kind, publish.packet_id, refusal);
+        Ok(Flow::Continue)
     }
 
     /// Whether a QoS 2 message was received before and not yet released [MQTT-4.3.3-10].
@@ -294,11 +319,25 @@ impl Shard {
             self.delivery.dropped(None, view, DropReason::TooLarge);
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
+        if self.delivery.refuses() {
+            self.delivery.dropped(None, view, DropReason::QueueFull);
+            return Err(ReasonCode::QUOTA_EXCEEDED);
+        }
         let mut named = super::deliver::with_publisher(&self.delivery.sessions, origin, view);
         if limits.retained_expiry_s > 0 && named.expires_ms == NEVER_MS {
             named.expires_ms = self.delivery.now_ms + u64::from(limits.retained_expiry_s) * 1000;
         }
-        self.node.retained.store(&named, limits).map_err(|_| {
+        let kept = self.node.retained.store(&named, limits);
+        if kept.is_ok()
+            && let Some(journal) = &mut self.delivery.journal
+        {
+            let topic = named.topic.as_bytes();
+            match named.payload.is_empty() {
+                true => journal.delete(Space::Retained, topic),
+                false => journal.put(Space::Retained, topic, &stored::message_bytes(&named)),
+            }
+        }
+        kept.map_err(|_| {
             self.delivery.dropped(None, view, DropReason::QueueFull);
             ReasonCode::QUOTA_EXCEEDED
         })
@@ -335,10 +374,20 @@ impl Shard {
             expires_ms,
             ..named
         };
-        self.timers.add(
-            at_ms,
-            Timer::Delayed(Box::new(Message::new(&view)), bytes as u64),
-        );
+        let message = Box::new(Message::new(&view));
+        let mut number = 0;
+        if let Some(journal) = &mut self.delivery.journal {
+            number = journal.unique();
+            let key = stored::delayed_key(at_ms, number);
+            journal.put(Space::Delayed, &key, &stored::message_bytes(&view));
+        }
+        let bytes = bytes as u64;
+        let delayed = Timer::Delayed {
+            message,
+            bytes,
+            number,
+        };
+        self.timers.add(at_ms, delayed);
         self.metrics().inc(Metric::DelayedMessages);
         ReasonCode::SUCCESS
     }
@@ -346,6 +395,7 @@ impl Shard {
     #[inline]
     fn ack(&mut self, at: u32, kind: PacketType, packet_id: u16, reason: ReasonCode) {
         let version = self.delivery.connections[at as usize].version;
+        self.delivery.hold(at);
         self.delivery
             .write(at, |out| encode_ack(kind, version, packet_id, reason, out));
     }
@@ -355,7 +405,8 @@ impl Shard {
         let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else {
             return;
         };
-        if let Acked::Done(parcel) = outbound.puback(ack.packet_id) {
+        if let Acked::Done { seq, parcel } = outbound.puback(ack.packet_id) {
+            self.delivery.forget_stored(session, seq);
             self.delivery
                 .acked(session, parcel.as_ref(), AckKind::PubAck);
             self.delivery.pump_if_pending(session);
@@ -370,12 +421,21 @@ impl Shard {
             None => Acked::Unknown,
         };
         match acked {
-            Acked::Release(parcel) => {
+            Acked::Release { seq, parcel } => {
+                if seq != 0
+                    && let Some(journal) = &mut self.delivery.journal
+                {
+                    let number = self.delivery.sessions[session as usize].number;
+                    journal.released(number, seq);
+                }
                 self.delivery
                     .acked(session, parcel.as_ref(), AckKind::PubRec);
                 self.ack(at, PacketType::PubRel, ack.packet_id, ReasonCode::SUCCESS);
             }
-            Acked::Done(_) => self.delivery.pump_if_pending(session),
+            Acked::Done { seq, .. } => {
+                self.delivery.forget_stored(session, seq);
+                self.delivery.pump_if_pending(session);
+            }
             // [MQTT-4.3.3] PUBREL answers every PUBREC; version 5 can say that nothing is known of it.
             Acked::Unknown if ack.reason.is_error() => {}
             Acked::Unknown => {
@@ -390,7 +450,8 @@ impl Shard {
         let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else {
             return;
         };
-        if let Acked::Done(parcel) = outbound.pubcomp(ack.packet_id) {
+        if let Acked::Done { seq, parcel } = outbound.pubcomp(ack.packet_id) {
+            self.delivery.forget_stored(session, seq);
             self.delivery
                 .acked(session, parcel.as_ref(), AckKind::PubComp);
             self.delivery.pump_if_pending(session);
@@ -403,6 +464,14 @@ impl Shard {
         let was_there = incoming
             .as_mut()
             .is_some_and(|incoming| incoming.remove(ack.packet_id));
+        let number = self.delivery.sessions[session as usize].number;
+        if was_there
+            && number != 0
+            && let Some(journal) = &mut self.delivery.journal
+        {
+            journal.forgotten(number, ack.packet_id);
+        }
+        let incoming = &self.delivery.sessions[session as usize].incoming_qos2;
         if incoming
             .as_ref()
             .is_some_and(|incoming| incoming.len() == 0)

@@ -32,18 +32,27 @@ impl Delivery {
                 return;
             }
             let window = window_of(connection, &self.limits);
+            let max_age_ms = match self.limits.max_queued_age_s {
+                0 => u64::MAX,
+                seconds => u64::from(seconds) * 1000,
+            };
             let session = &mut self.sessions[session_at as usize];
+            let mut transmit = None;
             if let Some(outbound) = &mut session.outbound
                 && outbound.has_pending()
             {
-                let before = (outbound.queue_len(), outbound.queued_bytes());
-                let Some(transmit) = outbound.next(window, self.now_ms) else {
-                    return;
-                };
-                let after = (outbound.queue_len(), outbound.queued_bytes());
-                if before != after {
+                let before = outbound.size();
+                transmit = outbound.next(window, self.now_ms, max_age_ms);
+                let after = outbound.size();
+                if before.memory_bytes != after.memory_bytes {
                     self.count_queue(before, after);
                 }
+                if transmit.is_none() {
+                    return;
+                }
+            }
+            self.load_more(session_at);
+            if let Some(transmit) = transmit {
                 self.transmit(session_at, at, transmit);
                 continue;
             }
@@ -60,6 +69,16 @@ impl Delivery {
                 parcel,
                 dup,
             } => {
+                if parcel.seq != 0
+                    && !dup
+                    && let Some(journal) = &mut self.journal
+                {
+                    journal.sent(
+                        self.sessions[session as usize].number,
+                        parcel.seq,
+                        packet_id,
+                    );
+                }
                 self.send_parcel(session, at, packet_id, &parcel, dup);
             }
             Transmit::PubRel { packet_id } => {
@@ -67,8 +86,12 @@ impl Delivery {
                 let (kind, reason) = (PacketType::PubRel, ReasonCode::SUCCESS);
                 self.write(at, |out| encode_ack(kind, version, packet_id, reason, out));
             }
-            Transmit::Plain { parcel } => self.send_parcel(session, at, 0, &parcel, false),
+            Transmit::Plain { parcel } => {
+                self.forget_stored(session, parcel.seq);
+                self.send_parcel(session, at, 0, &parcel, false);
+            }
             Transmit::Expired { parcel } => {
+                self.forget_stored(session, parcel.seq);
                 self.dropped(Some(session), &parcel.message.view(), DropReason::Expired);
             }
         }
@@ -92,7 +115,7 @@ impl Delivery {
         for message in &found {
             let view = message.view();
             let qos = view.qos.min(subscriber.options.qos);
-            let parcel = retained_parcel(message, &subscriber);
+            let mut parcel = retained_parcel(message, &subscriber);
             let mut packet_id = 0;
             if qos != QoS::AtMostOnce {
                 let session = &mut self.sessions[session_at as usize];
@@ -100,7 +123,12 @@ impl Delivery {
                 if !outbound.can_send(window) {
                     return false;
                 }
+                parcel.seq = session.next_seq();
+                let outbound = session.outbound.get_or_insert_default();
                 packet_id = outbound.send(parcel.clone());
+                if parcel.seq != 0 {
+                    self.write_down(session_at, packet_id, &parcel, &mut false);
+                }
             }
             self.send_parcel(session_at, at, packet_id, &parcel, false);
             let retained = &mut self.connections[at as usize].extra().retained;
@@ -147,7 +175,8 @@ impl Delivery {
             .extra
             .as_ref()
             .is_some_and(|extra| !extra.retained.is_empty());
-        if retained || session.outbound.as_ref().is_some_and(|o| o.has_pending()) {
+        let outbound = session.outbound.as_ref();
+        if retained || outbound.is_some_and(|o| o.has_pending() || o.wants_load()) {
             self.pump(session_at);
         }
     }
@@ -162,5 +191,6 @@ fn retained_parcel(message: &Arc<Message>, subscriber: &Subscriber) -> Parcel {
         retain: true,
         identifiers: identifiers_of(subscriber, &[]),
         group: NO_GROUP,
+        seq: 0,
     }
 }

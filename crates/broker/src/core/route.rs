@@ -40,7 +40,7 @@ fn deliver_locally(
 /// Each shard whose bit is set gets one reference in its batch of this turn.
 fn send_to_shards(
     links: &mut Links,
-    delivery: &Delivery,
+    delivery: &mut Delivery,
     mut shards: u64,
     dispatch: &Dispatch<'_>,
 ) {
@@ -54,6 +54,11 @@ fn send_to_shards(
         let shard = shards.trailing_zeros() as u16;
         shards &= shards - 1;
         links.push(shard, &named, None);
+        if named.qos != QoS::AtMostOnce
+            && let Some(journal) = &mut delivery.journal
+        {
+            journal.expect_confirmation(shard);
+        }
         delivery.metrics.inc(Metric::CrossShardOut);
     }
 }
@@ -73,7 +78,7 @@ impl Shard {
         }
         deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
         if set.remote != 0 {
-            send_to_shards(&mut self.links, &self.delivery, set.remote, &dispatch);
+            send_to_shards(&mut self.links, &mut self.delivery, set.remote, &dispatch);
         }
         if !set.groups.is_empty() {
             let groups = set.groups.clone();
@@ -108,6 +113,11 @@ impl Shard {
                     nth,
                 };
                 self.links.push(shard, &named, Some(member));
+                if named.qos != QoS::AtMostOnce
+                    && let Some(journal) = &mut self.delivery.journal
+                {
+                    journal.expect_confirmation(shard);
+                }
                 self.delivery.metrics.inc(Metric::CrossShardOut);
             }
             None => self.nobody_left(dispatch),

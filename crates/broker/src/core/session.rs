@@ -5,6 +5,7 @@
 
 use mqtt::QoS;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::message::Message;
@@ -22,6 +23,8 @@ pub(crate) struct Parcel {
     pub(crate) identifiers: Option<Rc<[u32]>>,
     /// The shared subscription it came by, else `NO_GROUP`.
     pub(crate) group: GroupId,
+    /// What it is stored under; 0: it is not.
+    pub(crate) seq: u64,
 }
 
 impl Parcel {
@@ -44,6 +47,8 @@ struct Inflight {
     stage: Stage,
     /// Takes a place in the client's window on this connection.
     counts: bool,
+    /// Of the parcel; stays when that is gone.
+    seq: u64,
     parcel: Option<Parcel>,
 }
 
@@ -61,7 +66,7 @@ pub(crate) enum Transmit {
     Plain {
         parcel: Parcel,
     },
-    /// It expired in the queue.
+    /// It expired, or grew too old, in the queue.
     Expired {
         parcel: Parcel,
     },
@@ -72,20 +77,48 @@ pub(crate) enum Acked {
     /// No such packet id in that stage.
     Unknown,
     /// The message is done.
-    Done(Option<Parcel>),
+    Done { seq: u64, parcel: Option<Parcel> },
     /// A PUBREL is due.
-    Release(Option<Parcel>),
+    Release { seq: u64, parcel: Option<Parcel> },
 }
 
-/// What became of a message put into the queue.
-pub(crate) enum Queued {
-    Kept,
-    /// It took the place of older ones.
-    Displaced(Vec<Parcel>),
+/// Whether a queue has room for one more message.
+pub(crate) enum Room {
+    Free,
+    /// Older ones have made way: these, and behind them the stored ones of these numbers.
+    Made {
+        parcels: Vec<Parcel>,
+        stored: Range<u64>,
+    },
     /// No room, and the policy says the new one goes.
     Refused,
     /// No room, and the policy says the client goes.
     Disconnect,
+}
+
+/// How much waits in a queue.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct QueueSize {
+    pub(crate) messages: usize,
+    pub(crate) bytes: usize,
+    /// Of the bytes, those that are in memory.
+    pub(crate) memory_bytes: usize,
+}
+
+/// Messages of a durable session that are only in the store, behind all that are in memory. A session without a
+/// connection keeps nothing in memory; one that comes back reads a piece at a time.
+#[derive(Default)]
+struct Stored {
+    /// Numbers from here on are stored and not here.
+    from_seq: u64,
+    messages: usize,
+    bytes: usize,
+    /// When the oldest came, roughly.
+    since_ms: u64,
+    /// Where the piece that is being read begins.
+    fetching: Option<u64>,
+    /// Stored since then: messages and bytes.
+    since_fetch: (usize, usize),
 }
 
 pub(crate) struct QueueLimits {
@@ -116,7 +149,13 @@ pub(crate) struct Outbound {
     inflight_bytes: usize,
     queue: VecDeque<Parcel>,
     queued_bytes: usize,
+    stored: Stored,
 }
+
+/// Messages a queue keeps in memory when it may leave the rest to the store.
+const LOADED_MESSAGES: usize = 256;
+/// Below so many, more are read from the store.
+const LOAD_BELOW: usize = 64;
 
 const IDS: usize = 65_535;
 /// The ring may span this many times the window, and at least `RING_MIN`, while one old message stays unacknowledged.
@@ -134,6 +173,7 @@ impl Default for Outbound {
             inflight_bytes: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            stored: Stored::default(),
         }
     }
 }
@@ -143,28 +183,42 @@ impl Outbound {
         usize::from(self.unacknowledged)
     }
 
-    pub(crate) fn queue_len(&self) -> usize {
-        self.queue.len()
-    }
-
-    pub(crate) fn queued_bytes(&self) -> usize {
-        self.queued_bytes
+    pub(crate) fn size(&self) -> QueueSize {
+        QueueSize {
+            messages: self.queue.len() + self.stored.messages,
+            bytes: self.queued_bytes + self.stored.bytes,
+            memory_bytes: self.queued_bytes,
+        }
     }
 
     pub(crate) fn oldest_queued_ms(&self) -> Option<u64> {
-        self.queue
-            .front()
-            .map(|parcel| parcel.message.received_ms())
+        match self.queue.front() {
+            Some(parcel) => Some(parcel.message.received_ms()),
+            None => (self.stored.messages > 0).then_some(self.stored.since_ms),
+        }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.ring.is_empty() && self.queue.is_empty()
+        self.ring.is_empty() && self.queue.is_empty() && self.has_all()
+    }
+
+    /// Nothing is in the store that is not here.
+    fn has_all(&self) -> bool {
+        self.stored.messages == 0 && self.stored.fetching.is_none()
+    }
+
+    /// Whether one more message may wait in memory, when it might also be left to the store.
+    pub(crate) fn has_room_here(&self) -> bool {
+        self.has_all() && self.queue.len() < LOADED_MESSAGES
     }
 
     /// Whether a new message may go out at once, ahead of nothing.
     #[inline]
     pub(crate) fn can_send(&self, window: Window) -> bool {
-        self.queue.is_empty() && self.resend_from == self.ring.len() && self.has_room(window)
+        self.queue.is_empty()
+            && self.resend_from == self.ring.len()
+            && self.has_all()
+            && self.has_room(window)
     }
 
     fn has_room(&self, window: Window) -> bool {
@@ -192,6 +246,7 @@ impl Outbound {
         self.ring.push_back(Inflight {
             stage: Stage::Published,
             counts: true,
+            seq: parcel.seq,
             parcel: Some(parcel),
         });
         self.unacknowledged += 1;
@@ -200,41 +255,180 @@ impl Outbound {
         packet_id
     }
 
-    /// Puts a message behind all others.
-    pub(crate) fn enqueue(&mut self, parcel: Parcel, limits: &QueueLimits) -> Queued {
-        let size = parcel.size();
-        let fits = |queue_len: usize, bytes: usize| {
-            queue_len < limits.max_messages && bytes + size <= limits.max_bytes
+    /// Sees whether there is room for one more message of a size; makes some if the policy says so.
+    pub(crate) fn make_room(&mut self, size: usize, limits: &QueueLimits) -> Room {
+        let fits = |now: QueueSize| {
+            now.messages < limits.max_messages && now.bytes + size <= limits.max_bytes
         };
-        let mut displaced = Vec::new();
-        if !fits(self.queue.len(), self.queued_bytes) {
-            match limits.policy {
-                QueuePolicy::DropNewest => return Queued::Refused,
-                QueuePolicy::Disconnect => return Queued::Disconnect,
-                QueuePolicy::DropOldest => {
-                    while !fits(self.queue.len(), self.queued_bytes) {
-                        match self.queue.pop_front() {
-                            Some(oldest) => {
-                                self.queued_bytes -= oldest.size();
-                                displaced.push(oldest);
-                            }
-                            None => return Queued::Refused,
-                        }
-                    }
-                }
-            }
+        if fits(self.size()) {
+            return Room::Free;
         }
-        self.queued_bytes += size;
+        if size > limits.max_bytes || limits.max_messages == 0 {
+            return Room::Refused;
+        }
+        match limits.policy {
+            QueuePolicy::DropNewest => return Room::Refused,
+            QueuePolicy::Disconnect => return Room::Disconnect,
+            QueuePolicy::DropOldest => {}
+        }
+        let mut parcels = Vec::new();
+        while !fits(self.size()) {
+            let Some(oldest) = self.queue.pop_front() else {
+                break;
+            };
+            self.queued_bytes -= oldest.size();
+            parcels.push(oldest);
+        }
+        let first = self.stored.from_seq;
+        while !fits(self.size()) && self.stored.messages > 0 {
+            // How large that one was is only known to the store.
+            self.stored.bytes -= self.stored.bytes / self.stored.messages;
+            self.stored.messages -= 1;
+            self.stored.from_seq += 1;
+        }
+        let stored = first..self.stored.from_seq;
+        Room::Made { parcels, stored }
+    }
+
+    /// Puts a message behind all others; the caller has asked for room.
+    pub(crate) fn push(&mut self, parcel: Parcel) {
+        self.queued_bytes += parcel.size();
         self.queue.push_back(parcel);
-        if displaced.is_empty() {
-            Queued::Kept
+    }
+
+    /// A message was left to the store.
+    pub(crate) fn push_stored(&mut self, seq: u64, size: usize, now_ms: u64) {
+        let stored = &mut self.stored;
+        if stored.messages == 0 && stored.fetching.is_none() {
+            (stored.from_seq, stored.since_ms) = (seq, now_ms);
+        }
+        stored.messages += 1;
+        stored.bytes += size;
+        stored.since_fetch.0 += 1;
+        stored.since_fetch.1 += size;
+    }
+
+    /// A session that was read back from the store: all it has is there.
+    pub(crate) fn restored(from_seq: u64, messages: usize, bytes: usize, now_ms: u64) -> Self {
+        Self {
+            stored: Stored {
+                from_seq,
+                messages,
+                bytes,
+                since_ms: now_ms,
+                ..Stored::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    /// Leaves everything to the store, where it is anyway.
+    pub(crate) fn unload(&mut self) {
+        let in_flight = self
+            .ring
+            .iter()
+            .filter(|entry| entry.stage != Stage::Done)
+            .map(|entry| entry.seq);
+        let first = in_flight
+            .chain(self.queue.iter().map(|parcel| parcel.seq))
+            .next();
+        if let Some(first) = first {
+            self.stored.since_ms = self.oldest_queued_ms().unwrap_or(self.stored.since_ms);
+            self.stored.from_seq = first;
+            self.stored.messages += usize::from(self.unacknowledged) + self.queue.len();
+            self.stored.bytes += self.inflight_bytes + self.queued_bytes;
+        }
+        *self = Self {
+            stored: std::mem::take(&mut self.stored),
+            ..Self::default()
+        };
+    }
+
+    /// Whether something came by a shared subscription, which the store does not know.
+    pub(crate) fn has_shared(&self) -> bool {
+        let in_flight = self.ring.iter().filter_map(|entry| entry.parcel.as_ref());
+        in_flight
+            .chain(&self.queue)
+            .any(|parcel| parcel.group != NO_GROUP)
+    }
+
+    /// Where to read on in the store, if it is time to.
+    pub(crate) fn wants_load(&self) -> bool {
+        self.stored.messages > 0 && self.stored.fetching.is_none() && self.queue.len() < LOAD_BELOW
+    }
+
+    pub(crate) fn start_load(&mut self) -> u64 {
+        self.stored.fetching = Some(self.stored.from_seq);
+        self.stored.since_fetch = (0, 0);
+        self.stored.from_seq
+    }
+
+    /// A piece was read, or is not wanted any more. False if it is not what belongs next.
+    pub(crate) fn end_load(&mut self) -> bool {
+        let began = self.stored.fetching.take();
+        began.is_some_and(|began| began <= self.stored.from_seq)
+    }
+
+    /// Whether a stored message is still to be read.
+    pub(crate) fn is_stored(&self, seq: u64) -> bool {
+        seq >= self.stored.from_seq
+    }
+
+    /// A message from the store, in the order of their numbers. `packet_id` is that of an earlier attempt to send it;
+    /// a released one has no parcel any more.
+    pub(crate) fn load(&mut self, seq: u64, packet_id: u16, parcel: Option<Parcel>) {
+        let size = parcel.as_ref().map_or(0, Parcel::size);
+        self.stored.from_seq = seq + 1;
+        self.stored.messages = self.stored.messages.saturating_sub(1);
+        self.stored.bytes = self.stored.bytes.saturating_sub(size);
+        if packet_id == 0 || self.ring.len() >= IDS / 2 {
+            if let Some(parcel) = parcel {
+                self.push(parcel);
+            }
+            return;
+        }
+        if self.ring.is_empty() {
+            self.first_id = packet_id;
+        }
+        // Those between have been acknowledged.
+        while self.id_at(self.ring.len()) != packet_id && self.ring.len() < IDS / 2 {
+            self.ring.push_back(Inflight {
+                stage: Stage::Done,
+                counts: false,
+                seq: 0,
+                parcel: None,
+            });
+        }
+        self.inflight_bytes += size;
+        self.unacknowledged += 1;
+        self.ring.push_back(Inflight {
+            stage: match parcel {
+                Some(_) => Stage::Published,
+                None => Stage::Released,
+            },
+            counts: false,
+            seq,
+            parcel,
+        });
+    }
+
+    /// The end of a piece; `is_last`: nothing was behind it when it was read.
+    pub(crate) fn loaded(&mut self, is_last: bool) {
+        if is_last {
+            (self.stored.messages, self.stored.bytes) = self.stored.since_fetch;
         } else {
-            Queued::Displaced(displaced)
+            // What is counted and what is there may differ by what was acknowledged before a restart.
+            self.stored.messages = self.stored.messages.max(1);
         }
     }
 
     /// The next thing to put on the wire, if the window has room for one.
-    pub(crate) fn next(&mut self, window: Window, now_ms: u64) -> Option<Transmit> {
+    pub(crate) fn next(
+        &mut self,
+        window: Window,
+        now_ms: u64,
+        max_age_ms: u64,
+    ) -> Option<Transmit> {
         while self.resend_from < self.ring.len() {
             let packet_id = self.id_at(self.resend_from);
             let entry = &mut self.ring[self.resend_from];
@@ -263,7 +457,8 @@ impl Outbound {
         }
         let parcel = self.queue.pop_front().expect("looked at just now");
         self.queued_bytes -= parcel.size();
-        if parcel.message.is_expired(now_ms) {
+        let is_too_old = parcel.message.received_ms().saturating_add(max_age_ms) <= now_ms;
+        if is_too_old || parcel.message.is_expired(now_ms) {
             return Some(Transmit::Expired { parcel });
         }
         if parcel.qos == QoS::AtMostOnce {
@@ -281,8 +476,9 @@ impl Outbound {
         self.resend_from < self.ring.len() || !self.queue.is_empty()
     }
 
-    fn finish(&mut self, offset: usize) -> Option<Parcel> {
+    fn finish(&mut self, offset: usize) -> (u64, Option<Parcel>) {
         let entry = &mut self.ring[offset];
+        let seq = entry.seq;
         entry.stage = Stage::Done;
         let parcel = entry.parcel.take();
         self.inflight_bytes -= parcel.as_ref().map_or(0, Parcel::size);
@@ -299,7 +495,12 @@ impl Outbound {
             self.first_id = self.id_at(1);
             self.resend_from = self.resend_from.saturating_sub(1);
         }
-        parcel
+        (seq, parcel)
+    }
+
+    fn acknowledge(&mut self, offset: usize) -> Acked {
+        let (seq, parcel) = self.finish(offset);
+        Acked::Done { seq, parcel }
     }
 
     fn offset_in(&self, packet_id: u16, stage: Stage, qos: Option<QoS>) -> Option<usize> {
@@ -312,7 +513,7 @@ impl Outbound {
 
     pub(crate) fn puback(&mut self, packet_id: u16) -> Acked {
         match self.offset_in(packet_id, Stage::Published, Some(QoS::AtLeastOnce)) {
-            Some(offset) => Acked::Done(self.finish(offset)),
+            Some(offset) => self.acknowledge(offset),
             None => Acked::Unknown,
         }
     }
@@ -321,24 +522,28 @@ impl Outbound {
     pub(crate) fn pubrec(&mut self, packet_id: u16, refused: bool) -> Acked {
         if let Some(offset) = self.offset_in(packet_id, Stage::Published, Some(QoS::ExactlyOnce)) {
             if refused {
-                return Acked::Done(self.finish(offset));
+                return self.acknowledge(offset);
             }
-            self.ring[offset].stage = Stage::Released;
-            let parcel = self.ring[offset].parcel.take();
+            let entry = &mut self.ring[offset];
+            entry.stage = Stage::Released;
+            let (seq, parcel) = (entry.seq, entry.parcel.take());
             self.inflight_bytes -= parcel.as_ref().map_or(0, Parcel::size);
-            return Acked::Release(parcel);
+            return Acked::Release { seq, parcel };
         }
         // PUBREC once more: its PUBREL is due once more.
         match self.offset_in(packet_id, Stage::Released, None) {
-            Some(_) if !refused => Acked::Release(None),
-            Some(offset) => Acked::Done(self.finish(offset)),
+            Some(_) if !refused => Acked::Release {
+                seq: 0,
+                parcel: None,
+            },
+            Some(offset) => self.acknowledge(offset),
             None => Acked::Unknown,
         }
     }
 
     pub(crate) fn pubcomp(&mut self, packet_id: u16) -> Acked {
         match self.offset_in(packet_id, Stage::Released, None) {
-            Some(offset) => Acked::Done(self.finish(offset)),
+            Some(offset) => self.acknowledge(offset),
             None => Acked::Unknown,
         }
     }
@@ -356,6 +561,21 @@ impl Outbound {
     pub(crate) fn forget(&mut self, packet_id: u16) {
         if let Some(offset) = self.offset_of(packet_id) {
             self.finish(offset);
+        }
+    }
+
+    /// The session becomes durable: `store` writes down a message, with its packet id if it was sent, and numbers it.
+    pub(crate) fn adopt(&mut self, mut store: impl FnMut(u16, &Parcel) -> u64) {
+        for offset in 0..self.ring.len() {
+            let packet_id = self.id_at(offset);
+            let entry = &mut self.ring[offset];
+            if let Some(parcel) = &mut entry.parcel {
+                parcel.seq = store(packet_id, parcel);
+                entry.seq = parcel.seq;
+            }
+        }
+        for parcel in &mut self.queue {
+            parcel.seq = store(0, parcel);
         }
     }
 
@@ -397,7 +617,7 @@ impl Outbound {
                     .as_ref()
                     .is_some_and(|parcel| parcel.qos == QoS::AtLeastOnce && may_go(parcel.group));
             if goes {
-                taken.extend(self.finish(offset));
+                taken.extend(self.finish(offset).1);
             }
         }
         taken.reverse();
@@ -455,6 +675,10 @@ impl PacketIdSet {
         is_new
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u16> {
+        (0..=u16::MAX).filter(|&packet_id| self.contains(packet_id))
+    }
+
     /// Returns whether it was there.
     pub(crate) fn remove(&mut self, packet_id: u16) -> bool {
         let (page, word, bit) = Self::bit(packet_id);
@@ -480,6 +704,12 @@ pub(crate) type TimerKey = (u64, u64);
 pub(crate) struct Session {
     /// Shared with the directory of the node.
     pub(crate) client_id: std::sync::Arc<str>,
+    /// What it is stored under; 0: it is not.
+    pub(crate) number: u64,
+    /// Of the last message that was stored for it.
+    pub(crate) last_seq: u64,
+    /// Its record is in the store.
+    pub(crate) is_recorded: bool,
     pub(crate) username: Option<Box<str>>,
     /// What its client may do, as it was told when it connected last.
     pub(crate) permissions: Option<std::sync::Arc<dyn Permissions>>,
@@ -504,4 +734,34 @@ pub(crate) struct Session {
     pub(crate) received: u64,
     pub(crate) sent: u64,
     pub(crate) dropped: u64,
+}
+
+impl Session {
+    pub(crate) fn new(client_id: std::sync::Arc<str>, now_ms: u64) -> Self {
+        Self {
+            client_id,
+            number: 0,
+            last_seq: 0,
+            is_recorded: false,
+            username: None,
+            permissions: None,
+            connection: None,
+            subscriptions: Vec::new(),
+            outbound: None,
+            incoming_qos2: None,
+            will: None,
+            expiry_s: 0,
+            clean_start: true,
+            bridge: false,
+            version: mqtt::Version::V311,
+            expiry_timer: None,
+            will_timer: None,
+            created_ms: now_ms,
+            connected_ms: now_ms,
+            disconnected_ms: 0,
+            received: 0,
+            sent: 0,
+            dropped: 0,
+        }
+    }
 }

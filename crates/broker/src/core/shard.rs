@@ -17,6 +17,7 @@ use super::cross::Links;
 use super::deliver::Delivery;
 use super::directory::Directory;
 use super::retained::Retained;
+use super::stored;
 use super::subscribe::AwaitedSubAck;
 use super::timers::{Table, Timer, Wheel};
 use super::tree::SubscriptionTree;
@@ -24,6 +25,7 @@ use crate::config::{Limits, ListenerConfig};
 use crate::hooks::{Authentication, CertificateNames, Client, Hooks, Interest, Peer};
 use crate::metrics::{Metric, ShardMetrics};
 use crate::scram::{Credential, Decoy};
+use store::Space;
 
 /// A listener as all shards see it.
 pub(crate) struct ListenerState {
@@ -452,7 +454,15 @@ impl Shard {
                     self.publish_will(session);
                 }
                 Timer::Grant(at, serial) => self.grant_ends(at, serial),
-                Timer::Delayed(message, bytes) => {
+                Timer::Delayed {
+                    message,
+                    bytes,
+                    number,
+                } => {
+                    if let Some(journal) = &mut self.delivery.journal {
+                        let key = stored::delayed_key(message.received_ms(), number);
+                        journal.delete(Space::Delayed, &key);
+                    }
                     self.node.directory.give_delayed_back(bytes);
                     self.delivery.metrics.sub(Metric::DelayedMessages, 1);
                     self.publish_internal(&message.view());

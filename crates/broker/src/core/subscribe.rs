@@ -26,10 +26,12 @@ pub(crate) struct AwaitedSubAck {
     packet: Vec<u8>,
     /// Subscriptions that get retained messages, with their filter.
     retained: Vec<(Rc<str>, Subscriber)>,
+    /// It is made for good only when it is in the log.
+    is_durable: bool,
 }
 
 /// What came of one filter of a SUBSCRIBE.
-struct Outcome {
+pub(super) struct Outcome {
     code: ReasonCode,
     detail: Option<String>,
     sequence: u64,
@@ -78,6 +80,7 @@ impl Shard {
             serial: connection.serial,
             packet,
             retained,
+            is_durable: self.delivery.sessions[session as usize].number != 0,
         };
         if self.links.is_applied(sequence) {
             self.answer(awaited);
@@ -192,6 +195,13 @@ impl Shard {
                 ),
             ));
         }
+        if self.delivery.sessions[session_at as usize].number != 0 && self.delivery.refuses() {
+            return Ok(Outcome::refused(
+                ReasonCode::QUOTA_EXCEEDED,
+                "the store takes nothing now",
+            ));
+        }
+        let session = &self.delivery.sessions[session_at as usize];
         if let FilterKind::Exclusive { topic } = kind {
             if !limits.exclusive_available {
                 return Ok(Outcome::refused(
@@ -220,7 +230,14 @@ impl Shard {
             identifier,
             options,
         };
-        Ok(self.file(text, group, subscriber, filter.filter))
+        let outcome = self.file(text, group, subscriber);
+        self.record_subscription(subscriber, filter.filter);
+        if self.delivery.interest.contains(Interest::SUBSCRIBE) {
+            self.with_client(session_at, |hooks, client| {
+                hooks.subscribed(client, filter.filter, options);
+            });
+        }
+        Ok(outcome)
     }
 
     /// Something CONNACK has said is not to be had: a protocol error in version 5 (sections 3.2.2.3.11 and
@@ -253,12 +270,11 @@ impl Shard {
     }
 
     /// Puts a subscription into the tree and, if it is the first of its kind here, tells the other shards.
-    fn file(
+    pub(super) fn file(
         &mut self,
         text: &str,
         group: Option<&str>,
         subscriber: Subscriber,
-        as_written: &str,
     ) -> Outcome {
         let filter = self.tree.find_or_insert(text);
         let (group_id, is_new, sequence) = match group {
@@ -283,11 +299,6 @@ impl Shard {
         if let Err(place) = session.subscriptions.binary_search(&(filter, group_id)) {
             session.subscriptions.insert(place, (filter, group_id));
             self.metrics().inc(Metric::Subscriptions);
-        }
-        if self.delivery.interest.contains(Interest::SUBSCRIBE) {
-            self.with_client(subscriber.session, |hooks, client| {
-                hooks.subscribed(client, as_written, subscriber.options);
-            });
         }
         // Retained messages: never for shared subscriptions; else by retain handling [MQTT-3.3.1-9 to 3.3.1-11].
         let wants_retained = group.is_none_or(|name| name == EXCLUSIVE_GROUP)
@@ -347,6 +358,9 @@ impl Shard {
         let session = connection.session;
         if std::mem::take(&mut self.delivery.connections[at as usize].held) {
             self.to_wake.push(at);
+        }
+        if awaited.is_durable {
+            self.delivery.hold_for_all(at);
         }
         self.delivery
             .write(at, |out| out.extend_from_slice(&awaited.packet));
@@ -431,6 +445,7 @@ impl Shard {
     /// Takes a subscription out of the tree; the session's own list is the caller's business.
     pub(crate) fn unfile(&mut self, session: u32, filter: FilterId, group: GroupId) {
         self.metrics().sub(Metric::Subscriptions, 1);
+        self.forget_subscription(session, filter, group);
         if group == NO_GROUP {
             self.tree.unsubscribe(filter, session);
             if self.tree.filter(filter).subscribers.is_empty() {
@@ -455,10 +470,13 @@ impl Shard {
         let has_others = !self.tree.group(group).is_empty();
         let outbound = &mut self.delivery.sessions[session as usize].outbound;
         let Some(outbound) = outbound else { return };
-        let before = (outbound.queue_len(), outbound.queued_bytes());
+        let before = outbound.size();
         let taken = outbound.leave_group(group, has_others);
-        let after = (outbound.queue_len(), outbound.queued_bytes());
+        let after = outbound.size();
         self.delivery.count_queue(before, after);
+        for parcel in &taken {
+            self.delivery.forget_stored(session, parcel.seq);
+        }
         self.hand_on(taken);
     }
 
@@ -517,6 +535,17 @@ impl Shard {
                     self.tree.remove_group_if_unused(group);
                 }
                 Said::Applied { sequence } => self.applied(from, sequence),
+                Said::Turn { turn } => {
+                    if let Some(journal) = &mut self.delivery.journal {
+                        journal.heard(from, turn);
+                    }
+                }
+                Said::Logged { turn } => {
+                    if let Some(journal) = &mut self.delivery.journal {
+                        journal.confirmed(from, turn);
+                    }
+                    self.let_go();
+                }
             }
         }
         if to_confirm > 0 {

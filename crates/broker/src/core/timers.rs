@@ -54,7 +54,12 @@ pub(crate) enum Timer {
     /// What let a client in ends, for the connection and its serial number.
     Grant(u32, u32),
     /// A message published to `$delayed/...`, and the bytes it was counted with.
-    Delayed(Box<Message>, u64),
+    Delayed {
+        message: Box<Message>,
+        bytes: u64,
+        /// Of its place in the store; 0: it has none.
+        number: u64,
+    },
 }
 
 #[derive(Default)]

@@ -359,8 +359,11 @@ impl Connection {
             if io.broken.get() {
                 return self.end();
             }
-            if self.shard.has_unwritten(self.at, io) {
+            if self.shard.has_ready(self.at, io) {
                 self.shard.flush_one(self.at, io);
+            } else if self.shard.has_unwritten(self.at, io) {
+                // What was said last waits for the store, which will wake this task.
+                break;
             } else if *goodbye == Goodbye::NotSaid {
                 *goodbye = Goodbye::Said;
                 if let Some(layers) = &mut *io.layers.borrow_mut() {

@@ -27,7 +27,38 @@ pub(super) async fn flush(shard: Rc<ShardIo>) {
 }
 
 impl ShardIo {
+    /// The turn is over: what it wrote goes to the store, its words to the other shards.
+    pub(super) fn end_turn(&self) {
+        let mut core = self.core.borrow_mut();
+        if let Some(store) = &self.store {
+            if let Some(journal) = &mut core.delivery.journal {
+                journal.refuses = store.health() != store::Health::Ok;
+            }
+            let shard = core.id;
+            if let Some(end) = core.end_turn(|| store.spare()) {
+                if let Some(batch) = end.batch {
+                    store.submit(shard, batch);
+                }
+                for fetch in end.fetches {
+                    store.fetch(shard, fetch);
+                }
+            }
+        }
+        let waiting = core.links.waiting;
+        if waiting != 0 {
+            self.hand_out(&mut core, waiting);
+        }
+        core.congested = core.congested || self.is_store_behind(&core);
+    }
+
+    /// Whether so much waits for the log that publishers have to wait too.
+    fn is_store_behind(&self, core: &Shard) -> bool {
+        let most = core.node.limits.max_unlogged_bytes;
+        (self.store.as_ref()).is_some_and(|store| store.pending_bytes() > most)
+    }
+
     fn flush_all(self: &Rc<Self>) {
+        self.end_turn();
         let mut dirty = std::mem::take(&mut self.borrow_now().delivery.dirty);
         for &at in &dirty {
             if let Some(connection) = self
@@ -48,17 +79,15 @@ impl ShardIo {
         }
         dirty.clear();
         let mut core = self.core.borrow_mut();
+        // Writing makes room, so that more may have come up.
+        if core.links.waiting != 0 || core.has_turn() || !core.delivery.dirty.is_empty() {
+            self.schedule_flush();
+        }
         if core.delivery.dirty.is_empty() {
             // Keeps the allocation for the next turn.
             core.delivery.dirty = dirty;
-        } else {
-            self.schedule_flush();
         }
         let to_wake = std::mem::take(&mut core.to_wake);
-        let waiting = core.links.waiting;
-        if waiting != 0 {
-            self.hand_out(&mut core, waiting);
-        }
         drop(core);
         for at in to_wake {
             if let Some(Some(io)) = self.ios.borrow().get(at as usize) {
@@ -91,7 +120,8 @@ impl ShardIo {
 
     pub(crate) fn update_congestion(&self) {
         let mut core = self.core.borrow_mut();
-        core.congested = core.congested && self.is_congested(&core);
+        core.congested =
+            core.congested && (self.is_congested(&core) || self.is_store_behind(&core));
     }
 
     /// Writes what waits for one socket, once. Whoever blocks is left to its own task.
@@ -121,8 +151,7 @@ impl ShardIo {
         let Some(connection) = core.delivery.connections.get_mut(at as usize) else {
             return Ok(());
         };
-        let len = connection.outbox.len();
-        if len == 0 {
+        if connection.outbox.ready() == 0 {
             return Ok(());
         }
         let socket = io.socket.get_ref();
@@ -141,7 +170,7 @@ impl ShardIo {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         if let Some(connection) = core.delivery.connections.get_mut(at as usize)
-            && !connection.outbox.is_empty()
+            && connection.outbox.ready() > 0
             && !connection.dirty
         {
             connection.dirty = true;
@@ -158,7 +187,7 @@ impl ShardIo {
         };
         loop {
             if let Some(connection) = core.delivery.connections.get(at as usize)
-                && !connection.outbox.is_empty()
+                && connection.outbox.ready() > 0
                 && layers.takes_more()
             {
                 let mut slices = [IoSlice::new(&[]); MAX_SLICES];
@@ -192,6 +221,15 @@ impl ShardIo {
 
     pub(crate) fn has_unwritten(&self, at: u32, io: &Io) -> bool {
         self.unwritten(at, io) > 0
+    }
+
+    /// Whether something may be written now, and does not wait for the store.
+    pub(crate) fn has_ready(&self, at: u32, io: &Io) -> bool {
+        let ready = self.core.borrow().delivery.connections[at as usize]
+            .outbox
+            .ready();
+        let layers = io.layers.borrow();
+        ready > 0 || layers.as_ref().is_some_and(|l| !l.wire().is_empty())
     }
 
     /// Whether so much waits for a socket that its client has to read first.

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
+use store::Page;
 use tokio::sync::Notify;
 
 use super::layers::Layers;
@@ -18,6 +19,21 @@ pub(crate) struct MovingConnection {
     pub(crate) layers: Option<Box<Layers>>,
 }
 
+/// Tells the shards what the store has done for them.
+pub(crate) struct StoreOwner {
+    pub(crate) inboxes: std::sync::Arc<[Inbox]>,
+}
+
+impl store::Owner for StoreOwner {
+    fn logged(&self, shard: u16, batch: u64) {
+        self.inboxes[usize::from(shard)].push(Parcel::Logged(batch));
+    }
+
+    fn fetched(&self, shard: u16, page: Page) {
+        self.inboxes[usize::from(shard)].push(Parcel::Page(page));
+    }
+}
+
 pub(crate) enum Parcel {
     Said {
         from: u16,
@@ -27,6 +43,10 @@ pub(crate) enum Parcel {
     Connection(Box<MovingConnection>),
     /// Something to do with the shard; the answer goes its own way.
     Ask(Box<dyn FnOnce(&mut Shard) + Send>),
+    /// The store has everything up to this turn of the shard in its log.
+    Logged(u64),
+    /// A piece of a session's stored messages.
+    Page(Page),
     /// Stop accepting, say goodbye to every client.
     Stop,
 }

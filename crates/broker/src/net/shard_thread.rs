@@ -10,10 +10,12 @@ use std::io::{self};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use socket2::Socket;
+use store::Store;
 use tokio::io::unix::AsyncFd;
 use tokio::task::LocalSet;
 
@@ -24,6 +26,7 @@ use super::layers::Layers;
 use super::listener::{self, OpenListener};
 use crate::core::connection::{Closing, Phase};
 use crate::core::directory::Directory;
+use crate::core::recovery::Recovered;
 use crate::core::shard::{Flow, Node, PasswordCheck, Shard};
 use crate::core::timers::TICK_MS;
 use crate::hooks::{Authentication, HooksFactory, Peer};
@@ -32,6 +35,8 @@ use crate::sys;
 
 /// One read takes at most so many bytes; then others have their turn.
 const SCRATCH_BYTES: usize = 128 * 1024;
+/// Sessions brought back before the other shards are told of them.
+const RESTORED_AT_ONCE: usize = 1000;
 const SWEEP_EVERY_TICKS: u64 = 30_000 / TICK_MS;
 
 /// Time that does not jump: the wall clock at start, and a monotonic one from there.
@@ -112,6 +117,7 @@ pub(crate) struct ShardIo {
     pub(crate) inboxes: Arc<[Inbox]>,
     pub(super) flusher: RefCell<Option<Waker>>,
     pub(super) flush_due: Cell<bool>,
+    pub(super) store: Option<Store>,
     stop_timeout: Duration,
     stopped: tokio::sync::Notify,
 }
@@ -125,6 +131,18 @@ pub(crate) struct ShardSetup {
     pub(crate) clock: Clock,
     pub(crate) stop_timeout: Duration,
     pub(crate) sys_interval_s: u32,
+    pub(crate) durable: Option<Durable>,
+    /// Told when the shard takes clients.
+    pub(crate) ready: std::sync::mpsc::Sender<()>,
+}
+
+/// What a shard needs to keep its sessions, and those it had.
+pub(crate) struct Durable {
+    pub(crate) store: Store,
+    pub(crate) first_number: u64,
+    pub(crate) recovered: Recovered,
+    /// Shards that have theirs back and are known by all others.
+    pub(crate) restored: Arc<AtomicU32>,
 }
 
 /// Runs a shard until it is stopped.
@@ -151,6 +169,8 @@ async fn run_tasks(setup: ShardSetup) {
         clock,
         stop_timeout,
         sys_interval_s,
+        durable,
+        ready,
     } = setup;
     let shards = inboxes.len() as u16;
     let core = Shard::new(
@@ -169,21 +189,76 @@ async fn run_tasks(setup: ShardSetup) {
         inboxes,
         flusher: RefCell::new(None),
         flush_due: Cell::new(false),
+        store: durable.as_ref().map(|durable| durable.store.clone()),
         stop_timeout,
         stopped: tokio::sync::Notify::new(),
     });
     tokio::task::spawn_local(flush::flush(shard.clone()));
     tokio::task::spawn_local(tick(shard.clone(), sys_interval_s));
-    let accepting: Vec<_> = listeners
-        .into_iter()
-        .map(|listener| tokio::task::spawn_local(listener::accept(shard.clone(), listener)))
-        .collect();
-    hear(&shard).await;
+    let entrances = shard.clone();
+    let accepting = tokio::task::spawn_local(async move {
+        if let Some(durable) = durable {
+            restore(&entrances, durable).await;
+        }
+        let accept =
+            |listener| tokio::task::spawn_local(listener::accept(entrances.clone(), listener));
+        let accepting: Vec<_> = listeners.into_iter().map(accept).collect();
+        // Whoever started the broker may have lost interest.
+        let _ = ready.send(());
+        accepting
+    });
+    let stopping = hear(&shard);
+    stopping.await;
     // Stopped: sockets that listen are closed first, so that nobody waits for an answer in vain.
-    for task in accepting {
-        task.abort();
+    if accepting.is_finished() {
+        for task in accepting.await.unwrap_or_default() {
+            task.abort();
+        }
+    } else {
+        accepting.abort();
     }
+    // What was said last may wait for the store.
+    let heard = tokio::task::spawn_local({
+        let shard = shard.clone();
+        async move { hear(&shard).await }
+    });
     let _ = tokio::time::timeout(shard.stop_timeout, shard.wait_until_empty()).await;
+    heard.abort();
+    shard.end_turn();
+}
+
+/// Brings back what the store has of this shard, and waits until every shard has and knows of it: a message published
+/// after the start is to reach everybody who subscribed before.
+async fn restore(shard: &Rc<ShardIo>, durable: Durable) {
+    let Durable {
+        first_number,
+        recovered,
+        restored,
+        ..
+    } = durable;
+    shard.borrow_now().keep_journal(first_number);
+    for (done, session) in recovered.sessions.into_iter().enumerate() {
+        shard.borrow_now().restore(&session);
+        if done % RESTORED_AT_ONCE == RESTORED_AT_ONCE - 1 {
+            shard.schedule_flush();
+            tokio::task::yield_now().await;
+        }
+    }
+    {
+        let mut core = shard.borrow_now();
+        for delayed in recovered.delayed {
+            core.restore_delayed(delayed);
+        }
+        core.discard_stored(&recovered.orphans, &recovered.expired_retained);
+    }
+    shard.schedule_flush();
+    while !shard.core.borrow().links.is_all_applied() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    restored.fetch_add(1, Relaxed);
+    while restored.load(Relaxed) < shard.inboxes.len() as u32 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// Passwords that may wait for a check at once; beyond, clients are told to come back later.
@@ -312,8 +387,10 @@ impl ShardIo {
     #[inline]
     pub(crate) fn after_core(self: &Rc<Self>) {
         let core = self.core.borrow();
-        let due =
-            !core.delivery.dirty.is_empty() || core.links.waiting != 0 || !core.to_wake.is_empty();
+        let due = !core.delivery.dirty.is_empty()
+            || core.links.waiting != 0
+            || !core.to_wake.is_empty()
+            || core.has_turn();
         let authentications = !core.authentications.is_empty();
         drop(core);
         if due {
@@ -370,6 +447,12 @@ impl ShardIo {
                     self.contain("a question was answered", || {
                         question(&mut self.borrow_now())
                     });
+                }
+                Parcel::Logged(turn) => {
+                    self.contain("the store was heard", || self.borrow_now().logged(turn));
+                }
+                Parcel::Page(page) => {
+                    self.contain("stored messages came", || self.borrow_now().take_page(page));
                 }
                 Parcel::Stop => {
                     self.borrow_now().stop();
@@ -468,5 +551,5 @@ impl ShardIo {
 fn give_places_back(node: &Node, listener: u16) {
     Directory::give_place_back(&node.directory.connections);
     let connections = &node.listeners[usize::from(listener)].connections;
-    connections.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    connections.fetch_sub(1, Relaxed);
 }

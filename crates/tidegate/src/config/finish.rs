@@ -19,6 +19,7 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -> (Config, Draft) {
     let mut broker = draft.node.broker.clone();
+    broker.limits.max_unlogged_bytes = draft.node.store.max_pending_bytes;
     let max_packet_size = broker.limits.max_packet_size;
     for listener in std::mem::take(&mut draft.listeners) {
         if let Some(listener) = finish_listener(listener, max_packet_size, &mut draft) {
@@ -39,6 +40,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
             .data_dir
             .take()
             .unwrap_or_else(|| home.default_dir()),
+        store: draft.node.store_enabled.then(|| draft.node.store.clone()),
         warnings: warnings(&broker.listeners, broker.users.is_empty(), http.as_ref()),
         http,
         log_level: std::mem::take(&mut draft.node.log_level),

@@ -31,6 +31,8 @@ pub(crate) use reference::{markdown, toml_template};
 pub(crate) struct Config {
     pub(crate) broker: BrokerConfig,
     pub(crate) data_dir: PathBuf,
+    /// `None`: everything is in memory only.
+    pub(crate) store: Option<store::Config>,
     /// `None`: HTTP is off.
     pub(crate) http: Option<HttpConfig>,
     pub(crate) log_level: String,

@@ -183,6 +183,7 @@ fn values(kind: Kind) -> String {
             "`error`, `warn`, `info`, `debug`, `trace`, `off`, also per target: `\"info,broker=debug\"`"
                 .into()
         }
+        Kind::Fsync => "`\"always\"`, `\"never\"`, `\"1ms\"` to `\"60s\"`".into(),
         Kind::Credential => "from `tidegate password`".into(),
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use broker::config::{BindAddress, QueuePolicy, SharedStrategy};
 use broker::scram::Credential;
+use store::Fsync;
 
 use super::nearest::nearest;
 use super::size;
@@ -55,6 +56,8 @@ pub(super) enum Kind {
     Bind,
     /// Log levels.
     Levels,
+    /// When the log is forced to disk.
+    Fsync,
     /// What proves a user; never shown.
     Credential,
 }
@@ -142,6 +145,9 @@ impl Kind {
             Self::Levels => text
                 .filter(|text| crate::logging::parse_levels(text).is_ok())
                 .map(|text| Value::Text(text.to_owned())),
+            Self::Fsync => text
+                .filter(|text| text.parse::<Fsync>().is_ok())
+                .map(|text| Value::Text(text.to_owned())),
             Self::Credential => match text.map(|text| (text, text.parse::<Credential>())) {
                 Some((text, Ok(_))) => Some(Value::Text(text.trim().to_owned())),
                 Some((_, Err(error))) => {
@@ -197,6 +203,9 @@ impl Kind {
                 "one of \"error\", \"warn\", \"info\", \"debug\", \"trace\", \"off\", with others for \
                  single targets behind it if wanted, as in \"info,broker=debug\""
                     .into()
+            }
+            Self::Fsync => {
+                "\"always\", \"never\", or an interval from \"1ms\" to \"60s\" such as \"100ms\"".into()
             }
             Self::Credential => {
                 "a credential as `tidegate password` prints it \
@@ -331,6 +340,19 @@ impl Field for String {
             Value::Text(text) => text,
             other => unreachable!("{KIND_FITS}, not {other:?}"),
         }
+    }
+}
+
+impl Field for Fsync {
+    fn to_value(&self) -> Option<Value> {
+        Some(Value::Text(self.to_string()))
+    }
+
+    fn from_value(value: Value) -> Self {
+        let Value::Text(text) = &value else {
+            unreachable!("{KIND_FITS}, not {value:?}");
+        };
+        text.parse().expect(KIND_FITS)
     }
 }
 

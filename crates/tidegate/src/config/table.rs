@@ -26,6 +26,11 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "Bounds that hold for every client of the node. A client that wants more gets what is allowed, or is \
          refused with the reason code MQTT has for it.",
     ),
+    (
+        "store",
+        "What outlives the node: sessions with an expiry, what is queued for them, retained and delayed messages. It \
+         lies in `store` below `node.data_dir`.",
+    ),
     ("http", "The HTTP listener: API, metrics, health."),
     ("log", "What is written to standard error."),
     (
@@ -43,6 +48,8 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
 pub(super) struct Node {
     pub(super) broker: BrokerConfig,
     pub(super) data_dir: Option<PathBuf>,
+    pub(super) store_enabled: bool,
+    pub(super) store: store::Config,
     pub(super) http_bind: Option<Bind>,
     /// Its `bind` is filled in at the end.
     pub(super) http: HttpConfig,
@@ -60,6 +67,8 @@ impl Default for Node {
                 ..BrokerConfig::default()
             },
             data_dir: None,
+            store_enabled: true,
+            store: store::Config::default(),
             http_bind: Some(tcp(8080)),
             http: HttpConfig::new(([127, 0, 0, 1], 8080).into()),
             log_level: "info".into(),
@@ -100,7 +109,8 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("limits.queue_qos0", broker.limits.queue_qos0, Flag, "Whether QoS 0 messages wait for a session that is away."),
     setting!("limits.max_outbox_bytes", broker.limits.max_outbox_bytes, Bytes(1024, MAX_U32), "Bytes waiting for one socket. Beyond, QoS 0 messages are dropped, QoS 1 and 2 wait in the session."),
     setting!("limits.max_buffered_bytes_per_shard", broker.limits.max_buffered_bytes_per_shard, Bytes(1 << 20, MAX_MEMORY), "Bytes waiting for all sockets of one shard. Beyond, publishers are not read."),
-    setting!("limits.max_queued_bytes_per_shard", broker.limits.max_queued_bytes_per_shard, Bytes(1 << 20, MAX_MEMORY), "Bytes in all session queues of one shard. Beyond, what would be queued is dropped and counted."),
+    setting!("limits.max_queued_bytes_per_shard", broker.limits.max_queued_bytes_per_shard, Bytes(1 << 20, MAX_MEMORY), "Bytes of memory for all session queues of one shard; what is only in the store does not count. Beyond, what would be queued is dropped and counted."),
+    setting!("limits.max_queued_age_s", broker.limits.max_queued_age_s, Seconds(0, MAX_PERIOD_S), "Seconds a message may wait for a session before it is dropped as expired. 0: as long as its own expiry and the session last."),
     setting!("limits.max_cross_shard_bytes", broker.limits.max_cross_shard_bytes, Bytes(65_536, MAX_U32), "Bytes waiting between two shards. Beyond, publishers of the sending shard are not read."),
     setting!("limits.max_retained_messages", broker.limits.max_retained_messages, Count(0, MAX_U32), "Retained messages of the whole node."),
     setting!("limits.max_retained_bytes", broker.limits.max_retained_bytes, Bytes(0, MAX_MEMORY), "Bytes of all retained messages."),
@@ -113,6 +123,14 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("limits.validate_payload_format", broker.limits.validate_payload_format, Flag, "Whether a payload marked as UTF-8 is checked (0x99 if it is not)."),
     setting!("limits.reason_strings", broker.limits.reason_strings, Flag, "Whether answers explain themselves with a reason string to clients that allow it."),
     setting!("limits.shared_strategy", broker.limits.shared_strategy, choice::<broker::config::SharedStrategy>(), "Which member of a shared subscription gets a message."),
+
+    setting!("store.enabled", store_enabled, Flag, "Whether sessions and messages outlive the node. Without, everything is in memory only."),
+    setting!("store.fsync", store.fsync, Kind::Fsync, "When the log is forced to disk. A crash of the node loses nothing acknowledged whatever stands here; a crash of the machine loses at most this much time."),
+    setting!("store.segment_bytes", store.segment_bytes, Bytes(1 << 20, 1 << 30), "Size of one file of the message log, allocated ahead. A message may have a quarter of it."),
+    setting!("store.min_free_bytes", store.min_free_bytes, Bytes(0, MAX_MEMORY), "With less room than this on the file system, QoS 1 and 2 messages are refused (0x97) until there is more again."),
+    setting!("store.max_log_bytes", store.max_log_bytes, Bytes(1 << 24, 1 << 50), "Size of the message log. With more than this waiting in it, QoS 1 and 2 messages are refused (0x97)."),
+    setting!("store.max_pending_bytes", store.max_pending_bytes, Bytes(1 << 16, MAX_MEMORY), "Bytes that may wait to be written to the log. Beyond, publishers are not read for a while."),
+    setting!("store.cache_bytes", store.cache_bytes, Bytes(1 << 20, MAX_MEMORY), "Memory for what was read of sessions, retained messages and objects."),
 
     setting!("http.bind", http_bind, Kind::Bind, "Where HTTP is served."),
     setting!("http.allow_remote_without_authentication", http.allow_remote_without_authentication, Flag, "Whether `bind` may be an address other machines can reach although the API asks for no password. Only with something in front that does."),

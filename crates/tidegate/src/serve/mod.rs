@@ -38,7 +38,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
         .context("cannot start the control plane")?;
     runtime.block_on(async {
         let mut signals = Signals::listen().context("cannot listen for signals")?;
-        let node = Node::start(&config, log_levels).await?;
+        let node = Node::start(&config, data_dir.path(), log_levels).await?;
         data_dir.write_node_file(node.listeners())?;
         announce(&config, &node, &data_dir);
         let signal = loop {

@@ -1,10 +1,13 @@
 //! The node as the program sees it: the broker's shards and the HTTP listener beside them.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use broker::hooks::NoHooks;
 use broker::info::{ListenerInfo, MetricFamily};
 use broker::{Broker, Handle};
+use store::Store;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -16,6 +19,7 @@ use crate::logging::LogLevels;
 pub(super) struct Node {
     broker: Broker,
     handle: Handle,
+    store: Option<Store>,
     http: Option<Http>,
     listeners: Vec<OpenListener>,
 }
@@ -27,7 +31,11 @@ struct Http {
 
 impl Node {
     /// Opens every listener and starts the shards. The errors name the setting to change.
-    pub(super) async fn start(config: &Config, log_levels: LogLevels) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        config: &Config,
+        data_dir: &Path,
+        log_levels: LogLevels,
+    ) -> anyhow::Result<Self> {
         // First, because a port of HTTP that is taken shall not cost clients a connection.
         let http_listener = match &config.http {
             Some(http) => {
@@ -39,7 +47,12 @@ impl Node {
             }
             None => None,
         };
-        let broker = Broker::start(config.broker.clone(), Arc::new(NoHooks))
+        let store = config
+            .store
+            .as_ref()
+            .map(|store| open_store(&data_dir.join("store"), store))
+            .transpose()?;
+        let broker = Broker::start(config.broker.clone(), Arc::new(NoHooks), store.clone())
             .map_err(|error| start_error::of_broker(&error, config))?;
         let handle = broker.handle();
         let mut listeners: Vec<_> = handle.listeners().into_iter().map(open_listener).collect();
@@ -66,6 +79,7 @@ impl Node {
         Ok(Self {
             broker,
             handle,
+            store,
             http,
             listeners,
         })
@@ -85,6 +99,12 @@ impl Node {
         if tokio::task::spawn_blocking(|| broker.stop()).await.is_err() {
             tracing::error!("stopping the shards ended by a panic; this is a bug");
         }
+        if let Some(store) = self.store {
+            let closed = tokio::task::spawn_blocking(move || store.close()).await;
+            if closed.is_err() {
+                tracing::error!("closing the store ended by a panic; this is a bug");
+            }
+        }
         let Some(http) = self.http else { return };
         // If it has ended already, its error is what the next line tells.
         let _ = http.stop.send(());
@@ -94,6 +114,19 @@ impl Node {
             Err(_) => tracing::error!("the HTTP listener ended by a panic; this is a bug"),
         }
     }
+}
+
+/// Opens what outlives the node, and tells what was not as it should be.
+fn open_store(path: &Path, config: &store::Config) -> anyhow::Result<Store> {
+    let (store, report) = Store::open(path, config.clone())
+        .with_context(|| format!("cannot open the store in {}", path.display()))?;
+    if report.cut_bytes > 0 {
+        tracing::warn!(
+            bytes = report.cut_bytes,
+            "the end of the store's log was not whole, as after a crash; it was cut off. Nothing acknowledged was in it"
+        );
+    }
+    Ok(store)
 }
 
 fn open_listener(listener: ListenerInfo) -> OpenListener {

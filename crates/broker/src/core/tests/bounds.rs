@@ -88,7 +88,7 @@ fn full_queues_of_absent_clients_do_not_stop_publishers() {
     let queued: usize = sessions
         .iter()
         .filter_map(|(_, session)| session.outbound.as_ref())
-        .map(|outbound| outbound.queued_bytes())
+        .map(|outbound| outbound.size().memory_bytes)
         .sum();
     assert!(
         (90_000..=100_000).contains(&queued),

@@ -3,6 +3,7 @@
 mod bounds;
 mod grants;
 mod inspect;
+mod journal;
 mod matching;
 mod qos;
 mod scaling;

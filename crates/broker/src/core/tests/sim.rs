@@ -23,6 +23,8 @@ pub(super) struct Sim {
     pub(super) shards: Vec<Shard>,
     /// What waits from one shard to another, `[from][to]`.
     words: Vec<Vec<VecDeque<Said>>>,
+    /// Turns whose batch is on its way to the log, if the shards keep a journal.
+    pub(super) unlogged: Vec<VecDeque<u64>>,
     pub(super) now_ms: u64,
     random: u64,
 }
@@ -87,6 +89,7 @@ impl Sim {
             words: (0..shards)
                 .map(|_| (0..shards).map(|_| VecDeque::new()).collect())
                 .collect(),
+            unlogged: (0..shards).map(|_| VecDeque::new()).collect(),
             now_ms,
             random: seed | 1,
         }
@@ -111,6 +114,9 @@ impl Sim {
     /// Takes what the shards have to say into the queues, word by word.
     fn collect(&mut self) {
         for from in 0..self.shards.len() {
+            let end = self.shards[from].end_turn(store::Batch::default);
+            let batch = end.and_then(|end| end.batch);
+            self.unlogged[from].extend(batch.map(|batch| batch.number));
             for to in 0..self.shards.len() {
                 let said = self.shards[from].links.take(to as u16);
                 self.words[from][to].extend(said);
@@ -135,6 +141,23 @@ impl Sim {
         let (from, to) = waiting[self.random(waiting.len())];
         let said = self.words[from][to].pop_front().into_iter().collect();
         self.shards[to].hear(from as u16, said);
+        self.collect();
+        true
+    }
+
+    /// From now on the shards write down what is durable.
+    pub(super) fn keep_journals(&mut self) {
+        for shard in &mut self.shards {
+            shard.keep_journal(1);
+        }
+    }
+
+    /// The oldest batch of a shard is in the log; false if none is on its way.
+    pub(super) fn log_one(&mut self, shard: usize) -> bool {
+        let Some(turn) = self.unlogged[shard].pop_front() else {
+            return false;
+        };
+        self.shards[shard].logged(turn);
         self.collect();
         true
     }

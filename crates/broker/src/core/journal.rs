@@ -1,0 +1,292 @@
+//! What a shard writes down, and what has to wait until it is written.
+//!
+//! Everything a turn of the shard changes in durable sessions, retained and delayed messages goes into one batch of
+//! the store, numbered by the turn. An answer that says "I have it" (PUBACK, PUBREC, PUBCOMP, PUBREL, SUBACK) and a
+//! QoS 2 message on its way to a subscriber stay in their outbox, with everything behind them, until the turn they
+//! belong to is complete: its own batch is in the log, and so is what other shards wrote because of words that left
+//! with it. Turns complete in their order.
+//!
+//! Another shard confirms words by *its own* log alone, not by what it passed on in turn, so that two shards never
+//! wait for each other.
+
+use std::collections::VecDeque;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use mqtt::QoS;
+use store::{Batch, Fetch, Space};
+
+use super::message::MessageView;
+use super::stored;
+
+/// Sessions whose stored messages are read at once; others wait for their turn.
+const FETCHES_AT_ONCE: usize = 64;
+/// How much of one session's stored messages is read at once.
+const FETCH_MESSAGES: u32 = 128;
+const FETCH_BYTES: u32 = 64 * 1024;
+
+pub(crate) struct Journal {
+    batch: Batch,
+    /// Number of the turn being filled.
+    turn: u64,
+    /// Turns whose batch is not yet in the log.
+    unlogged: VecDeque<u64>,
+    /// For each other shard the turns whose words it has not confirmed.
+    unconfirmed: Vec<VecDeque<u64>>,
+    /// Shards that get words in this turn that they have to confirm.
+    to_confirm: u64,
+    /// Connections with bytes that wait for a turn.
+    held: VecDeque<(u64, Vec<u32>)>,
+    /// Words heard: in which turn of ours, from which shard, which turn of theirs.
+    heard: VecDeque<(u64, u16, u64)>,
+    /// Sessions by the number they are stored under.
+    by_number: HashMap<u64, u32, RandomState>,
+    next_number: u64,
+    /// Shards number their sessions alternately.
+    step: u64,
+    wants_fetch: VecDeque<u64>,
+    fetches: Vec<Fetch>,
+    fetching: usize,
+    /// Why the store takes nothing new; told by its owner.
+    pub(crate) refuses: bool,
+    scratch: Vec<u8>,
+}
+
+/// What the end of a turn leaves for the store.
+pub(crate) struct TurnEnd {
+    pub(crate) batch: Option<Batch>,
+    pub(crate) fetches: Vec<Fetch>,
+}
+
+impl Journal {
+    /// `first_number` is above every number that was ever used.
+    pub(crate) fn new(shard: u16, shards: u16, first_number: u64) -> Self {
+        Self {
+            batch: Batch::default(),
+            turn: 1,
+            unlogged: VecDeque::new(),
+            unconfirmed: (0..shards).map(|_| VecDeque::new()).collect(),
+            to_confirm: 0,
+            held: VecDeque::new(),
+            heard: VecDeque::new(),
+            by_number: HashMap::default(),
+            next_number: first_number + u64::from(shard),
+            step: shards.into(),
+            wants_fetch: VecDeque::new(),
+            fetches: Vec::new(),
+            fetching: 0,
+            refuses: false,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// A number for a session of this shard.
+    pub(crate) fn number_for(&mut self, session: u32) -> u64 {
+        let number = self.next_number;
+        self.next_number += self.step;
+        self.by_number.insert(number, session);
+        number
+    }
+
+    pub(crate) fn know(&mut self, number: u64, session: u32) {
+        self.by_number.insert(number, session);
+    }
+
+    pub(crate) fn session(&self, number: u64) -> Option<u32> {
+        self.by_number.get(&number).copied()
+    }
+
+    /// A number for anything else that needs one of its own.
+    pub(crate) fn unique(&mut self) -> u64 {
+        let number = self.next_number;
+        self.next_number += self.step;
+        number
+    }
+
+    /// Whether something of this turn has to be in a log before it may be answered.
+    #[inline]
+    pub(crate) fn is_touched(&self) -> bool {
+        self.to_confirm != 0 || !self.batch.is_empty()
+    }
+
+    /// Whether this turn has to be closed.
+    pub(crate) fn has_work(&self) -> bool {
+        self.is_touched()
+            || !self.fetches.is_empty()
+            || self.held.back().is_some_and(|&(turn, _)| turn == self.turn)
+            || self
+                .heard
+                .back()
+                .is_some_and(|&(turn, ..)| turn == self.turn)
+    }
+
+    pub(crate) fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    /// Messages that another shard has to write down go to it in this turn.
+    #[inline]
+    pub(crate) fn expect_confirmation(&mut self, shard: u16) {
+        self.to_confirm |= 1 << shard;
+    }
+
+    /// A message; what follows with [`Journal::entry`] waits for it.
+    pub(crate) fn message(&mut self, view: &MessageView<'_>) {
+        self.scratch.clear();
+        stored::message_head(view, &mut self.scratch);
+        let [topic, client_id, username, properties, payload] = stored::message_parts(view);
+        let head = &self.scratch[..];
+        self.batch
+            .message(&[head, topic, client_id, username, properties, payload]);
+    }
+
+    /// The message written last waits for a session.
+    pub(crate) fn entry(
+        &mut self,
+        (number, seq): (u64, u64),
+        packet_id: u16,
+        qos: QoS,
+        retain: bool,
+        identifiers: &[u32],
+    ) {
+        self.scratch.clear();
+        stored::put_attributes(qos, retain, identifiers, &mut self.scratch);
+        self.batch.entry(number, seq, packet_id, &self.scratch);
+    }
+
+    pub(crate) fn sent(&mut self, number: u64, seq: u64, packet_id: u16) {
+        self.batch.sent(number, seq, packet_id);
+    }
+
+    pub(crate) fn released(&mut self, number: u64, seq: u64) {
+        self.batch.released(number, seq);
+    }
+
+    #[inline]
+    pub(crate) fn done(&mut self, number: u64, seq: u64) {
+        self.batch.done(number, seq);
+    }
+
+    pub(crate) fn received(&mut self, number: u64, packet_id: u16) {
+        self.batch.received(number, packet_id);
+    }
+
+    pub(crate) fn forgotten(&mut self, number: u64, packet_id: u16) {
+        self.batch.forgotten(number, packet_id);
+    }
+
+    pub(crate) fn end(&mut self, number: u64) {
+        self.by_number.remove(&number);
+        self.batch.end(number);
+    }
+
+    pub(crate) fn put(&mut self, space: Space, key: &[u8], value: &[u8]) {
+        self.batch.put(space, key, value);
+    }
+
+    pub(crate) fn delete(&mut self, space: Space, key: &[u8]) {
+        self.batch.delete(space, key);
+    }
+
+    /// A connection has bytes that wait for this turn.
+    pub(crate) fn hold(&mut self, connection: u32) {
+        match self.held.back_mut() {
+            Some((turn, connections)) if *turn == self.turn => connections.push(connection),
+            _ => self.held.push_back((self.turn, vec![connection])),
+        }
+    }
+
+    /// The next connections whose turn is complete, and that turn.
+    pub(crate) fn let_go(&mut self) -> Option<(u64, Vec<u32>)> {
+        let complete = self.complete();
+        match self.held.front() {
+            Some(&(turn, _)) if turn <= complete => self.held.pop_front(),
+            _ => None,
+        }
+    }
+
+    /// The last turn that is complete.
+    pub(crate) fn complete(&self) -> u64 {
+        let before = |turns: &VecDeque<u64>| turns.front().map_or(self.turn, |&first| first) - 1;
+        let others = self.unconfirmed.iter().map(before).min();
+        before(&self.unlogged).min(others.unwrap_or(u64::MAX))
+    }
+
+    /// Words of another shard's turn were heard in this one.
+    pub(crate) fn heard(&mut self, from: u16, turn: u64) {
+        self.heard.push_back((self.turn, from, turn));
+    }
+
+    /// The next words of another shard that are in our log, with all that came of them.
+    pub(crate) fn confirmation(&mut self) -> Option<(u16, u64)> {
+        let logged = self.unlogged.front().map_or(self.turn, |&first| first) - 1;
+        match self.heard.front() {
+            Some(&(turn, from, theirs)) if turn <= logged => {
+                self.heard.pop_front();
+                Some((from, theirs))
+            }
+            _ => None,
+        }
+    }
+
+    /// Everything up to a turn is in the log.
+    pub(crate) fn logged(&mut self, turn: u64) {
+        while self.unlogged.front().is_some_and(|&first| first <= turn) {
+            self.unlogged.pop_front();
+        }
+    }
+
+    pub(crate) fn confirmed(&mut self, shard: u16, turn: u64) {
+        let unconfirmed = &mut self.unconfirmed[usize::from(shard)];
+        while unconfirmed.front().is_some_and(|&first| first <= turn) {
+            unconfirmed.pop_front();
+        }
+    }
+
+    /// Closes the turn. Returns the shards that have to confirm it, and what is for the store.
+    pub(crate) fn end_turn(&mut self, spare: impl FnOnce() -> Batch) -> (u64, u64, TurnEnd) {
+        let turn = self.turn;
+        let to_confirm = std::mem::take(&mut self.to_confirm);
+        for (shard, unconfirmed) in self.unconfirmed.iter_mut().enumerate() {
+            if to_confirm & 1 << shard != 0 {
+                unconfirmed.push_back(turn);
+            }
+        }
+        let batch = (!self.batch.is_empty()).then(|| {
+            self.unlogged.push_back(turn);
+            let mut batch = std::mem::replace(&mut self.batch, spare());
+            batch.number = turn;
+            batch
+        });
+        self.turn += 1;
+        let fetches = std::mem::take(&mut self.fetches);
+        (turn, to_confirm, TurnEnd { batch, fetches })
+    }
+
+    /// Asks for the stored messages of a session from `from_seq` on, now or when others are done.
+    pub(crate) fn fetch(&mut self, number: u64) {
+        self.wants_fetch.push_back(number);
+    }
+
+    /// The next session whose stored messages may be asked for.
+    pub(crate) fn next_fetch(&mut self) -> Option<u64> {
+        if self.fetching >= FETCHES_AT_ONCE {
+            return None;
+        }
+        self.wants_fetch.pop_front()
+    }
+
+    pub(crate) fn start_fetch(&mut self, session: u64, from_seq: u64) {
+        self.fetching += 1;
+        self.fetches.push(Fetch {
+            session,
+            from_seq,
+            max_messages: FETCH_MESSAGES,
+            max_bytes: FETCH_BYTES,
+        });
+    }
+
+    pub(crate) fn fetched(&mut self) {
+        self.fetching -= 1;
+    }
+}

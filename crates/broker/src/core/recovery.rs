@@ -1,0 +1,170 @@
+//! What the store has of an earlier life of the node, dealt out to the shards before they start.
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+use store::{Space, Store};
+
+use super::restore::{StoredDelayed, StoredSession};
+use super::shard::Node;
+use super::stored;
+
+/// What one shard gets back.
+#[derive(Default)]
+pub(crate) struct Recovered {
+    pub(crate) sessions: Vec<StoredSession>,
+    pub(crate) delayed: Vec<StoredDelayed>,
+    /// Session numbers with messages in the log and no record: the node died while they were made or ended.
+    pub(crate) orphans: Vec<u64>,
+    /// Topics of retained messages that have expired meanwhile.
+    pub(crate) expired_retained: Vec<Box<[u8]>>,
+}
+
+/// Everything that was recovered.
+pub(crate) struct Recovery {
+    pub(crate) shards: Vec<Recovered>,
+    /// Above every number that was ever used.
+    pub(crate) first_number: u64,
+}
+
+/// Records that could not be read, by kind.
+fn tell_unreadable(what: &str, count: u64) {
+    if count > 0 {
+        tracing::error!(count, "{what} in the store could not be read; left out");
+    }
+}
+
+/// Reads the store; retained messages go straight to where all shards find them.
+pub(crate) fn recover(
+    store: &Store,
+    node: &Node,
+    shards: usize,
+    now_ms: u64,
+) -> Result<Recovery, store::Error> {
+    let mut recovered: Vec<Recovered> = (0..shards).map(|_| Recovered::default()).collect();
+    let mut highest = 0;
+    let places = read_sessions(store, &mut recovered, &mut highest)?;
+    read_subscriptions(store, &mut recovered, &places)?;
+    recovered[0].expired_retained = read_retained(store, node, now_ms)?;
+    read_delayed(store, &mut recovered, &mut highest)?;
+    for number in store.queued_sessions() {
+        highest = highest.max(number);
+        if !places.contains_key(&number) {
+            recovered[0].orphans.push(number);
+        }
+    }
+    Ok(Recovery {
+        shards: recovered,
+        first_number: highest + 1,
+    })
+}
+
+/// Where a session is, by its number: which shard, and the how manieth there.
+type Places = HashMap<u64, (usize, usize), RandomState>;
+
+fn read_sessions(
+    store: &Store,
+    recovered: &mut [Recovered],
+    highest: &mut u64,
+) -> Result<Places, store::Error> {
+    let mut places = Places::default();
+    let mut unreadable = 0;
+    let mut next = 0;
+    store.scan(Space::Sessions, &mut |key, value| {
+        let record = stored::SessionRecord::read(value);
+        let (Ok(client_id), Some(record)) = (std::str::from_utf8(key), record) else {
+            unreadable += 1;
+            return;
+        };
+        let shard = next % recovered.len();
+        next += 1;
+        let sessions = &mut recovered[shard].sessions;
+        if record.number != 0 {
+            *highest = (*highest).max(record.number);
+            places.insert(record.number, (shard, sessions.len()));
+        }
+        sessions.push(StoredSession {
+            client_id: client_id.into(),
+            record: value.into(),
+            subscriptions: Vec::new(),
+            queue: store.queue(record.number),
+        });
+    })?;
+    tell_unreadable("sessions", unreadable);
+    Ok(places)
+}
+
+fn read_subscriptions(
+    store: &Store,
+    recovered: &mut [Recovered],
+    places: &Places,
+) -> Result<(), store::Error> {
+    let mut unreadable = 0;
+    store.scan(Space::Subscriptions, &mut |key, value| {
+        let key = stored::read_subscription_key(key);
+        let (Some((number, filter)), Some((options, identifier))) =
+            (key, stored::read_subscription(value))
+        else {
+            unreadable += 1;
+            return;
+        };
+        if let Some(&(shard, nth)) = places.get(&number) {
+            let session = &mut recovered[shard].sessions[nth];
+            session
+                .subscriptions
+                .push((filter.into(), options, identifier));
+        }
+    })?;
+    tell_unreadable("subscriptions", unreadable);
+    Ok(())
+}
+
+fn read_retained(store: &Store, node: &Node, now_ms: u64) -> Result<Vec<Box<[u8]>>, store::Error> {
+    let (mut unreadable, mut too_many) = (0, 0_u64);
+    let mut expired = Vec::new();
+    store.scan(Space::Retained, &mut |topic, value| {
+        let Some(message) = stored::read_message(value) else {
+            unreadable += 1;
+            return;
+        };
+        if message.is_expired(now_ms) {
+            expired.push(topic.into());
+        } else if node.retained.store(&message.view(), &node.limits).is_err() {
+            too_many += 1;
+        }
+    })?;
+    tell_unreadable("retained messages", unreadable);
+    if too_many > 0 {
+        tracing::error!(
+            too_many,
+            "retained messages were left out: limits.max_retained_messages or max_retained_bytes is lower than it was"
+        );
+    }
+    Ok(expired)
+}
+
+fn read_delayed(
+    store: &Store,
+    recovered: &mut [Recovered],
+    highest: &mut u64,
+) -> Result<(), store::Error> {
+    let mut unreadable = 0;
+    let mut next = 0;
+    store.scan(Space::Delayed, &mut |key, value| {
+        let key = stored::read_delayed_key(key);
+        let (Some((due_ms, number)), Some(message)) = (key, stored::read_message(value)) else {
+            unreadable += 1;
+            return;
+        };
+        *highest = (*highest).max(number);
+        let shard = next % recovered.len();
+        next += 1;
+        recovered[shard].delayed.push(StoredDelayed {
+            due_ms,
+            number,
+            message,
+        });
+    })?;
+    tell_unreadable("delayed messages", unreadable);
+    Ok(())
+}

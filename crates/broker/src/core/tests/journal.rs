@@ -1,0 +1,161 @@
+//! What is acknowledged is in the log: on the publisher's shard and on all others, whatever the order of events.
+
+use mqtt::{PacketType, QoS};
+
+use super::sim::{Conn, Sim};
+use crate::config::Limits;
+
+fn durable(shards: usize, seed: u64) -> Sim {
+    let mut sim = Sim::new(shards, Limits::default(), seed);
+    sim.keep_journals();
+    sim
+}
+
+fn log_all(sim: &mut Sim) {
+    loop {
+        sim.settle();
+        let logged = (0..sim.shards.len()).filter(|&shard| sim.log_one(shard));
+        if logged.count() == 0 && !sim.step() {
+            return;
+        }
+    }
+}
+
+/// A durable session that is away, subscribed to `a/#`.
+fn away(sim: &mut Sim, shard: usize) {
+    let mut conn = sim.connect(shard, "away", false);
+    sim.subscribe(&mut conn, "a/#", QoS::ExactlyOnce);
+    log_all(sim);
+    sim.take_bytes(conn);
+    sim.drop_connection(conn);
+    log_all(sim);
+}
+
+#[test]
+fn an_acknowledgement_waits_for_the_log() {
+    let mut sim = durable(1, 1);
+    away(&mut sim, 0);
+    let mut publisher = sim.connect(0, "publisher", true);
+    sim.take_bytes(publisher);
+    for (qos, kind) in [
+        (QoS::AtLeastOnce, PacketType::PubAck),
+        (QoS::ExactlyOnce, PacketType::PubRec),
+    ] {
+        sim.publish(&mut publisher, "a/b", b"x", qos, 1);
+        assert!(!sim.has(publisher, kind), "{kind:?} came before the log");
+        assert!(sim.log_one(0));
+        assert!(sim.has(publisher, kind), "no {kind:?}");
+    }
+}
+
+#[test]
+fn what_concerns_no_durable_session_waits_for_nothing() {
+    let mut sim = durable(1, 1);
+    let mut subscriber = sim.connect(0, "subscriber", true);
+    sim.subscribe(&mut subscriber, "a/#", QoS::AtLeastOnce);
+    let mut publisher = sim.connect(0, "publisher", true);
+    sim.take_bytes(publisher);
+    sim.publish(&mut publisher, "a/b", b"x", QoS::AtLeastOnce, 1);
+    assert!(sim.has(publisher, PacketType::PubAck));
+    assert_eq!(sim.take(&mut subscriber, true).len(), 1);
+    assert!(sim.unlogged[0].is_empty());
+}
+
+#[test]
+fn a_suback_of_a_durable_session_waits_for_the_log() {
+    for shards in [1, 2] {
+        let mut sim = durable(shards, 1);
+        let mut conn = sim.connect(0, "away", false);
+        log_all(&mut sim);
+        sim.take_bytes(conn);
+        sim.subscribe(&mut conn, "a/#", QoS::AtLeastOnce);
+        sim.settle();
+        assert!(!sim.has(conn, PacketType::SubAck), "{shards} shards");
+        log_all(&mut sim);
+        assert!(sim.has(conn, PacketType::SubAck), "{shards} shards");
+    }
+}
+
+#[test]
+fn an_acknowledgement_waits_for_the_logs_of_other_shards() {
+    let mut sim = durable(2, 1);
+    away(&mut sim, 1);
+    let mut publisher = sim.connect(0, "publisher", true);
+    log_all(&mut sim);
+    sim.take_bytes(publisher);
+    sim.publish(&mut publisher, "a/b", b"x", QoS::AtLeastOnce, 1);
+    sim.settle();
+    while sim.log_one(0) {}
+    sim.settle();
+    assert!(!sim.has(publisher, PacketType::PubAck));
+    assert!(sim.log_one(1), "the other shard has written nothing");
+    sim.settle();
+    assert!(sim.has(publisher, PacketType::PubAck));
+}
+
+#[test]
+fn a_qos_2_message_leaves_when_its_packet_id_is_known() {
+    let mut sim = durable(1, 1);
+    let mut subscriber = sim.connect(0, "subscriber", false);
+    sim.subscribe(&mut subscriber, "a/#", QoS::ExactlyOnce);
+    log_all(&mut sim);
+    sim.take_bytes(subscriber);
+    let mut publisher = sim.connect(0, "publisher", true);
+    sim.publish(&mut publisher, "a/b", b"x", QoS::ExactlyOnce, 1);
+    assert!(!sim.has(subscriber, PacketType::Publish));
+    sim.publish(&mut publisher, "a/b", b"y", QoS::AtMostOnce, 0);
+    assert!(
+        !sim.has(subscriber, PacketType::Publish),
+        "a later message overtook an earlier one"
+    );
+    sim.log_one(0);
+    let got = sim.take(&mut subscriber, false);
+    let payloads: Vec<_> = got.iter().map(|got| got.payload.as_slice()).collect();
+    assert_eq!(payloads, [b"x", b"y"]);
+}
+
+/// Traffic in both directions between two shards, logged and heard in any order: everybody gets an answer in the end.
+#[test]
+fn shards_never_wait_for_each_other() {
+    for seed in 1..=200 {
+        let mut sim = durable(2, seed * 7919);
+        let mut clients: Vec<Conn> = Vec::new();
+        for n in 0..4 {
+            let mut client = sim.connect(n % 2, &format!("client{n}"), false);
+            sim.subscribe(&mut client, "a/#", QoS::AtLeastOnce);
+            clients.push(client);
+        }
+        log_all(&mut sim);
+        for client in &clients {
+            sim.take_bytes(*client);
+        }
+        let mut expected = [0; 4];
+        for _ in 0..60 {
+            match sim.random(4) {
+                0 => {
+                    let shard = sim.random(2);
+                    sim.log_one(shard);
+                }
+                1 => {
+                    sim.step();
+                }
+                _ => {
+                    let n = sim.random(4);
+                    expected[n] += 1;
+                    sim.publish(&mut clients[n], "a/b", b"x", QoS::AtLeastOnce, expected[n]);
+                }
+            }
+        }
+        log_all(&mut sim);
+        for (n, client) in clients.iter().enumerate() {
+            let bytes = sim.take_bytes(*client);
+            let mut rest = &bytes[..];
+            let mut acks = 0;
+            while let Some(frame) = mqtt::split_frame(rest, u32::MAX).unwrap() {
+                acks += u16::from(frame.first_byte >> 4 == PacketType::PubAck as u8);
+                rest = &rest[frame.len..];
+            }
+            assert_eq!(acks, expected[n], "seed {seed}, client {n}");
+        }
+    }
+}
