@@ -328,7 +328,9 @@ impl Shard {
             named.expires_ms = self.delivery.now_ms + u64::from(limits.retained_expiry_s) * 1000;
         }
         let kept = self.node.retained.store(&named, limits);
+        // What the node says of itself is said anew after a start.
         if kept.is_ok()
+            && !named.topic.starts_with(SYS)
             && let Some(journal) = &mut self.delivery.journal
         {
             let topic = named.topic.as_bytes();

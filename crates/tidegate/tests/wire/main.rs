@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod certificates;
+mod durable;
 mod extensions;
 mod floods;
 mod interop;

@@ -26,6 +26,8 @@ pub struct Node {
 struct Process {
     child: Mutex<Child>,
     pid: u32,
+    /// What the node was started with, its data directory and configuration included.
+    arguments: Vec<String>,
     data_dir: PathBuf,
     /// Where its standard error goes.
     log: PathBuf,
@@ -49,37 +51,24 @@ impl Node {
             return Ok(Self::running_elsewhere(address));
         }
         let data_dir = temporary_directory();
-        let log = data_dir.join("stderr.log");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.arg("serve").arg("--data-dir").arg(&data_dir);
-        command.args([
-            "--mqtt",
-            "127.0.0.1:0",
-            "--ws",
-            "127.0.0.1:0",
-            "--http",
-            "127.0.0.1:0",
-        ]);
+        let mut all = vec![
+            "serve".to_owned(),
+            "--data-dir".to_owned(),
+            data_dir.display().to_string(),
+        ];
+        let listeners = ["--mqtt", "--ws", "--http"];
+        all.extend(
+            listeners
+                .iter()
+                .flat_map(|l| [(*l).to_owned(), "127.0.0.1:0".to_owned()]),
+        );
         if !config.is_empty() {
             let path = data_dir.join("tidegate.toml");
             fs::write(&path, config).unwrap();
-            command.arg("--config").arg(path);
+            all.extend(["--config".to_owned(), path.display().to_string()]);
         }
-        command.args(arguments);
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDEGATE_")) {
-            command.env_remove(name);
-        }
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(fs::File::create(&log).unwrap());
-        let child = spawn_with_our_life(command);
-        let pid = child.id();
-        running().push((pid, log.clone()));
-        let process = Process {
-            child: Mutex::new(child),
-            pid,
-            data_dir,
-            log,
-        };
+        all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        let process = Process::spawn(data_dir, all);
         let listeners = process.wait_until_it_listens()?;
         Ok(Node {
             process: Some(process),
@@ -185,6 +174,30 @@ impl Node {
         self.process().wait(limit)
     }
 
+    /// Kills the node with SIGKILL and starts another on its data, at other addresses.
+    pub fn crash(&mut self) {
+        self.signal(libc::SIGKILL);
+        assert!(self.wait(Duration::from_secs(10)).is_some());
+        self.start_again();
+    }
+
+    /// Stops the node gracefully and starts another on its data, at other addresses.
+    pub fn restart(&mut self) {
+        self.terminate(Duration::from_secs(15));
+        self.start_again();
+    }
+
+    pub fn start_again(&mut self) {
+        let process = self.process.as_mut().expect("a node of its own");
+        running().retain(|(pid, _)| *pid != process.pid);
+        let data_dir = std::mem::take(&mut process.data_dir);
+        let process = Process::spawn(data_dir, process.arguments.clone());
+        self.listeners = process
+            .wait_until_it_listens()
+            .unwrap_or_else(|why| panic!("{why}"));
+        self.process = Some(process);
+    }
+
     /// SIGTERM, then waits for the end; panics if it takes longer than `limit`.
     pub fn terminate(&self, limit: Duration) -> ExitStatus {
         self.signal(libc::SIGTERM);
@@ -205,6 +218,28 @@ impl Node {
 }
 
 impl Process {
+    fn spawn(data_dir: PathBuf, arguments: Vec<String>) -> Process {
+        let log = data_dir.join("stderr.log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(&arguments);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDEGATE_")) {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let to_log = fs::File::options().create(true).append(true).open(&log);
+        command.stderr(to_log.unwrap());
+        let child = spawn_with_our_life(command);
+        let pid = child.id();
+        running().push((pid, log.clone()));
+        Process {
+            child: Mutex::new(child),
+            pid,
+            arguments,
+            data_dir,
+            log,
+        }
+    }
+
     fn wait_until_it_listens(&self) -> Result<BTreeMap<String, String>, String> {
         let path = self.data_dir.join("node.json");
         let deadline = Instant::now() + START_DEADLINE;
@@ -264,7 +299,10 @@ impl Drop for Process {
         running().retain(|(pid, _)| *pid != self.pid);
         let _ = child.kill();
         let _ = child.wait();
-        let _ = fs::remove_dir_all(&self.data_dir);
+        // Another process may have taken the data over.
+        if !self.data_dir.as_os_str().is_empty() {
+            let _ = fs::remove_dir_all(&self.data_dir);
+        }
     }
 }
 

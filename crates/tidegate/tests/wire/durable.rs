@@ -1,0 +1,243 @@
+//! What a node keeps when it is stopped, and when it is killed: sessions, subscriptions, queued messages, what is in
+//! flight both ways, retained and delayed messages, wills.
+
+use std::time::Duration;
+
+use crate::support::{Connect, Node, Props, Publish, Raw, Will, ack, kind};
+
+const EXPIRY: u8 = 0x11;
+const WILL_DELAY: u8 = 0x18;
+
+fn persistent(client_id: &str) -> Connect {
+    Connect::new(5, client_id)
+        .persistent()
+        .properties(Props::new().u32(EXPIRY, 3600))
+}
+
+/// Connects and says whether the session was there.
+fn resume(node: &Node, client_id: &str) -> (Raw, bool) {
+    let (raw, connack) = Raw::connect_for_connack(node, &persistent(client_id));
+    (raw, connack.session_present)
+}
+
+/// Runs a test with a node that is stopped, and with one that is killed; on one shard and on two.
+fn each_way(test: impl Fn(&mut Node, &dyn Fn(&mut Node))) {
+    for shards in ["1", "2"] {
+        let mut node = Node::start(&["--shards", shards]);
+        test(&mut node, &Node::restart);
+        let mut node = Node::start(&["--shards", shards]);
+        test(&mut node, &Node::crash);
+    }
+}
+
+#[test]
+fn a_session_its_subscriptions_and_what_is_queued_survive() {
+    each_way(|node, again| {
+        let (mut away, present) = resume(node, "away");
+        assert!(!present);
+        away.subscribe("a/+", 1);
+        away.subscribe("$share/group/s/#", 2);
+        away.disconnect();
+        let mut publisher = Raw::client(node, 5);
+        for n in 1..=300_u16 {
+            publisher.publish_qos1("a/b", n.to_string(), n);
+        }
+        publisher.publish_qos2("s/x", "shared", 301);
+        publisher.disconnect();
+        again(node);
+        let mut publisher = Raw::client(node, 5);
+        publisher.publish_qos1("a/c", "after", 1);
+        let (mut back, present) = resume(node, "away");
+        assert!(present, "the session is gone");
+        let mut topics = Vec::new();
+        for n in 1..=302 {
+            let message = back.recv(kind::PUBLISH);
+            back.acknowledge(&message);
+            if n <= 300 {
+                assert_eq!(message.payload, n.to_string().into_bytes());
+            }
+            topics.push(message.topic);
+        }
+        assert_eq!(&topics[300..], ["s/x", "a/c"]);
+        publisher.publish_qos1("a/d", "live", 2);
+        let live = back.recv_message("a/d", "live");
+        back.acknowledge(&live);
+        back.disconnect();
+        again(node);
+        let (mut back, present) = resume(node, "away");
+        assert!(present);
+        assert!(
+            back.try_recv(Duration::from_millis(300)).is_none(),
+            "what was acknowledged came again"
+        );
+    });
+}
+
+#[test]
+fn what_is_in_flight_keeps_its_packet_id() {
+    each_way(|node, again| {
+        let (mut away, _) = resume(node, "flight");
+        away.subscribe("q/#", 2);
+        let mut publisher = Raw::client(node, 5);
+        publisher.publish_qos1("q/1", "one", 1);
+        publisher.publish_qos2("q/2", "two", 2);
+        publisher.publish_qos2("q/3", "three", 3);
+        let one = away.recv_message("q/1", "one");
+        let two = away.recv_message("q/2", "two");
+        let three = away.recv_message("q/3", "three");
+        // The second is received but not released; the others are not acknowledged at all.
+        away.send(&ack(kind::PUBREC, two.id()));
+        away.recv(kind::PUBREL);
+        away.cut();
+        again(node);
+        let (mut back, present) = resume(node, "flight");
+        assert!(present);
+        let again_one = back.recv_message("q/1", "one");
+        assert_eq!(again_one.id(), one.id());
+        assert!(again_one.flags & 8 != 0, "no DUP");
+        assert_eq!(back.recv(kind::PUBREL).id(), two.id());
+        let again_three = back.recv_message("q/3", "three");
+        assert_eq!(again_three.id(), three.id());
+        back.acknowledge(&again_one);
+        back.send(&ack(kind::PUBCOMP, two.id()));
+        back.acknowledge(&again_three);
+        publisher_sends_and_gets(node, &mut back);
+    });
+}
+
+/// New messages after a restart get packet ids that are free, and arrive.
+fn publisher_sends_and_gets(node: &Node, subscriber: &mut Raw) {
+    let mut publisher = Raw::client(node, 5);
+    publisher.publish_qos2("q/4", "four", 4);
+    let four = subscriber.recv_message("q/4", "four");
+    subscriber.acknowledge(&four);
+}
+
+#[test]
+fn a_qos_2_message_repeated_after_a_restart_is_the_same_message() {
+    each_way(|node, again| {
+        let (mut subscriber, _) = resume(node, "subscriber");
+        subscriber.subscribe("x", 2);
+        subscriber.disconnect();
+        let (mut publisher, _) = resume(node, "publisher");
+        publisher.send_publish(&Publish::new("x", "once").qos(2, 7));
+        publisher.recv(kind::PUBREC);
+        publisher.cut();
+        again(node);
+        let (mut publisher, present) = resume(node, "publisher");
+        assert!(present);
+        publisher.send_publish(&Publish::new("x", "once").qos(2, 7).dup());
+        publisher.recv(kind::PUBREC);
+        publisher.send(&ack(kind::PUBREL, 7));
+        publisher.recv(kind::PUBCOMP);
+        publisher.cut();
+        again(node);
+        // The id is free again: this is another message.
+        let (mut publisher, _) = resume(node, "publisher");
+        publisher.publish_qos2("x", "twice", 7);
+        let (mut subscriber, _) = resume(node, "subscriber");
+        for payload in ["once", "twice"] {
+            let message = subscriber.recv_message("x", payload);
+            subscriber.acknowledge(&message);
+        }
+        assert!(subscriber.try_recv(Duration::from_millis(200)).is_none());
+    });
+}
+
+#[test]
+fn retained_messages_survive_as_they_were_left() {
+    each_way(|node, again| {
+        let mut publisher = Raw::client(node, 5);
+        for (topic, payload) in [("r/1", "a"), ("r/1", "b"), ("r/2", "c"), ("r/3", "d")] {
+            let publish = Publish::new(topic, payload).qos(1, 1).retain();
+            publisher.send_publish(&publish);
+            publisher.recv(kind::PUBACK);
+        }
+        publisher.send_publish(&Publish::new("r/2", "").qos(1, 1).retain());
+        publisher.recv(kind::PUBACK);
+        again(node);
+        let mut subscriber = Raw::client(node, 5);
+        subscriber.subscribe("r/#", 0);
+        subscriber.recv_message("r/1", "b");
+        subscriber.recv_message("r/3", "d");
+        assert!(subscriber.try_recv(Duration::from_millis(200)).is_none());
+    });
+}
+
+#[test]
+fn delayed_messages_come_when_they_are_due() {
+    each_way(|node, again| {
+        let (mut subscriber, _) = resume(node, "delayed");
+        subscriber.subscribe("d", 1);
+        subscriber.disconnect();
+        let mut publisher = Raw::client(node, 5);
+        publisher.publish_qos1("$delayed/2/d", "late", 1);
+        publisher.publish_qos1("$delayed/3600/d", "too late", 2);
+        again(node);
+        let (mut subscriber, _) = resume(node, "delayed");
+        let late = subscriber.recv_message("d", "late");
+        subscriber.acknowledge(&late);
+        assert!(subscriber.try_recv(Duration::from_millis(200)).is_none());
+    });
+}
+
+#[test]
+fn the_will_of_a_client_whose_node_died_is_published() {
+    for shards in ["1", "2"] {
+        let mut node = Node::start(&["--shards", shards]);
+        let (mut watcher, _) = resume(&node, "watcher");
+        watcher.subscribe("will/#", 1);
+        // One without a session to speak of, one with a session and a delay.
+        let plain = Connect::new(5, "plain").will(Will::new("will/plain", "gone").qos(1));
+        let _plain = Raw::connect(&node, &plain);
+        let delay = Props::new().u32(WILL_DELAY, 1);
+        let delayed =
+            persistent("delayed").will(Will::new("will/delayed", "gone").qos(1).properties(delay));
+        let _delayed = Raw::connect(&node, &delayed);
+        node.crash();
+        let (mut watcher, present) = resume(&node, "watcher");
+        assert!(present);
+        for topic in ["will/plain", "will/delayed"] {
+            let message = watcher.recv_message(topic, "gone");
+            watcher.acknowledge(&message);
+        }
+    }
+}
+
+#[test]
+fn what_was_ended_does_not_come_back() {
+    each_way(|node, again| {
+        let (mut away, _) = resume(node, "away");
+        away.subscribe("a", 1);
+        away.subscribe("b", 1);
+        away.unsubscribe("a");
+        away.disconnect();
+        let (mut ended, _) = resume(node, "ended");
+        ended.subscribe("a", 1);
+        ended.disconnect();
+        Raw::connect(node, &Connect::new(5, "ended")).disconnect();
+        again(node);
+        let (_, present) = resume(node, "ended");
+        assert!(!present, "a session that was ended came back");
+        let (mut away, present) = resume(node, "away");
+        assert!(present);
+        let mut publisher = Raw::client(node, 5);
+        publisher.publish_qos1("a", "no", 1);
+        publisher.publish_qos1("b", "yes", 2);
+        away.recv_message("b", "yes");
+    });
+}
+
+#[test]
+fn a_session_ends_in_time_though_the_node_was_down() {
+    let mut node = Node::start(&[]);
+    let short = Connect::new(5, "short")
+        .persistent()
+        .properties(Props::new().u32(EXPIRY, 1));
+    Raw::connect(&node, &short).disconnect();
+    node.terminate(Duration::from_secs(15));
+    std::thread::sleep(Duration::from_millis(1100));
+    node.start_again();
+    let (_, present) = resume(&node, "short");
+    assert!(!present);
+}
