@@ -7,6 +7,7 @@ mod node;
 mod open_files;
 mod signals;
 mod start_error;
+mod store_watch;
 
 use std::io::{self, Write as _};
 

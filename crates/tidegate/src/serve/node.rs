@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::data_dir::OpenListener;
-use super::{allocator, start_error};
+use super::{allocator, start_error, store_watch};
 use crate::config::Config;
 use crate::logging::LogLevels;
 
@@ -52,6 +52,10 @@ impl Node {
             .as_ref()
             .map(|store| open_store(&data_dir.join("store"), store))
             .transpose()?;
+        if let Some(store) = &store {
+            // Ends with the runtime.
+            tokio::spawn(store_watch::watch(store.clone()));
+        }
         let broker = Broker::start(config.broker.clone(), Arc::new(NoHooks), store.clone())
             .map_err(|error| start_error::of_broker(&error, config))?;
         let handle = broker.handle();
@@ -65,12 +69,16 @@ impl Node {
                 });
                 let (stop, stopped) = oneshot::channel();
                 let node = handle.clone();
+                let program = Arc::new(Program {
+                    log_levels,
+                    store: store.clone(),
+                });
                 let task = tokio::spawn(async move {
                     let shutdown = async {
                         // Dropping the sender asks for the same.
                         let _ = stopped.await;
                     };
-                    api::serve(listener, &http, node, Arc::new(log_levels), shutdown).await
+                    api::serve(listener, &http, node, program, shutdown).await
                 });
                 Some(Http { stop, task })
             }
@@ -137,16 +145,24 @@ fn open_listener(listener: ListenerInfo) -> OpenListener {
     }
 }
 
-impl api::Program for LogLevels {
+/// What of the program the API shows and steers.
+struct Program {
+    log_levels: LogLevels,
+    store: Option<Store>,
+}
+
+impl api::Program for Program {
     fn log_level(&self) -> String {
-        self.current()
+        self.log_levels.current()
     }
 
     fn set_log_level(&self, level: &str) -> Result<(), String> {
-        self.set(level)
+        self.log_levels.set(level)
     }
 
     fn metrics(&self) -> Vec<MetricFamily> {
-        allocator::metrics()
+        let mut metrics = allocator::metrics();
+        metrics.extend(self.store.iter().flat_map(store_watch::metrics));
+        metrics
     }
 }
