@@ -53,6 +53,8 @@ pub(crate) mod tag {
     pub(crate) const PUT: u8 = 10;
     /// Space, length of key, key.
     pub(crate) const DELETE: u8 = 11;
+    /// As `ENTRY_SENT`, of a message whose body was released; written when segments are reclaimed.
+    pub(crate) const ENTRY_RELEASED: u8 = 12;
 }
 
 /// What one shard wrote in one turn. The store takes all of it or nothing.
@@ -92,9 +94,13 @@ impl Batch {
     }
 
     /// The message begun last waits for this session. `packet_id` 0: not sent yet. Sequence numbers grow within a session;
-    /// gaps are allowed.
+    /// gaps are allowed. Attributes have at most 65,535 bytes.
     pub fn entry(&mut self, session: u64, seq: u64, packet_id: u16, attributes: &[u8]) {
         assert!(self.has_message, "an entry needs a message before it");
+        assert!(
+            attributes.len() < 1 << 16,
+            "attributes have at most 65,535 bytes"
+        );
         let kind = if packet_id == 0 {
             tag::ENTRY
         } else {
@@ -106,6 +112,20 @@ impl Batch {
         if packet_id != 0 {
             self.packet_id(packet_id);
         }
+    }
+
+    /// An entry whose body is not wanted any more, copied.
+    pub(crate) fn entry_released(
+        &mut self,
+        session: u64,
+        seq: u64,
+        packet_id: u16,
+        attributes: &[u8],
+    ) {
+        self.record(tag::ENTRY_RELEASED, session, seq);
+        self.number_field(attributes.len() as u64);
+        self.bytes.extend_from_slice(attributes);
+        self.packet_id(packet_id);
     }
 
     /// The entry was sent with this packet id; 0: it counts as not sent any more.

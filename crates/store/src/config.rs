@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::error::OpenError;
+
 /// When what was written is forced to disk. It decides what a power failure can lose; a killed process loses nothing
 /// acknowledged with any of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +73,7 @@ impl fmt::Display for Fsync {
 pub struct Config {
     /// When the log is forced to disk.
     pub fsync: Fsync,
-    /// Size of one segment of the message log. A message cannot be larger than a quarter of it.
+    /// Size of one segment of the message log. A batch that is larger gets a segment of its own size.
     pub segment_bytes: u32,
     /// The store is [`Full`](crate::Health::Full) while the file system has less room than this.
     pub min_free_bytes: u64,
@@ -93,6 +95,31 @@ impl Default for Config {
             max_pending_bytes: 32 << 20,
             cache_bytes: 32 << 20,
         }
+    }
+}
+
+impl Config {
+    /// Whether the bounds fit together.
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        let refuse = |field, found: String, expected: &str| {
+            Err(OpenError::Setting {
+                field,
+                found,
+                expected: expected.to_owned(),
+            })
+        };
+        if !(64 << 10..=2 << 30).contains(&self.segment_bytes) {
+            return refuse(
+                "segment_bytes",
+                self.segment_bytes.to_string(),
+                "64 KiB to 2 GiB",
+            );
+        }
+        if self.max_log_bytes < 4 * u64::from(self.segment_bytes) {
+            let found = self.max_log_bytes.to_string();
+            return refuse("max_log_bytes", found, "at least four segments");
+        }
+        Ok(())
     }
 }
 

@@ -3,13 +3,22 @@
 //! A database that failed to write refuses everything from then on; it is then closed and opened again, which is why it is
 //! reached through a lock that can be empty.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
 
 use crate::batch::Space;
 use crate::error::Error;
+use crate::log::record::{Record, Records};
+use crate::objects::u64_at;
+
+/// Up to which frame of the log the spaces have everything.
+const APPLIED_LSN: &[u8] = b"applied_lsn";
+/// How long a call that reads objects may hold an old database while it is to be closed.
+const MAX_CLOSING: Duration = Duration::from_secs(10);
 
 /// An open database.
 pub(crate) struct Db {
@@ -54,23 +63,124 @@ impl Db {
     pub(crate) fn space(&self, space: Space) -> &Keyspace {
         &self.spaces[space as usize]
     }
+
+    pub(crate) fn applied_lsn(&self) -> Result<u64, Error> {
+        let stored = self.meta.get(APPLIED_LSN);
+        let stored = stored.map_err(Error::keyed("read its keyed state"))?;
+        Ok(stored.map_or(0, |bytes| u64_at(&bytes, 0)))
+    }
+
+    /// Begins a write of what frames of the log say.
+    pub(crate) fn write(&self) -> Write<'_> {
+        Write {
+            db: self,
+            batch: self.database.batch(),
+        }
+    }
+
+    /// Everything written so far is on disk afterwards.
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        self.database
+            .persist(PersistMode::SyncData)
+            .map_err(Error::keyed("force its keyed state to disk"))
+    }
+
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.database.disk_space().unwrap_or(0)
+    }
+}
+
+/// What frames say about the spaces, written all at once.
+pub(crate) struct Write<'a> {
+    db: &'a Db,
+    batch: OwnedWriteBatch,
+}
+
+impl Write<'_> {
+    pub(crate) fn add(&mut self, records: &[u8]) {
+        for record in Records::new(records).flatten() {
+            match record {
+                Record::Put { space, key, value } => {
+                    self.batch.insert(self.db.space(space), key, value);
+                }
+                Record::Delete { space, key } => self.batch.remove(self.db.space(space), key),
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Writes it, with the number of the last frame that was added.
+    pub(crate) fn commit(mut self, lsn: u64) -> Result<(), Error> {
+        self.batch
+            .insert(&self.db.meta, APPLIED_LSN, lsn.to_le_bytes());
+        self.batch
+            .commit()
+            .map_err(Error::keyed("write its keyed state"))
+    }
 }
 
 /// The database, or nothing while it is being opened again.
 pub(crate) struct Keyed {
+    path: PathBuf,
+    cache_bytes: u64,
     db: RwLock<Option<Arc<Db>>>,
+    has_failed: AtomicBool,
 }
 
 impl Keyed {
-    pub(crate) fn open(path: &Path, cache_bytes: u64) -> Result<Self, Error> {
-        let db = Db::open(path, cache_bytes)?;
+    pub(crate) fn open(path: PathBuf, cache_bytes: u64) -> Result<Self, Error> {
+        let db = Db::open(&path, cache_bytes)?;
         Ok(Self {
+            path,
+            cache_bytes,
             db: RwLock::new(Some(Arc::new(db))),
+            has_failed: AtomicBool::new(false),
         })
     }
 
     pub(crate) fn db(&self) -> Result<Arc<Db>, Error> {
         let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
         db.clone().ok_or(Error::Recovering)
+    }
+
+    /// As [`db`](Self::db), and an error if somebody else has seen it fail.
+    pub(crate) fn healthy(&self) -> Result<Arc<Db>, Error> {
+        if self.has_failed.load(Ordering::Acquire) {
+            return Err(Error::Recovering);
+        }
+        self.db()
+    }
+
+    /// A write failed: the database takes no more of them.
+    pub(crate) fn failed(&self) {
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Closes the database, when nobody uses it any more, and opens it again.
+    pub(crate) fn reopen(&self) -> Result<Arc<Db>, Error> {
+        let old = {
+            let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
+            db.take()
+        };
+        if let Some(mut old) = old {
+            let started = Instant::now();
+            loop {
+                match Arc::try_unwrap(old) {
+                    Ok(db) => break drop(db),
+                    Err(used) if started.elapsed() < MAX_CLOSING => old = used,
+                    Err(_) => break,
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let db = Arc::new(Db::open(&self.path, self.cache_bytes)?);
+        let mut place = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        *place = Some(Arc::clone(&db));
+        self.has_failed.store(false, Ordering::Release);
+        Ok(db)
     }
 }

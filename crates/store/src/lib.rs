@@ -6,9 +6,11 @@
 
 mod batch;
 mod config;
+mod directory;
 mod error;
 mod journal;
 mod keyed;
+mod log;
 mod objects;
 mod queue;
 mod store;

@@ -150,7 +150,7 @@ impl Objects {
         let mut batch = db.database.batch();
         batch.insert(&db.objects, key_of(kind, id), encoded);
         batch.insert(&db.meta, COUNTER, object.version.to_le_bytes());
-        commit(batch)?;
+        self.commit(batch)?;
         self.tell(writing, &[change_of(&object)]);
         Ok(object)
     }
@@ -168,7 +168,7 @@ impl Objects {
         batch.remove(&db.objects, key_of(kind, id));
         let version = last_version(&db)? + 1;
         batch.insert(&db.meta, COUNTER, version.to_le_bytes());
-        commit(batch)?;
+        self.commit(batch)?;
         let change = Change {
             kind: kind.to_owned(),
             id: id.to_owned(),
@@ -187,6 +187,14 @@ impl Objects {
             .push(listener);
     }
 
+    pub(crate) fn commit(&self, batch: fjall::OwnedWriteBatch) -> Result<(), Error> {
+        let durable = batch.durability(Some(fjall::PersistMode::SyncData));
+        durable.commit().map_err(|error| {
+            self.inner.keyed.failed();
+            Error::keyed("write configuration objects")(error)
+        })
+    }
+
     pub(crate) fn tell(&self, writing: MutexGuard<'_, Writing>, changes: &[Change]) {
         let telling = self.inner.telling.lock();
         let _telling = telling.unwrap_or_else(PoisonError::into_inner);
@@ -197,13 +205,6 @@ impl Objects {
             listeners.iter().for_each(|listener| listener(change));
         }
     }
-}
-
-pub(crate) fn commit(batch: fjall::OwnedWriteBatch) -> Result<(), Error> {
-    batch
-        .durability(Some(fjall::PersistMode::SyncData))
-        .commit()
-        .map_err(Error::keyed("write configuration objects"))
 }
 
 pub(crate) fn change_of(object: &Object) -> Change {

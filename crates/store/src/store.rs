@@ -1,17 +1,31 @@
 //! One data directory: what shards submit to, and what a node reads when it starts.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io;
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::Instant;
 
 use crate::batch::{Batch, Space};
 use crate::config::Config;
+use crate::directory;
 use crate::error::{Error, OpenError};
-use crate::keyed::Keyed;
+use crate::keyed::{Db, Keyed, Write};
+use crate::log::applier::Applier;
+use crate::log::files::{Files, RealFiles};
+use crate::log::keeper::{Keeper, Mark};
+use crate::log::reader::Reader;
+use crate::log::recover::{self, Recovered};
+use crate::log::segments::{Place, Segments};
+use crate::log::shared::{Request, Shared, lock};
+use crate::log::writer::{self, Writer};
 use crate::objects::Objects;
 use crate::queue::{Fetch, Page, QueueSummary};
+
+/// Places in a segment are 32 bits wide.
+const MAX_BATCH_BYTES: usize = 1 << 30;
 
 /// Who submits batches, told on threads of the store: it must not block.
 pub trait Owner: Send + Sync {
@@ -70,114 +84,175 @@ pub struct Stats {
     pub fsyncs: u64,
     pub last_fsync_us: u64,
     pub write_errors: u64,
+    /// Messages that could not be read back.
+    pub read_errors: u64,
     /// Room on the file system.
     pub free_bytes: u64,
     /// Disk space of keyed state and objects.
     pub keyed_bytes: u64,
 }
 
-/// A data directory, open. Clones are the same store.
+/// A data directory, open. Clones are the same store; the last one to go closes it.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
 }
 
 struct Inner {
+    config: Config,
     objects: Objects,
     keyed: Arc<Keyed>,
-    pending: Mutex<Vec<(u16, Batch)>>,
-    pending_bytes: AtomicUsize,
+    shared: Arc<Shared>,
+    files: Arc<dyn Files>,
+    log_dir: PathBuf,
+    /// What was found, until the writer has it.
+    opened: Mutex<Option<Opened>>,
+    running: Mutex<Option<Running>>,
     /// Locked; the system lets go of it with the process.
     _lock: File,
+}
+
+struct Opened {
+    recovered: Recovered,
+    applied_lsn: u64,
+}
+
+struct Running {
+    writer: JoinHandle<()>,
+    keeper: (Arc<Keeper>, JoinHandle<()>),
+    applier: (Arc<Applier>, JoinHandle<()>),
+    reader: JoinHandle<()>,
 }
 
 impl Store {
     /// Opens a data directory, or makes one.
     pub fn open(dir: &Path, config: Config) -> Result<(Store, OpenReport), OpenError> {
-        let is_new = !dir.join("lock").exists();
-        let io = |what| {
-            move |source| Error::Io {
-                what,
-                path: dir.to_owned(),
-                source,
-            }
-        };
-        fs::create_dir_all(dir).map_err(io("create the directory"))?;
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(dir.join("lock"))
-            .map_err(io("open the lock file in"))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(OpenError::Locked {
-                    path: dir.to_owned(),
-                });
-            }
-            Err(TryLockError::Error(source)) => return Err(io("lock")(source).into()),
-        }
-        let keyed = Arc::new(Keyed::open(&dir.join("state"), config.cache_bytes)?);
-        let inner = Inner {
-            objects: Objects::new(Arc::clone(&keyed)),
-            keyed,
-            pending: Mutex::default(),
-            pending_bytes: AtomicUsize::new(0),
-            _lock: lock,
-        };
-        let report = OpenReport {
-            is_new,
-            ..OpenReport::default()
-        };
-        Ok((
-            Store {
-                inner: Arc::new(inner),
-            },
-            report,
-        ))
+        Self::open_with(dir, config, Arc::new(RealFiles))
     }
 
-    /// Starts the writer.
-    pub fn start(&self, _owner: Arc<dyn Owner>) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
+    pub(crate) fn open_with(
+        dir: &Path,
+        config: Config,
+        files: Arc<dyn Files>,
+    ) -> Result<(Store, OpenReport), OpenError> {
+        let started = Instant::now();
+        config.check()?;
+        let (lock, is_new) = directory::take(dir)?;
+        let log_dir = dir.join(directory::LOG);
+        let keyed = Keyed::open(dir.join(directory::STATE), config.cache_bytes)?;
+        let db = keyed.db()?;
+        let mut catching_up = CatchingUp::new(&db)?;
+        let recovered = recover::recover(&log_dir, &*files, &mut |lsn, records| {
+            catching_up.add(lsn, records)
+        })?;
+        let applied_lsn = catching_up.finish()?;
+        directory::settle(&log_dir, &*files, &recovered)?;
+        let cut = recovered.cut.as_ref();
+        let report = OpenReport {
+            is_new,
+            queued_messages: recovered.index.messages(),
+            queued_sessions: recovered.index.sessions() as u64,
+            segments: recovered.segments.len() as u64,
+            log_bytes: recovered.segments.iter().map(|segment| segment.used).sum(),
+            cut_bytes: cut.map_or(0, |cut| cut.bytes),
+            cut: cut.map(ToString::to_string),
+            duration_ms: started.elapsed().as_millis() as u64,
+        };
+        let keyed = Arc::new(keyed);
+        let inner = Inner {
+            config,
+            objects: Objects::new(Arc::clone(&keyed)),
+            keyed,
+            shared: Arc::default(),
+            files,
+            log_dir,
+            opened: Mutex::new(Some(Opened {
+                recovered,
+                applied_lsn,
+            })),
+            running: Mutex::default(),
+            _lock: lock,
+        };
+        let store = Store {
+            inner: Arc::new(inner),
+        };
+        Ok((store, report))
+    }
+
+    /// Starts the writer. What was submitted before is written now.
+    pub fn start(&self, owner: Arc<dyn Owner>) -> io::Result<()> {
+        let inner = &*self.inner;
+        let mut running = lock(&inner.running);
+        let Some(opened) = lock(&inner.opened).take() else {
+            return Err(io::Error::other("the store was started before"));
+        };
+        *running = Some(inner.run(opened, owner)?);
+        Ok(())
     }
 
     /// Hands a batch to the writer. Never blocks; the order of one shard's batches is kept.
+    ///
+    /// # Panics
+    ///
+    /// If the batch has 1 GiB or more.
     pub fn submit(&self, shard: u16, batch: Batch) {
+        assert!(
+            batch.size() < MAX_BATCH_BYTES,
+            "a batch has less than 1 GiB"
+        );
+        assert!(shard != u16::MAX, "shards are numbered from 0 to 65,534");
         self.inner
-            .pending_bytes
-            .fetch_add(batch.size(), Ordering::Relaxed);
-        let pending = self.inner.pending.lock();
-        pending
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((shard, batch));
+            .shared
+            .submit(shard, Request::Batch(shard, batch));
     }
 
-    /// Asks for messages of a session; [`Owner::fetched`] answers. Sees every batch this shard submitted before.
-    pub fn fetch(&self, _shard: u16, _fetch: Fetch) {}
+    /// Asks for messages of a session; [`Owner::fetched`] answers. Sees every batch this shard submitted before. A message
+    /// that cannot be read from the disk is given with an empty body and without being `released`.
+    pub fn fetch(&self, shard: u16, fetch: Fetch) {
+        self.inner
+            .shared
+            .submit(shard, Request::Fetch(shard, fetch));
+    }
 
     /// An empty batch, with memory of an earlier one if there is any.
     pub fn spare(&self) -> Batch {
-        let mut batch = Batch::default();
-        batch.clear();
-        batch
+        self.inner.shared.spare()
     }
 
     /// Bytes submitted and not logged yet.
     pub fn pending_bytes(&self) -> usize {
-        self.inner.pending_bytes.load(Ordering::Relaxed)
+        self.inner.shared.pending_bytes()
     }
 
     pub fn health(&self) -> Health {
-        Health::Ok
+        self.inner.shared.health()
     }
 
     pub fn stats(&self) -> Stats {
-        Stats::default()
+        let counters = &self.inner.shared.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            segments: get(&counters.segments),
+            log_bytes: get(&counters.log_bytes),
+            live_bytes: get(&counters.live_bytes),
+            live_messages: get(&counters.live_messages),
+            queued_sessions: get(&counters.queued_sessions),
+            pending_bytes: self.pending_bytes() as u64,
+            batches: get(&counters.batches),
+            groups: get(&counters.groups),
+            written_bytes: get(&counters.written_bytes),
+            copied_bytes: get(&counters.copied_bytes),
+            fsyncs: get(&counters.fsyncs),
+            last_fsync_us: get(&counters.last_fsync_us),
+            write_errors: get(&counters.write_errors),
+            read_errors: get(&counters.read_errors),
+            free_bytes: get(&counters.free_bytes),
+            keyed_bytes: self.inner.keyed.db().map_or(0, |db| db.disk_bytes()),
+        }
     }
 
-    /// Calls `each` with every key and value of a space, in order of the keys.
+    /// Calls `each` with every key and value of a space, in order of the keys. At start: later, the newest batches may be
+    /// missing.
     pub fn scan(&self, space: Space, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), Error> {
         let db = self.inner.keyed.db()?;
         for item in db.space(space).iter() {
@@ -189,20 +264,179 @@ impl Store {
         Ok(())
     }
 
-    /// What waits for a session. Before [`start`](Self::start) only.
-    pub fn queue(&self, _session: u64) -> Option<QueueSummary> {
-        None
+    /// What waits for a session; `None` if nothing does. Before [`start`](Self::start) only.
+    pub fn queue(&self, session: u64) -> Option<QueueSummary> {
+        let opened = lock(&self.inner.opened);
+        opened.as_ref()?.recovered.index.summary(session)
     }
 
     /// The sessions something waits for. Before [`start`](Self::start) only.
     pub fn queued_sessions(&self) -> Vec<u64> {
-        Vec::new()
+        let opened = lock(&self.inner.opened);
+        let index = opened.as_ref().map(|opened| &opened.recovered.index);
+        index.map_or(Vec::new(), |index| index.queued_sessions())
     }
 
     pub fn objects(&self) -> &Objects {
         &self.inner.objects
     }
 
-    /// Writes and syncs everything submitted and ends the writer.
-    pub fn close(&self) {}
+    /// Writes the log anew without what nobody wants any more; [`is_compacting`](Self::is_compacting) says when that is
+    /// done. A running node does it by itself, as far as it is worth it.
+    pub fn compact(&self) {
+        let shared = &self.inner.shared;
+        shared.is_compacting.store(true, Ordering::Release);
+        shared.compaction_wanted.store(true, Ordering::Release);
+        shared.wake();
+    }
+
+    pub fn is_compacting(&self) -> bool {
+        self.inner.shared.is_compacting.load(Ordering::Acquire)
+    }
+
+    /// Writes and syncs everything submitted, and ends the writer and the other threads of the store.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+}
+
+impl Inner {
+    fn run(&self, opened: Opened, owner: Arc<dyn Owner>) -> io::Result<Running> {
+        let Opened {
+            recovered,
+            applied_lsn,
+        } = opened;
+        // The keyed state may know frames that the log lost in a power failure; their numbers are not used again.
+        let written_lsn = recovered.last_lsn.max(applied_lsn);
+        let synced = Mark {
+            lsn: written_lsn,
+            segment: recovered.next_id,
+            offset: 0,
+        };
+        let (shared, files) = (&self.shared, &self.files);
+        let keeper = Arc::new(Keeper::new(
+            Arc::clone(shared),
+            Arc::clone(files),
+            self.log_dir.clone(),
+            self.config.clone(),
+            synced,
+        ));
+        let applier = Arc::new(Applier::new(
+            Arc::clone(&keeper),
+            Arc::clone(shared),
+            Arc::clone(&self.keyed),
+            (Arc::clone(files), self.log_dir.clone()),
+            self.config.fsync,
+            applied_lsn,
+        ));
+        let place = Place {
+            dir: self.log_dir.clone(),
+            files: Arc::clone(files),
+            segment_bytes: u64::from(self.config.segment_bytes),
+        };
+        let (jobs, jobs_taken) = mpsc::channel();
+        let open_pages = Arc::new(AtomicUsize::new(0));
+        let reader = Reader {
+            shared: Arc::clone(shared),
+            owner: Arc::clone(&owner),
+            jobs: jobs_taken,
+            open_pages: Arc::clone(&open_pages),
+        };
+        let writer = Writer::new(writer::Start {
+            shared: Arc::clone(shared),
+            config: self.config.clone(),
+            owner,
+            segments: Segments::new(place, recovered.segments, recovered.next_id),
+            index: recovered.index,
+            keeper: Arc::clone(&keeper),
+            applier: Arc::clone(&applier),
+            jobs,
+            open_pages,
+            written_lsn,
+            recovered_lsn: recovered.last_lsn,
+        });
+        let (keeps, applies) = (Arc::clone(&keeper), Arc::clone(&applier));
+        Ok(Running {
+            keeper: (keeper, spawn("store-keeper", move || keeps.run())?),
+            applier: (applier, spawn("store-applier", move || applies.run())?),
+            reader: spawn("store-reader", move || reader.run())?,
+            writer: spawn("store-writer", move || writer.run())?,
+        })
+    }
+
+    fn close(&self) {
+        let Some(running) = lock(&self.running).take() else {
+            return;
+        };
+        self.shared.is_stopping.store(true, Ordering::Release);
+        self.shared.wake();
+        // In this order: the log is written, then on disk, then in the keyed state.
+        join(running.writer);
+        let (keeper, keeper_thread) = running.keeper;
+        keeper.stop();
+        join(keeper_thread);
+        let (applier, applier_thread) = running.applier;
+        applier.stop();
+        join(applier_thread);
+        join(running.reader);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(run)
+}
+
+fn join(thread: JoinHandle<()>) {
+    if thread.join().is_err() {
+        tracing::error!("a thread of the store has panicked");
+    }
+}
+
+/// Gives the keyed state what the log knows and it does not.
+struct CatchingUp<'a> {
+    db: &'a Db,
+    applied_lsn: u64,
+    write: Write<'a>,
+    last_lsn: u64,
+}
+
+impl<'a> CatchingUp<'a> {
+    fn new(db: &'a Db) -> Result<Self, Error> {
+        let applied_lsn = db.applied_lsn()?;
+        Ok(Self {
+            db,
+            applied_lsn,
+            write: db.write(),
+            last_lsn: applied_lsn,
+        })
+    }
+
+    fn add(&mut self, lsn: u64, records: &[u8]) -> Result<(), Error> {
+        if lsn <= self.last_lsn {
+            return Ok(());
+        }
+        self.write.add(records);
+        self.last_lsn = lsn;
+        if self.write.len() > 10_000 {
+            let write = std::mem::replace(&mut self.write, self.db.write());
+            write.commit(lsn)?;
+            self.applied_lsn = lsn;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<u64, Error> {
+        if self.last_lsn > self.applied_lsn {
+            self.write.commit(self.last_lsn)?;
+        }
+        // What waits for it to be on disk begins with this number.
+        self.db.sync()?;
+        Ok(self.last_lsn)
+    }
 }

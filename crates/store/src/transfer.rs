@@ -101,7 +101,7 @@ impl Objects {
             }
         }
         put_last_version(&db, &mut batch, version);
-        crate::objects::commit(batch)?;
+        self.commit(batch)?;
         let removed = changes.len() as u64 - written;
         self.tell(writing, &changes);
         Ok(Imported { written, removed })

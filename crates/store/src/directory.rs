@@ -1,0 +1,113 @@
+//! The data directory: whose it is, which layout it has, and putting the log's files in order after reading them.
+//!
+//! `lock`, `version`, `state/` (the LSM library), `log/` (segments).
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use crate::error::{Error, OpenError};
+use crate::log::files::Files;
+use crate::log::frame::LAYOUT_VERSION;
+use crate::log::recover::{Recovered, io_error};
+use crate::log::segments::path_of;
+
+pub(crate) const STATE: &str = "state";
+pub(crate) const LOG: &str = "log";
+const VERSION: &str = "version";
+
+/// Takes a directory for this process, and makes it if it is not there; tells whether it is new.
+pub(crate) fn take(dir: &Path) -> Result<(File, bool), OpenError> {
+    fs::create_dir_all(dir).map_err(io_error("make the directory", dir))?;
+    let path = dir.join("lock");
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(io_error("open", &path))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(OpenError::Locked {
+                path: dir.to_owned(),
+            });
+        }
+        Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error).into()),
+    }
+    let is_new = check_version(dir)?;
+    let log = dir.join(LOG);
+    fs::create_dir_all(&log).map_err(io_error("make the directory", &log))?;
+    if is_new {
+        write_version(dir).map_err(io_error("write its version to", dir))?;
+    }
+    Ok((lock, is_new))
+}
+
+/// `true` if nothing was stored there yet.
+fn check_version(dir: &Path) -> Result<bool, OpenError> {
+    let path = dir.join(VERSION);
+    let refuse = |found: &str| OpenError::Version {
+        path: dir.to_owned(),
+        found: found.chars().take(64).collect(),
+        expected: LAYOUT_VERSION,
+    };
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let number = text.trim().strip_prefix("tidegate store ");
+            match number.unwrap_or("unknown") {
+                number if number.parse() == Ok(LAYOUT_VERSION) => Ok(false),
+                other => Err(refuse(other)),
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if dir.join(STATE).exists() {
+                return Err(refuse("none (its file `version` is missing)"));
+            }
+            Ok(true)
+        }
+        Err(error) => Err(io_error("read", &path)(error).into()),
+    }
+}
+
+fn write_version(dir: &Path) -> io::Result<()> {
+    let unfinished = dir.join("version.new");
+    let mut file = File::create(&unfinished)?;
+    writeln!(file, "tidegate store {LAYOUT_VERSION}")?;
+    file.sync_all()?;
+    fs::rename(&unfinished, dir.join(VERSION))?;
+    File::open(dir)?.sync_all()
+}
+
+/// Cuts off the end that was found torn, removes files nothing was written to, and forces to disk what may not be there.
+pub(crate) fn settle(
+    log_dir: &Path,
+    files: &dyn Files,
+    recovered: &Recovered,
+) -> Result<(), Error> {
+    let cut_segments = recovered.cut.iter().flat_map(|cut| &cut.segments);
+    // The youngest first: what is left after a crash in between is still a log with a torn end.
+    let mut gone: Vec<u32> = cut_segments.chain(&recovered.unused).copied().collect();
+    gone.sort_unstable();
+    for &id in gone.iter().rev() {
+        let path = path_of(log_dir, id);
+        files.remove(&path).map_err(io_error("remove", &path))?;
+        files
+            .sync_dir(log_dir)
+            .map_err(io_error("force to disk", log_dir))?;
+    }
+    for segment in &recovered.segments {
+        let path = path_of(log_dir, segment.id);
+        let is_last = recovered.segments.back().map(|last| last.id) == Some(segment.id);
+        if is_last {
+            // What is prepared behind the end is given back; a new segment is begun.
+            let truncated = segment.file.truncate(segment.used);
+            truncated.map_err(io_error("cut", &path))?;
+        }
+        if is_last || segment.last_lsn > recovered.synced_lsn {
+            let synced = segment.file.sync();
+            synced.map_err(io_error("force to disk", &path))?;
+        }
+    }
+    Ok(())
+}

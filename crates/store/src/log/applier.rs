@@ -1,0 +1,263 @@
+//! The applier's thread: brings what the log says about keyed state into the LSM library.
+//!
+//! The log is the library's write-ahead log. A batch is acknowledged when it is in the log; the library gets it a moment later,
+//! together with the number of the frame (`applied`), in one atomic write. What it does not have yet when the process ends is
+//! read from the log when the store is opened; segments stay until it is on disk there. If the library fails, it is closed and
+//! opened again, and gets what it lacks from the log.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::files::Files;
+use super::frame::{FLAG_KEYED, FrameReader, Next, SEGMENT_HEAD};
+use super::keeper::Keeper;
+use super::recover;
+use super::shared::{Shared, Trouble, count, lock};
+use crate::batch::{Batch, FRAME_HEAD};
+use crate::config::Fsync;
+use crate::error::Error;
+use crate::keyed::{Db, Keyed};
+
+/// Batches that wait for the library; the writer waits while there is more.
+const MAX_QUEUED_BYTES: usize = 64 << 20;
+/// Put into one write of the library.
+const MAX_WRITE_BYTES: usize = 4 << 20;
+/// How long what was applied may stay off the disk, where the log has it.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<(u64, Batch)>,
+    is_urgent: bool,
+    is_stopping: bool,
+}
+
+pub(crate) struct Applier {
+    state: Mutex<State>,
+    called: Condvar,
+    queued_bytes: AtomicUsize,
+    on_disk_lsn: AtomicU64,
+    pub(super) shared: Arc<Shared>,
+    pub(super) keeper: Arc<Keeper>,
+    keyed: Arc<Keyed>,
+    files: Arc<dyn Files>,
+    dir: PathBuf,
+    fsync: Fsync,
+}
+
+impl Applier {
+    pub(crate) fn new(
+        keeper: Arc<Keeper>,
+        shared: Arc<Shared>,
+        keyed: Arc<Keyed>,
+        (files, dir): (Arc<dyn Files>, PathBuf),
+        fsync: Fsync,
+        on_disk_lsn: u64,
+    ) -> Self {
+        Self {
+            state: Mutex::default(),
+            called: Condvar::new(),
+            queued_bytes: AtomicUsize::new(0),
+            on_disk_lsn: AtomicU64::new(on_disk_lsn),
+            shared,
+            keeper,
+            keyed,
+            files,
+            dir,
+            fsync,
+        }
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.queued_bytes.load(Ordering::Acquire) < MAX_QUEUED_BYTES
+    }
+
+    /// The log has this batch, in the frame `lsn`.
+    pub(crate) fn push(&self, lsn: u64, batch: Batch) {
+        self.queued_bytes
+            .fetch_add(batch.bytes.len(), Ordering::AcqRel);
+        let mut state = lock(&self.state);
+        state.queue.push_back((lsn, batch));
+        if state.queue.len() == 1 {
+            self.called.notify_one();
+        }
+    }
+
+    /// Everything up to this frame is on disk in the library.
+    pub(crate) fn on_disk_lsn(&self) -> u64 {
+        self.on_disk_lsn.load(Ordering::Acquire)
+    }
+
+    /// Segments wait for what they say to be on disk.
+    pub(crate) fn hurry(&self) {
+        let mut state = lock(&self.state);
+        if !state.is_urgent {
+            state.is_urgent = true;
+            self.called.notify_one();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        lock(&self.state).is_stopping = true;
+        self.called.notify_one();
+    }
+
+    pub(crate) fn run(&self) {
+        let mut applied_lsn = self.on_disk_lsn();
+        let mut last_sync = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let is_dirty = applied_lsn > self.on_disk_lsn();
+            let (mut batches, is_urgent, is_stopping) = self.wait(is_dirty);
+            let result = self.apply(&mut batches, &mut applied_lsn).and_then(|()| {
+                let is_due = is_urgent || is_stopping || last_sync.elapsed() >= SYNC_INTERVAL;
+                if is_due && applied_lsn > self.on_disk_lsn() {
+                    last_sync = Instant::now();
+                    self.sync(applied_lsn)?;
+                }
+                Ok(())
+            });
+            match result {
+                Ok(()) => {
+                    if self.shared.set(Trouble::Keyed, false) {
+                        tracing::info!("the keyed state can be written again");
+                    }
+                    pause = FIRST_PAUSE;
+                    if is_stopping && batches.is_empty() && lock(&self.state).queue.is_empty() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    count(&self.shared.counters.write_errors, 1);
+                    if self.shared.set(Trouble::Keyed, true) {
+                        tracing::error!(%error, "the keyed state cannot be written; it is opened again");
+                    }
+                    if is_stopping {
+                        // The log has it all.
+                        return;
+                    }
+                    self.put_back(batches);
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(MAX_PAUSE);
+                    match self.reopen() {
+                        Ok(lsn) => applied_lsn = lsn,
+                        Err(error) => {
+                            tracing::warn!(%error, "the keyed state cannot be opened again yet")
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next batches to apply.
+    fn wait(&self, is_dirty: bool) -> (Vec<(u64, Batch)>, bool, bool) {
+        let mut state = lock(&self.state);
+        if state.queue.is_empty() && !state.is_stopping && !(state.is_urgent && is_dirty) {
+            let limit = if is_dirty {
+                SYNC_INTERVAL
+            } else {
+                SYNC_INTERVAL * 10
+            };
+            let waited = self.called.wait_timeout(state, limit);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let mut bytes = 0;
+        let mut batches = Vec::new();
+        while bytes < MAX_WRITE_BYTES
+            && let Some((lsn, batch)) = state.queue.pop_front()
+        {
+            bytes += batch.bytes.len();
+            batches.push((lsn, batch));
+        }
+        (
+            batches,
+            std::mem::take(&mut state.is_urgent),
+            state.is_stopping,
+        )
+    }
+
+    fn put_back(&self, batches: Vec<(u64, Batch)>) {
+        let mut state = lock(&self.state);
+        for batch in batches.into_iter().rev() {
+            state.queue.push_front(batch);
+        }
+    }
+
+    fn apply(&self, batches: &mut Vec<(u64, Batch)>, applied_lsn: &mut u64) -> Result<(), Error> {
+        let db = self.keyed.healthy()?;
+        let Some(&(last_lsn, _)) = batches.last() else {
+            return Ok(());
+        };
+        let fresh = batches.iter().filter(|(lsn, _)| *lsn > *applied_lsn);
+        let mut write = db.write();
+        for (_, batch) in fresh {
+            write.add(&batch.bytes[FRAME_HEAD..]);
+        }
+        write.commit(last_lsn.max(*applied_lsn))?;
+        *applied_lsn = last_lsn.max(*applied_lsn);
+        let bytes = batches.iter().map(|(_, batch)| batch.bytes.len()).sum();
+        let before = self.queued_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        let mut spent = batches.drain(..).map(|(_, batch)| batch).collect();
+        self.shared.recycle(&mut spent);
+        if before >= MAX_QUEUED_BYTES {
+            self.shared.wake();
+        }
+        Ok(())
+    }
+
+    /// Forces the library to disk, unless the log is not there yet: the library must not know more than the log after a
+    /// power failure.
+    fn sync(&self, applied_lsn: u64) -> Result<(), Error> {
+        if self.fsync != Fsync::Never && self.keeper.synced_lsn() < applied_lsn {
+            self.keeper.hurry();
+            return Ok(());
+        }
+        self.keyed.db()?.sync()?;
+        self.on_disk_lsn.store(applied_lsn, Ordering::Release);
+        self.shared.wake();
+        Ok(())
+    }
+
+    /// Opens the library again and gives it what it lacks; returns up to which frame it has everything.
+    fn reopen(&self) -> Result<u64, Error> {
+        let db = self.keyed.reopen()?;
+        let applied_lsn = db.applied_lsn()?;
+        // What waits in memory follows.
+        let before = lock(&self.state)
+            .queue
+            .front()
+            .map_or(u64::MAX, |(lsn, _)| *lsn);
+        let caught_up = self.catch_up(&db, applied_lsn, before)?;
+        self.on_disk_lsn.fetch_min(applied_lsn, Ordering::AcqRel);
+        Ok(caught_up)
+    }
+
+    fn catch_up(&self, db: &Db, after: u64, before: u64) -> Result<u64, Error> {
+        let mut last_lsn = after;
+        for segment in recover::find(&self.dir, &*self.files)? {
+            let Ok(Some(head)) = segment.head else {
+                continue;
+            };
+            let start = SEGMENT_HEAD as u64;
+            let mut reader = FrameReader::new(&*segment.file, head.seed(), start, segment.len);
+            loop {
+                let next = reader.next();
+                let next = next.map_err(recover::io_error("read", &segment.path))?;
+                let Next::Frame(frame) = next else { break };
+                if frame.flags & FLAG_KEYED != 0 && frame.lsn > last_lsn && frame.lsn < before {
+                    let mut write = db.write();
+                    write.add(frame.records);
+                    write.commit(frame.lsn)?;
+                    last_lsn = frame.lsn;
+                }
+            }
+        }
+        Ok(last_lsn)
+    }
+}

@@ -1,0 +1,297 @@
+//! Frames and heads of segments, byte by byte.
+//!
+//! A segment is a head and then frames up to a frame head of zeros, or the end of the file. All numbers are little-endian.
+//!
+//! | head of a segment | | head of a frame | |
+//! |---|---|---|---|
+//! | 0 | `TIDELOG` and a zero | 0 | `TGFR` |
+//! | 8 | layout version (4) | 4 | length of the records (4) |
+//! | 12 | CRC32C of 16..64 (4) | 8 | CRC32C of length, 12..32 and the records (4) |
+//! | 16 | salt (8) | 12 | shard (2) |
+//! | 24 | number of the segment (4), zero (4) | 14 | flags (2) |
+//! | 32 | lsn of the first frame (8) | 16 | lsn (8) |
+//! | 40 | lsn of the frame before it (8) | 24 | lsn known to be on disk (8) |
+//! | 48 | lsn known to be on disk (8) | 32 | records |
+//! | 56 | time it was made, ms (8) | | |
+//!
+//! Frames are numbered one by one (lsn). The salt of a segment goes into the CRC of its frames, so that neither what an earlier
+//! file left on the disk nor a payload that looks like a frame is taken for one.
+
+use std::io;
+
+use super::files::LogFile;
+use crate::batch::FRAME_HEAD;
+
+pub(crate) const LAYOUT_VERSION: u32 = 1;
+pub(crate) const SEGMENT_HEAD: usize = 64;
+const SEGMENT_MAGIC: &[u8; 8] = b"TIDELOG\0";
+const FRAME_MAGIC: [u8; 4] = *b"TGFR";
+const READ_BYTES: usize = 1 << 20;
+
+/// Entries were copied here so that an older segment can go.
+pub(crate) const FLAG_COPY: u16 = 1;
+/// Has records for the keyed state.
+pub(crate) const FLAG_KEYED: u16 = 2;
+/// Numbers up to this frame's are left out, because what had them could not be repaired.
+pub(crate) const FLAG_GAP: u16 = 4;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentHead {
+    pub(crate) salt: u64,
+    pub(crate) id: u32,
+    pub(crate) first_lsn: u64,
+    /// The frame that comes before the first: one less, unless numbers were left out.
+    pub(crate) follows_lsn: u64,
+    pub(crate) synced_lsn: u64,
+    pub(crate) created_ms: u64,
+}
+
+/// A segment that does not begin with a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BadHead {
+    Torn(&'static str),
+    /// Written by a program with another layout.
+    Version(u32),
+}
+
+impl SegmentHead {
+    pub(crate) fn encode(&self) -> [u8; SEGMENT_HEAD] {
+        let mut bytes = [0; SEGMENT_HEAD];
+        bytes[..8].copy_from_slice(SEGMENT_MAGIC);
+        bytes[8..12].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.salt.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.id.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.first_lsn.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.follows_lsn.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.synced_lsn.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.created_ms.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[16..]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// `Ok(None)`: nothing was ever written there.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, BadHead> {
+        if bytes.iter().all(|&byte| byte == 0) {
+            return Ok(None);
+        }
+        if bytes.len() < SEGMENT_HEAD {
+            return Err(BadHead::Torn("it ends within its head"));
+        }
+        if bytes[..8] != *SEGMENT_MAGIC {
+            return Err(BadHead::Torn("it does not begin as a segment does"));
+        }
+        let version = u32_at(bytes, 8);
+        if u32_at(bytes, 12) != crc32c::crc32c(&bytes[16..SEGMENT_HEAD]) {
+            return Err(BadHead::Torn("the checksum of its head is wrong"));
+        }
+        if version != LAYOUT_VERSION {
+            return Err(BadHead::Version(version));
+        }
+        Ok(Some(Self {
+            salt: u64_at(bytes, 16),
+            id: u32_at(bytes, 24),
+            first_lsn: u64_at(bytes, 32),
+            follows_lsn: u64_at(bytes, 40),
+            synced_lsn: u64_at(bytes, 48),
+            created_ms: u64_at(bytes, 56),
+        }))
+    }
+
+    /// What the checksums of this segment's frames begin with.
+    pub(crate) fn seed(&self) -> u32 {
+        crc32c::crc32c(&self.encode()[16..28])
+    }
+}
+
+/// Fills in the head of a frame whose records are in place.
+pub(crate) fn seal(frame: &mut [u8], seed: u32, lsn: u64, synced_lsn: u64, shard: u16, flags: u16) {
+    let len = (frame.len() - FRAME_HEAD) as u32;
+    frame[..4].copy_from_slice(&FRAME_MAGIC);
+    frame[4..8].copy_from_slice(&len.to_le_bytes());
+    frame[12..14].copy_from_slice(&shard.to_le_bytes());
+    frame[14..16].copy_from_slice(&flags.to_le_bytes());
+    frame[16..24].copy_from_slice(&lsn.to_le_bytes());
+    frame[24..32].copy_from_slice(&synced_lsn.to_le_bytes());
+    let crc = checksum(frame, seed);
+    frame[8..12].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn checksum(frame: &[u8], seed: u32) -> u32 {
+    let crc = crc32c::crc32c_append(seed, &frame[4..8]);
+    crc32c::crc32c_append(crc, &frame[12..])
+}
+
+/// A whole frame whose checksum is right.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Frame<'a> {
+    /// Where it begins in its segment.
+    pub(crate) offset: u64,
+    pub(crate) lsn: u64,
+    pub(crate) synced_lsn: u64,
+    pub(crate) shard: u16,
+    pub(crate) flags: u16,
+    pub(crate) records: &'a [u8],
+    /// Head and records.
+    pub(crate) whole: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// Takes the frame at the start of `bytes`, which may go on behind it.
+    pub(crate) fn parse(bytes: &'a [u8], offset: u64, seed: u32) -> Result<Self, &'static str> {
+        if bytes.len() < FRAME_HEAD || bytes[..4] != FRAME_MAGIC {
+            return Err("no frame begins there");
+        }
+        let end = FRAME_HEAD + u32_at(bytes, 4) as usize;
+        let Some(frame) = bytes.get(..end) else {
+            return Err("the frame there is incomplete");
+        };
+        if u32_at(frame, 8) != checksum(frame, seed) {
+            return Err("the checksum of the frame there is wrong");
+        }
+        Ok(Self {
+            offset,
+            lsn: u64_at(frame, 16),
+            synced_lsn: u64_at(frame, 24),
+            shard: u16::from_le_bytes([frame[12], frame[13]]),
+            flags: u16::from_le_bytes([frame[14], frame[15]]),
+            records: &frame[FRAME_HEAD..],
+            whole: frame,
+        })
+    }
+
+    /// Where its first record is in the segment.
+    pub(crate) fn records_at(&self) -> u32 {
+        (self.offset + FRAME_HEAD as u64) as u32
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + (FRAME_HEAD + self.records.len()) as u64
+    }
+}
+
+/// What is at a place of a segment.
+#[derive(Debug)]
+pub(crate) enum Next<'a> {
+    Frame(Frame<'a>),
+    /// Zeros, or the end of the file.
+    End,
+    /// Neither.
+    Bad(&'static str),
+}
+
+/// Reads frames one after the other.
+pub(crate) struct FrameReader<'f> {
+    file: &'f dyn LogFile,
+    seed: u32,
+    /// Where the next frame begins.
+    pub(crate) offset: u64,
+    /// Nothing is read from here on.
+    end: u64,
+    buffer: Vec<u8>,
+    /// Where the buffer begins in the file.
+    buffer_at: u64,
+}
+
+impl<'f> FrameReader<'f> {
+    pub(crate) fn new(file: &'f dyn LogFile, seed: u32, offset: u64, end: u64) -> Self {
+        Self {
+            file,
+            seed,
+            offset,
+            end,
+            buffer: Vec::new(),
+            buffer_at: offset,
+        }
+    }
+
+    pub(crate) fn next(&mut self) -> io::Result<Next<'_>> {
+        let head = self.fill(FRAME_HEAD)?;
+        if head.iter().all(|&byte| byte == 0) {
+            return Ok(Next::End);
+        }
+        if head.len() < FRAME_HEAD || head[..4] != FRAME_MAGIC {
+            return Ok(Next::Bad("no frame begins there"));
+        }
+        let len = FRAME_HEAD + u32_at(head, 4) as usize;
+        if self.offset + len as u64 > self.end {
+            return Ok(Next::Bad("the frame there is incomplete"));
+        }
+        let (offset, seed) = (self.offset, self.seed);
+        self.fill(len)?;
+        let start = (offset - self.buffer_at) as usize;
+        match Frame::parse(&self.buffer[start..], offset, seed) {
+            Ok(frame) => {
+                self.offset = frame.end();
+                Ok(Next::Frame(frame))
+            }
+            Err(detail) => Ok(Next::Bad(detail)),
+        }
+    }
+
+    /// Up to `len` bytes from the offset on, fewer only at the end.
+    fn fill(&mut self, len: usize) -> io::Result<&[u8]> {
+        let start = (self.offset - self.buffer_at) as usize;
+        let len = len.min(self.end.saturating_sub(self.offset) as usize);
+        if self.buffer.len() < start + len {
+            let rest = self.buffer.len().saturating_sub(start);
+            self.buffer.drain(..self.buffer.len() - rest);
+            self.buffer_at = self.offset;
+            let wanted = len.max(READ_BYTES);
+            let wanted = wanted.min((self.end - self.offset) as usize);
+            self.buffer.resize(wanted, 0);
+            let at = self.offset + rest as u64;
+            let read = self.file.read_at(&mut self.buffer[rest..], at)?;
+            self.buffer.truncate(rest + read);
+        }
+        let start = (self.offset - self.buffer_at) as usize;
+        let end = self.buffer.len().min(start + len);
+        Ok(&self.buffer[start..end])
+    }
+}
+
+/// Looks for whole frames anywhere from `offset` on.
+pub(crate) fn look_behind(
+    file: &dyn LogFile,
+    seed: u32,
+    offset: u64,
+    found: &mut dyn FnMut(Frame<'_>),
+) -> io::Result<()> {
+    let len = file.len()?;
+    let mut at = offset;
+    let mut chunk = vec![0; READ_BYTES];
+    while at < len {
+        let read = file.read_at(&mut chunk, at)?;
+        if read < FRAME_HEAD {
+            break;
+        }
+        let start = chunk[..read]
+            .windows(FRAME_MAGIC.len())
+            .position(|window| window == FRAME_MAGIC);
+        let Some(start) = start else {
+            // A magic may begin in the last three bytes.
+            at += (read - (FRAME_MAGIC.len() - 1)) as u64;
+            continue;
+        };
+        at += start as u64;
+        let mut reader = FrameReader::new(file, seed, at, len);
+        match reader.next()? {
+            Next::Frame(frame) => {
+                at = frame.end();
+                found(frame);
+            }
+            Next::End | Next::Bad(_) => at += 1,
+        }
+    }
+    Ok(())
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let field = bytes[at..].first_chunk::<4>();
+    u32::from_le_bytes(*field.expect("the caller has checked the length of the head"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let field = bytes[at..].first_chunk::<8>();
+    u64::from_le_bytes(*field.expect("the caller has checked the length of the head"))
+}

@@ -1,0 +1,676 @@
+//! What waits for which session and where it is: the log's memory.
+//!
+//! Invariants: the entries of a queue grow in `seq`; an entry that is done stays as a tombstone only while an earlier one
+//! waits; the counts of a segment are the sums over the entries and packet ids that point into it.
+//!
+//! While a log is read, entries that were copied when a segment was reclaimed come behind younger ones. Inserting each in its
+//! place would cost the square of the queue's length, so that they are kept as further ascending runs and merged at the end.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::record::{Record, Records};
+use crate::queue::QueueSummary;
+
+/// The records of a frame make no sense although its checksum is right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+const RELEASED: u8 = 1;
+/// The body's bytes are counted with this entry, not with the others of the same message.
+const CARRIES_BODY: u8 = 2;
+const DONE: u8 = 4;
+
+/// A message that waits for a session: 32 bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) seq: u64,
+    pub(crate) segment: u32,
+    pub(crate) body_at: u32,
+    /// 0 once released.
+    pub(crate) body_len: u32,
+    pub(crate) attributes_at: u32,
+    pub(crate) attributes_len: u16,
+    pub(crate) packet_id: u16,
+    flags: u8,
+}
+
+const _: () = assert!(size_of::<Entry>() <= 32);
+
+impl Entry {
+    pub(crate) fn is_released(&self) -> bool {
+        self.flags & RELEASED != 0
+    }
+
+    fn is_done(&self) -> bool {
+        self.flags & DONE != 0
+    }
+
+    /// Bytes it keeps alive in its segment.
+    #[inline]
+    fn cost(&self, session: u64) -> u64 {
+        let body = if self.flags & CARRIES_BODY != 0 {
+            2 + u64::from(self.body_len)
+        } else {
+            0
+        };
+        let packet_id = if self.packet_id == 0 { 0 } else { 2 };
+        body + packet_id
+            + 2
+            + u64::from(self.attributes_len)
+            + number_len(session)
+            + number_len(self.seq)
+    }
+}
+
+fn number_len(number: u64) -> u64 {
+    u64::from((63 - (number | 1).leading_zeros()) / 7 + 1)
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    entries: VecDeque<Entry>,
+    /// Of them, tombstones.
+    done: u32,
+    /// There are further runs in `Index::late`.
+    has_late: bool,
+    /// Bytes of bodies.
+    bytes: u64,
+    /// QoS 2 packet ids taken from the client, ascending, each with the segment that says so.
+    received: Vec<(u16, u32)>,
+}
+
+impl Queue {
+    fn is_idle(&self) -> bool {
+        self.entries.is_empty() && self.received.is_empty() && !self.has_late
+    }
+
+    /// Where the entry with this number is, or would be.
+    #[inline]
+    fn position(entries: &VecDeque<Entry>, seq: u64) -> Result<usize, usize> {
+        let Some(front) = entries.front() else {
+            return Err(0);
+        };
+        if seq <= front.seq {
+            return if seq == front.seq { Ok(0) } else { Err(0) };
+        }
+        // Without gaps it is exactly there.
+        let guess = (seq - front.seq) as usize;
+        if entries.get(guess).is_some_and(|entry| entry.seq == seq) {
+            return Ok(guess);
+        }
+        entries.binary_search_by_key(&seq, |entry| entry.seq)
+    }
+
+    /// Entries that wait, from a number on.
+    pub(crate) fn from(&self, seq: u64) -> impl Iterator<Item = &Entry> {
+        let start = match Self::position(&self.entries, seq) {
+            Ok(start) | Err(start) => start,
+        };
+        let entries = self.entries.range(start..);
+        entries.filter(|entry| !entry.is_done())
+    }
+
+    fn drop_tombstones(&mut self) {
+        while self.entries.front().is_some_and(Entry::is_done) {
+            self.entries.pop_front();
+            self.done -= 1;
+        }
+        if self.done > 32 && self.done as usize > self.entries.len() / 2 {
+            self.entries.retain(|entry| !entry.is_done());
+            self.done = 0;
+        }
+    }
+}
+
+/// What points into a segment.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Live {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Counts of all segments, the first having number `first`.
+#[derive(Debug, Default)]
+struct Counts {
+    first: u32,
+    live: VecDeque<Live>,
+    total: Live,
+}
+
+impl Counts {
+    #[inline]
+    fn add(&mut self, segment: u32, bytes: u64) {
+        let live = self.of(segment);
+        live.count += 1;
+        live.bytes += bytes;
+        self.total.count += 1;
+        self.total.bytes += bytes;
+    }
+
+    #[inline]
+    fn subtract(&mut self, segment: u32, bytes: u64) {
+        let live = self.of(segment);
+        live.count -= 1;
+        live.bytes -= bytes;
+        self.total.count -= 1;
+        self.total.bytes -= bytes;
+    }
+
+    #[inline]
+    fn of(&mut self, segment: u32) -> &mut Live {
+        let at = segment.wrapping_sub(self.first) as usize;
+        if at >= self.live.len() {
+            self.live.resize(at + 1, Live::default());
+        }
+        &mut self.live[at]
+    }
+}
+
+/// Everything that waits.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    queues: HashMap<u64, Queue, foldhash::fast::RandomState>,
+    /// Queues nothing waits in, kept because something soon will.
+    idle: usize,
+    counts: Counts,
+    messages: u64,
+    /// Further runs of queues, while a log is read.
+    late: HashMap<u64, Vec<VecDeque<Entry>>, foldhash::fast::RandomState>,
+    is_reading: bool,
+}
+
+/// Idle queues that are always kept.
+const MAX_IDLE: usize = 65_536;
+
+impl Index {
+    /// An index to be filled from a log whose first segment has this number; [`finish`](Self::finish) ends the filling.
+    pub(crate) fn reading(first_segment: u32) -> Self {
+        let mut index = Index {
+            is_reading: true,
+            ..Index::default()
+        };
+        index.counts.first = first_segment;
+        index
+    }
+
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    pub(crate) fn sessions(&self) -> usize {
+        self.queues.len() - self.idle
+    }
+
+    pub(crate) fn live(&self) -> Live {
+        self.counts.total
+    }
+
+    pub(crate) fn live_in(&self, segment: u32) -> Live {
+        let at = segment.wrapping_sub(self.counts.first) as usize;
+        self.counts.live.get(at).copied().unwrap_or_default()
+    }
+
+    /// A segment is gone; nothing pointed into it.
+    pub(crate) fn forget_segment(&mut self, segment: u32) {
+        while self.counts.first <= segment && self.counts.live.pop_front().is_some() {
+            self.counts.first += 1;
+        }
+        if self.counts.live.is_empty() {
+            self.counts.first = self.counts.first.max(segment + 1);
+        }
+    }
+
+    pub(crate) fn queue(&self, session: u64) -> Option<&Queue> {
+        self.queues.get(&session)
+    }
+
+    /// Sessions something waits for.
+    pub(crate) fn queued_sessions(&self) -> Vec<u64> {
+        let queues = self.queues.iter();
+        queues
+            .filter(|(_, queue)| !queue.is_idle())
+            .map(|(&session, _)| session)
+            .collect()
+    }
+
+    pub(crate) fn summary(&self, session: u64) -> Option<QueueSummary> {
+        let queue = self.queues.get(&session)?;
+        if queue.is_idle() {
+            return None;
+        }
+        let waits = |entry: &&Entry| !entry.is_done();
+        Some(QueueSummary {
+            messages: queue.entries.len() as u64 - u64::from(queue.done),
+            bytes: queue.bytes,
+            first_seq: queue.entries.front().map_or(0, |entry| entry.seq),
+            last_seq: queue
+                .entries
+                .iter()
+                .rev()
+                .find(waits)
+                .map_or(0, |entry| entry.seq),
+            received: queue.received.iter().map(|&(id, _)| id).collect(),
+        })
+    }
+
+    /// The entry of a session whose attributes are at this very place, if it still waits.
+    pub(crate) fn entry_at(
+        &self,
+        session: u64,
+        seq: u64,
+        segment: u32,
+        attributes_at: u32,
+    ) -> Option<&Entry> {
+        let queue = self.queues.get(&session)?;
+        let at = Queue::position(&queue.entries, seq).ok()?;
+        let entry = &queue.entries[at];
+        let is_it = entry.segment == segment && entry.attributes_at == attributes_at;
+        (is_it && !entry.is_done()).then_some(entry)
+    }
+
+    /// Whether this segment is the one that says the packet id was received.
+    pub(crate) fn received_in(&self, session: u64, packet_id: u16, segment: u32) -> bool {
+        self.queues
+            .get(&session)
+            .is_some_and(|queue| queue.received.binary_search(&(packet_id, segment)).is_ok())
+    }
+
+    /// Applies the records of a frame. `base` is where the first of them is in the segment.
+    pub(crate) fn apply(
+        &mut self,
+        records: &[u8],
+        segment: u32,
+        base: u32,
+    ) -> Result<(), Malformed> {
+        let mut message = None;
+        let mut is_first = false;
+        for record in Records::new(records) {
+            match record.ok_or(Malformed)? {
+                Record::Message { body_at, body } => {
+                    message = Some((base + body_at, body.len() as u32));
+                    is_first = true;
+                }
+                Record::Entry {
+                    session,
+                    seq,
+                    packet_id,
+                    released,
+                    attributes_at,
+                    attributes,
+                } => {
+                    let (body_at, body_len) = match message {
+                        _ if released => (0, 0),
+                        Some(message) => message,
+                        None => return Err(Malformed),
+                    };
+                    let mut flags = if released { RELEASED } else { 0 };
+                    if is_first && !released {
+                        flags |= CARRIES_BODY;
+                        is_first = false;
+                    }
+                    let entry = Entry {
+                        seq,
+                        segment,
+                        body_at,
+                        body_len,
+                        attributes_at: base + attributes_at,
+                        attributes_len: u16::try_from(attributes.len()).map_err(|_| Malformed)?,
+                        packet_id,
+                        flags,
+                    };
+                    self.insert(session, entry);
+                }
+                Record::Sent {
+                    session,
+                    seq,
+                    packet_id,
+                } => self.change(session, seq, |entry| entry.packet_id = packet_id),
+                Record::Released { session, seq } => self.change(session, seq, |entry| {
+                    entry.flags = (entry.flags | RELEASED) & !CARRIES_BODY;
+                    entry.body_len = 0;
+                }),
+                Record::Done { session, seq } => self.done(session, seq),
+                Record::Received { session, packet_id } => {
+                    self.received(session, packet_id, segment);
+                }
+                Record::Forgotten { session, packet_id } => self.forgotten(session, packet_id),
+                Record::End { session } => self.end(session),
+                Record::Put { .. } | Record::Delete { .. } => {}
+            }
+        }
+        if self.idle > MAX_IDLE && self.idle > self.queues.len() / 2 {
+            self.queues.retain(|_, queue| !queue.is_idle());
+            self.idle = 0;
+        }
+        Ok(())
+    }
+
+    /// The queue of a session that is about to have something.
+    #[inline]
+    fn queue_for(&mut self, session: u64) -> &mut Queue {
+        let idle = &mut self.idle;
+        match self.queues.entry(session) {
+            std::collections::hash_map::Entry::Occupied(found) => {
+                let queue = found.into_mut();
+                if queue.is_idle() {
+                    *idle -= 1;
+                }
+                queue
+            }
+            std::collections::hash_map::Entry::Vacant(place) => place.insert(Queue::default()),
+        }
+    }
+
+    #[inline]
+    fn insert(&mut self, session: u64, entry: Entry) {
+        let queue = self.queue_for(session);
+        if !queue.has_late && queue.entries.back().is_none_or(|last| last.seq < entry.seq) {
+            queue.bytes += u64::from(entry.body_len);
+            queue.entries.push_back(entry);
+            self.messages += 1;
+            self.counts.add(entry.segment, entry.cost(session));
+        } else {
+            self.insert_late(session, entry);
+        }
+    }
+
+    /// An entry that is not behind all others of its session: it was copied, or written again after an error.
+    #[cold]
+    fn insert_late(&mut self, session: u64, entry: Entry) {
+        if let Some(found) = self.find(session, entry.seq) {
+            let old = *found;
+            *found = entry;
+            self.counts.subtract(old.segment, old.cost(session));
+            self.counts.add(entry.segment, entry.cost(session));
+            let queue = self.queues.get_mut(&session).expect("it was found in it");
+            queue.bytes = queue.bytes + u64::from(entry.body_len) - u64::from(old.body_len);
+            return;
+        }
+        self.messages += 1;
+        self.counts.add(entry.segment, entry.cost(session));
+        let is_reading = self.is_reading;
+        let queue = self.queue_for(session);
+        queue.bytes += u64::from(entry.body_len);
+        if !is_reading {
+            match Queue::position(&queue.entries, entry.seq) {
+                // A tombstone, or `find` would have found it.
+                Ok(at) => {
+                    queue.entries[at] = entry;
+                    queue.done -= 1;
+                }
+                Err(at) => queue.entries.insert(at, entry),
+            }
+            return;
+        }
+        queue.has_late = true;
+        let queue = self
+            .queues
+            .get_mut(&session)
+            .expect("it was just looked up");
+        let late = self.late.entry(session).or_default();
+        // The run with the highest end below it, as in patience sorting: the fewest runs. The queue itself is one.
+        let ends_below = |run: &VecDeque<Entry>| {
+            let end = run.back().map_or(0, |last| last.seq + 1);
+            (end <= entry.seq).then_some(end)
+        };
+        let main_end = ends_below(&queue.entries);
+        let best = late
+            .iter_mut()
+            .filter_map(|run| Some((ends_below(run)?, run)))
+            .max_by_key(|(end, _)| *end);
+        match best {
+            Some((end, run)) if main_end.is_none_or(|main_end| main_end < end) => {
+                run.push_back(entry);
+            }
+            _ if main_end.is_some() => queue.entries.push_back(entry),
+            _ => late.push(VecDeque::from([entry])),
+        }
+    }
+
+    /// The entry of a session with this number, if it waits.
+    fn find(&mut self, session: u64, seq: u64) -> Option<&mut Entry> {
+        let queue = self.queues.get_mut(&session)?;
+        if queue.has_late {
+            let runs = self.late.get_mut(&session)?;
+            let found = runs.iter_mut().find_map(|run| {
+                let at = Queue::position(run, seq).ok()?;
+                (!run[at].is_done()).then(|| &mut run[at])
+            });
+            if found.is_some() {
+                return found;
+            }
+        }
+        let at = Queue::position(&queue.entries, seq).ok()?;
+        let entry = &mut queue.entries[at];
+        (!entry.is_done()).then_some(entry)
+    }
+
+    fn change(&mut self, session: u64, seq: u64, change: impl FnOnce(&mut Entry)) {
+        let Some(entry) = self.find(session, seq) else {
+            return;
+        };
+        let old = *entry;
+        change(entry);
+        let new = *entry;
+        self.counts.subtract(old.segment, old.cost(session));
+        self.counts.add(new.segment, new.cost(session));
+        let queue = self.queues.get_mut(&session).expect("it was found in it");
+        queue.bytes = queue.bytes + u64::from(new.body_len) - u64::from(old.body_len);
+    }
+
+    #[inline]
+    fn done(&mut self, session: u64, seq: u64) {
+        let Some(queue) = self.queues.get_mut(&session) else {
+            return;
+        };
+        let is_front = queue.entries.front().is_some_and(|entry| entry.seq == seq);
+        let old = if is_front && !queue.has_late {
+            let entry = queue.entries.pop_front().expect("it was just looked at");
+            queue.drop_tombstones();
+            entry
+        } else {
+            let Some(entry) = self.find(session, seq) else {
+                return;
+            };
+            let old = *entry;
+            entry.flags |= DONE;
+            if self.queues[&session].has_late {
+                // Merging removes it.
+                self.settle(session, &old);
+                return;
+            }
+            let queue = self.queues.get_mut(&session).expect("it was found in it");
+            queue.done += 1;
+            queue.drop_tombstones();
+            old
+        };
+        self.settle(session, &old);
+        if self.queues[&session].is_idle() {
+            self.idle += 1;
+        }
+    }
+
+    /// Takes an entry out of the sums.
+    #[inline]
+    fn settle(&mut self, session: u64, entry: &Entry) {
+        self.messages -= 1;
+        self.counts.subtract(entry.segment, entry.cost(session));
+        if let Some(queue) = self.queues.get_mut(&session) {
+            queue.bytes -= u64::from(entry.body_len);
+        }
+    }
+
+    fn received(&mut self, session: u64, packet_id: u16, segment: u32) {
+        let cost = 3 + number_len(session);
+        let queue = self.queue_for(session);
+        let known = queue
+            .received
+            .binary_search_by_key(&packet_id, |&(id, _)| id);
+        match known {
+            Ok(at) => {
+                let old = std::mem::replace(&mut queue.received[at].1, segment);
+                self.counts.subtract(old, cost);
+            }
+            Err(at) => queue.received.insert(at, (packet_id, segment)),
+        }
+        self.counts.add(segment, cost);
+    }
+
+    fn forgotten(&mut self, session: u64, packet_id: u16) {
+        let cost = 3 + number_len(session);
+        let Some(queue) = self.queues.get_mut(&session) else {
+            return;
+        };
+        let known = queue
+            .received
+            .binary_search_by_key(&packet_id, |&(id, _)| id);
+        if let Ok(at) = known {
+            let (_, segment) = queue.received.remove(at);
+            if queue.is_idle() {
+                self.idle += 1;
+            }
+            self.counts.subtract(segment, cost);
+        }
+    }
+
+    fn end(&mut self, session: u64) {
+        let Some(queue) = self.queues.remove(&session) else {
+            return;
+        };
+        if queue.is_idle() {
+            self.idle -= 1;
+        }
+        let late = self.late.remove(&session).unwrap_or_default();
+        let all = late.iter().flatten().chain(&queue.entries);
+        for entry in all.filter(|entry| !entry.is_done()) {
+            self.messages -= 1;
+            self.counts.subtract(entry.segment, entry.cost(session));
+        }
+        for (_, segment) in queue.received {
+            self.counts.subtract(segment, 3 + number_len(session));
+        }
+    }
+
+    /// The log has been read: merges runs and gives memory back that growing took too much of.
+    pub(crate) fn finish(&mut self) {
+        self.is_reading = false;
+        for (session, runs) in std::mem::take(&mut self.late) {
+            let Some(queue) = self.queues.get_mut(&session) else {
+                continue;
+            };
+            queue.has_late = false;
+            let main = std::mem::take(&mut queue.entries);
+            let all = main.into_iter().chain(runs.into_iter().flatten());
+            let mut all: Vec<Entry> = all.filter(|entry| !entry.is_done()).collect();
+            all.sort_by_key(|entry| entry.seq);
+            queue.entries = all.into();
+            queue.done = 0;
+        }
+        self.queues.retain(|_, queue| {
+            queue.entries.shrink_to(queue.entries.len() + 4);
+            !queue.is_idle()
+        });
+        self.queues.shrink_to_fit();
+        self.idle = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Batch;
+
+    fn apply(index: &mut Index, segment: u32, write: impl FnOnce(&mut Batch)) {
+        let mut batch = Batch::default();
+        write(&mut batch);
+        let records = &batch.bytes[crate::batch::FRAME_HEAD..];
+        index.apply(records, segment, 96).unwrap();
+    }
+
+    fn waiting(index: &Index, session: u64) -> Vec<u64> {
+        let queue = index.queue(session);
+        queue.map_or(Vec::new(), |queue| {
+            queue.from(0).map(|entry| entry.seq).collect()
+        })
+    }
+
+    #[test]
+    fn counts_fall_to_zero_when_all_is_done() {
+        let mut index = Index::default();
+        apply(&mut index, 0, |batch| {
+            for seq in 1..=100 {
+                batch.message(&[b"hello"]);
+                batch.entry(7, seq, 0, b"a");
+                batch.entry(8, seq * 10, 0, b"");
+            }
+            batch.received(7, 4);
+        });
+        assert_eq!(index.messages(), 200);
+        assert_eq!(index.live_in(0).count, 201);
+        apply(&mut index, 1, |batch| {
+            for seq in (1..=100).rev() {
+                batch.sent(7, seq, 9);
+                batch.released(7, seq);
+                batch.done(7, seq);
+                batch.done(8, seq * 10);
+            }
+            batch.forgotten(7, 4);
+        });
+        assert_eq!((index.messages(), index.live()), (0, Live::default()));
+        assert_eq!(index.live_in(0), Live::default());
+        assert_eq!((index.sessions(), index.summary(7)), (0, None));
+    }
+
+    #[test]
+    fn tombstones_go_when_they_are_many() {
+        let mut index = Index::default();
+        apply(&mut index, 0, |batch| {
+            for seq in 1..=1000 {
+                batch.message(&[b"hello"]);
+                batch.entry(7, seq, 0, b"");
+            }
+            (2..=990).for_each(|seq| batch.done(7, seq));
+        });
+        assert!(index.queues[&7].entries.len() < 80);
+        let rest: Vec<u64> = [1].into_iter().chain(991..=1000).collect();
+        assert_eq!(waiting(&index, 7), rest);
+        let summary = index.summary(7).unwrap();
+        assert_eq!((summary.messages, summary.bytes), (11, 55));
+        assert_eq!((summary.first_seq, summary.last_seq), (1, 1000));
+    }
+
+    #[test]
+    fn copies_read_behind_younger_entries_are_put_in_order() {
+        let mut index = Index::reading(0);
+        let write = |batch: &mut Batch, seq| {
+            batch.message(&[b"hello"]);
+            batch.entry(7, seq, 0, b"");
+        };
+        apply(&mut index, 0, |batch| {
+            (1..=4).for_each(|seq| write(batch, seq))
+        });
+        apply(&mut index, 1, |batch| {
+            (501..=1000).for_each(|seq| write(batch, seq))
+        });
+        for step in 0..250 {
+            apply(&mut index, 2, |batch| {
+                write(batch, 1001 + step);
+                // Copies; the first ones are still in segment 0 as well.
+                write(batch, step * 2 + 1);
+                write(batch, step * 2 + 2);
+            });
+        }
+        assert!(index.late[&7].len() < 4);
+        apply(&mut index, 3, |batch| {
+            batch.done(7, 3);
+            batch.done(7, 600);
+            batch.sent(7, 4, 5);
+        });
+        index.finish();
+        let expected: Vec<u64> = (1..=1250).filter(|seq| ![3, 600].contains(seq)).collect();
+        assert_eq!(waiting(&index, 7), expected);
+        assert_eq!(index.messages(), 1248);
+        assert_eq!(index.live_in(0).count, 0, "the copies count");
+        assert_eq!(index.queue(7).unwrap().from(4).next().unwrap().packet_id, 5);
+    }
+}

@@ -1,0 +1,285 @@
+//! The keeper's thread: forces the log to disk at the interval of the policy, removes segments nobody needs once that is
+//! safe, and looks at the room on the file system. What takes long is done here and not by the writer.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::files::{Files, LogFile};
+use super::segments::path_of;
+use super::shared::{Shared, Trouble, count, lock};
+use crate::config::{Config, Fsync};
+
+/// How often room is looked at, and what failed is tried again.
+const TICK: Duration = Duration::from_millis(500);
+
+/// A place in the log: the frames up to `lsn` end there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) lsn: u64,
+    pub(crate) segment: u32,
+    pub(crate) offset: u64,
+}
+
+#[derive(Default)]
+struct State {
+    /// Written, and not known to be on disk up to there.
+    dirty: Option<Mark>,
+    /// The files that hold what is dirty.
+    files: Vec<Arc<dyn LogFile>>,
+    synced: Mark,
+    /// Forcing to disk failed: the writer has to write everything behind `synced` again.
+    has_failed: bool,
+    /// Somebody waits for what is dirty to be on disk.
+    is_urgent: bool,
+    /// Segments to be removed, in this order, each when this frame is on disk.
+    removals: VecDeque<(u64, u32)>,
+    is_stopping: bool,
+}
+
+pub(crate) struct Keeper {
+    state: Mutex<State>,
+    called: Condvar,
+    synced_lsn: AtomicU64,
+    shared: Arc<Shared>,
+    files: Arc<dyn Files>,
+    dir: std::path::PathBuf,
+    config: Config,
+}
+
+impl Keeper {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        files: Arc<dyn Files>,
+        dir: std::path::PathBuf,
+        config: Config,
+        synced: Mark,
+    ) -> Self {
+        let state = State {
+            synced,
+            ..State::default()
+        };
+        Self {
+            state: Mutex::new(state),
+            called: Condvar::new(),
+            synced_lsn: AtomicU64::new(synced.lsn),
+            shared,
+            files,
+            dir,
+            config,
+        }
+    }
+
+    pub(crate) fn synced_lsn(&self) -> u64 {
+        self.synced_lsn.load(Ordering::Acquire)
+    }
+
+    /// Frames up to `mark` were written, the last of them to `file`.
+    pub(crate) fn written(&self, file: &Arc<dyn LogFile>, mark: Mark) {
+        let mut state = lock(&self.state);
+        let is_last = |last: &Arc<dyn LogFile>| Arc::ptr_eq(last, file);
+        if !state.files.last().is_some_and(is_last) {
+            state.files.push(Arc::clone(file));
+        }
+        if state.dirty.replace(mark).is_none() {
+            self.called.notify_one();
+        }
+    }
+
+    /// Frames up to `mark` were written and forced to disk by the writer itself.
+    pub(crate) fn written_and_synced(&self, mark: Mark) {
+        let mut state = lock(&self.state);
+        state.synced = mark;
+        self.synced_lsn.store(mark.lsn, Ordering::Release);
+        if !state.removals.is_empty() {
+            self.called.notify_one();
+        }
+    }
+
+    /// What is dirty is wanted on disk soon, whatever the policy.
+    pub(crate) fn hurry(&self) {
+        let mut state = lock(&self.state);
+        if state.dirty.is_some() && !state.is_urgent {
+            state.is_urgent = true;
+            self.called.notify_one();
+        }
+    }
+
+    /// Where to write again from, if forcing to disk failed.
+    pub(crate) fn failure(&self) -> Option<Mark> {
+        let state = lock(&self.state);
+        state.has_failed.then_some(state.synced)
+    }
+
+    /// Everything behind what is on disk was written again, beginning at `start` and ending at `end`, to these files.
+    pub(crate) fn rescued(&self, start: Mark, end: Mark, files: Vec<Arc<dyn LogFile>>) {
+        let mut state = lock(&self.state);
+        state.synced = start;
+        state.dirty = Some(end);
+        state.files = files;
+        state.has_failed = false;
+        state.is_urgent = true;
+        self.called.notify_one();
+    }
+
+    /// A segment is not needed any more once this frame is on disk. Removed in the order of these calls.
+    pub(crate) fn remove(&self, lsn: u64, segment: u32) {
+        lock(&self.state).removals.push_back((lsn, segment));
+        self.called.notify_one();
+    }
+
+    pub(crate) fn is_removing(&self) -> bool {
+        !lock(&self.state).removals.is_empty()
+    }
+
+    pub(crate) fn stop(&self) {
+        lock(&self.state).is_stopping = true;
+        self.called.notify_one();
+    }
+
+    pub(crate) fn run(&self) {
+        let mut last_sync = Instant::now();
+        let mut last_look = None;
+        loop {
+            let due = self.wait(last_sync);
+            if due {
+                last_sync = Instant::now();
+                self.sync();
+            }
+            self.remove_what_may_go();
+            if last_look.is_none_or(|last: Instant| last.elapsed() >= TICK) {
+                last_look = Some(Instant::now());
+                self.look_at_room();
+            }
+            let state = lock(&self.state);
+            let is_clean = state.dirty.is_none() || state.has_failed;
+            if state.is_stopping && is_clean {
+                return;
+            }
+        }
+    }
+
+    /// Waits for something to do; returns whether to force to disk.
+    fn wait(&self, last_sync: Instant) -> bool {
+        let started = Instant::now();
+        let mut state = lock(&self.state);
+        loop {
+            let can_sync = state.dirty.is_some() && !state.has_failed;
+            if can_sync && (state.is_urgent || state.is_stopping) {
+                return true;
+            }
+            let mut rest = TICK.saturating_sub(started.elapsed());
+            if let (Fsync::Every(interval), true) = (self.config.fsync, can_sync) {
+                let due_in = interval.saturating_sub(last_sync.elapsed());
+                if due_in.is_zero() {
+                    return true;
+                }
+                rest = rest.min(due_in);
+            }
+            let first = state.removals.front();
+            let can_remove = first.is_some_and(|&(lsn, _)| lsn <= state.synced.lsn);
+            if rest.is_zero() || can_remove || state.is_stopping {
+                return false;
+            }
+            // Nobody forces to disk otherwise.
+            if self.config.fsync == Fsync::Never && first.is_some() && can_sync {
+                return true;
+            }
+            let waited = self.called.wait_timeout(state, rest);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn sync(&self) {
+        let (mark, files) = {
+            let mut state = lock(&self.state);
+            let Some(mark) = state.dirty.take() else {
+                return;
+            };
+            state.is_urgent = false;
+            let files = std::mem::take(&mut state.files);
+            (mark, files)
+        };
+        let started = Instant::now();
+        let result = files.iter().try_for_each(|file| file.sync());
+        let counters = &self.shared.counters;
+        count(&counters.fsyncs, files.len() as u64);
+        let took_us = started.elapsed().as_micros() as u64;
+        counters.last_fsync_us.store(took_us, Ordering::Relaxed);
+        let mut state = lock(&self.state);
+        match result {
+            Ok(()) => {
+                state.synced = mark;
+                self.synced_lsn.store(mark.lsn, Ordering::Release);
+                drop(state);
+                if self.shared.set(Trouble::Sync, false) {
+                    tracing::info!("the message log can be forced to disk again");
+                }
+                self.shared.wake();
+            }
+            Err(error) => {
+                state.has_failed = true;
+                state.dirty.get_or_insert(mark);
+                drop(state);
+                count(&counters.write_errors, 1);
+                if self.shared.set(Trouble::Sync, true) {
+                    tracing::error!(%error, "the message log cannot be forced to disk; writing it again elsewhere");
+                }
+                self.shared.wake();
+            }
+        }
+    }
+
+    fn remove_what_may_go(&self) {
+        loop {
+            let (lsn, segment) = match lock(&self.state).removals.front() {
+                Some(&first) => first,
+                None => return,
+            };
+            if lsn > self.synced_lsn() {
+                return;
+            }
+            // One by one and each for good: a younger segment may say that something in an older one is done.
+            let removed = match self.files.remove(&path_of(&self.dir, segment)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+                _ => self.files.sync_dir(&self.dir),
+            };
+            if let Err(error) = removed {
+                count(&self.shared.counters.write_errors, 1);
+                tracing::warn!(segment, %error, "a segment of the message log cannot be removed; trying again");
+                return;
+            }
+            lock(&self.state).removals.pop_front();
+            self.shared.wake();
+        }
+    }
+
+    fn look_at_room(&self) {
+        let Ok(free) = self.files.free_bytes(&self.dir) else {
+            return;
+        };
+        self.shared
+            .counters
+            .free_bytes
+            .store(free, Ordering::Relaxed);
+        let min = self.config.min_free_bytes;
+        let is_full = if self.shared.has(Trouble::DiskFull) {
+            free < min + min / 8
+        } else {
+            free < min
+        };
+        if self.shared.set(Trouble::DiskFull, is_full) {
+            if is_full {
+                tracing::error!(
+                    free_bytes = free,
+                    min_free_bytes = min,
+                    "the disk is full: new messages for sessions that outlive their connection are refused"
+                );
+            } else {
+                tracing::info!(free_bytes = free, "the disk has room again");
+            }
+            self.shared.wake();
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The message log: queued messages in segments of records, written by one thread.
+
+pub(crate) mod applier;
+pub(crate) mod files;
+pub(crate) mod frame;
+pub(crate) mod index;
+pub(crate) mod keeper;
+pub(crate) mod reader;
+pub(crate) mod reclaim;
+pub(crate) mod record;
+pub(crate) mod recover;
+pub(crate) mod rescue;
+pub(crate) mod segments;
+pub(crate) mod shared;
+pub(crate) mod writer;

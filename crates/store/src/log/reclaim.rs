@@ -1,0 +1,215 @@
+//! Giving segments back: oldest first, what still lives in one is copied to the end of the log.
+//!
+//! Only ever the oldest, because every record speaks of entries before it: when all segments before a `done` are gone, there is
+//! nothing it could be about, and it needs no copying. A segment goes when its frames and the copies are on disk and what it
+//! says about the keyed state is on disk there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::frame::{Frame, SEGMENT_HEAD};
+use super::reader::{Chunk, Job};
+use super::record::{Record, Records};
+use super::shared::{Trouble, count};
+use super::writer::Writer;
+use crate::batch::Batch;
+
+#[derive(Default)]
+pub(super) struct Reclaim {
+    /// The segment being copied, and up to where.
+    copying: Option<(u32, u64)>,
+    /// A part of it is being read.
+    is_reading: bool,
+    /// Segments below this number go, whatever lives in them.
+    compact_below: u32,
+    /// The oldest segment cannot be read to its end, so that nothing can be given back.
+    is_stuck: bool,
+}
+
+/// Less garbage than this many segments is not worth copying.
+const MIN_GARBAGE_SEGMENTS: u64 = 4;
+
+impl Writer {
+    /// One step; `true` if something was copied or given back, so that another step makes sense.
+    pub(super) fn reclaim_some(&mut self) -> bool {
+        self.begin_compaction();
+        if let Some(chunk) = self.shared.take_chunk() {
+            self.reclaim.is_reading = false;
+            if self.has_backlog() {
+                // A `done` may wait to be written that the copies must not overtake. It is read again later.
+                return false;
+            }
+            self.copy(&chunk);
+            return true;
+        }
+        if self.reclaim.is_reading || self.reclaim.is_stuck || self.has_backlog() {
+            return false;
+        }
+        let may_go = self.oldest_may_go();
+        self.end_compaction();
+        may_go
+    }
+
+    /// Gives the oldest segment back, or has the next part of it read to be copied.
+    fn oldest_may_go(&mut self) -> bool {
+        let head_id = self.segments.head_id();
+        let Some(oldest) = self.segments.all.front() else {
+            return false;
+        };
+        let id = oldest.id;
+        if id == head_id {
+            return false;
+        }
+        let is_wanted = self.index.live_in(id).count == 0 || self.is_copying_worth_it(id);
+        if !is_wanted {
+            return false;
+        }
+        if oldest.last_lsn > self.keeper.synced_lsn() {
+            self.keeper.hurry();
+            return false;
+        }
+        if oldest.keyed_lsn > self.applier.on_disk_lsn() {
+            self.applier.hurry();
+            return false;
+        }
+        if self.index.live_in(id).count == 0 {
+            self.reclaim.copying = None;
+            self.segments.all.pop_front();
+            self.index.forget_segment(id);
+            self.keeper.remove(self.written_lsn, id);
+            return true;
+        }
+        let offset = match self.reclaim.copying {
+            Some((copying, offset)) if copying == id => offset,
+            _ => SEGMENT_HEAD as u64,
+        };
+        self.reclaim.copying = Some((id, offset));
+        if offset >= oldest.used {
+            self.reclaim.is_stuck = true;
+            let live = self.index.live_in(id).count;
+            tracing::error!(
+                segment = id,
+                live,
+                "a segment was copied and still has live entries; it is kept"
+            );
+            return false;
+        }
+        let job = Job::Chunk {
+            segment: id,
+            file: Arc::clone(&oldest.file),
+            seed: oldest.seed,
+            offset,
+            end: oldest.used,
+        };
+        self.reclaim.is_reading = self.jobs.send(job).is_ok();
+        false
+    }
+
+    fn is_copying_worth_it(&self, oldest: u32) -> bool {
+        if oldest < self.reclaim.compact_below || self.reclaim.copying.is_some() {
+            return true;
+        }
+        let total: u64 = self.segments.all.iter().map(|segment| segment.used).sum();
+        let garbage = total.saturating_sub(self.index.live().bytes);
+        let segment_bytes = self.segments.place.segment_bytes;
+        let is_full = self.shared.has(Trouble::LogFull) || self.shared.has(Trouble::DiskFull);
+        let min_segments = if is_full { 2 } else { MIN_GARBAGE_SEGMENTS };
+        garbage > min_segments * segment_bytes && (is_full || garbage * 5 > total * 2)
+    }
+
+    fn copy(&mut self, chunk: &Chunk) {
+        let Some((segment, offset)) = self.reclaim.copying else {
+            return;
+        };
+        if segment != chunk.segment || offset != chunk.offset {
+            return;
+        }
+        if let Some(error) = &chunk.error {
+            self.reclaim.is_stuck = true;
+            let place = chunk.offset + chunk.bytes.len() as u64;
+            tracing::error!(
+                segment,
+                offset = place,
+                error,
+                "the oldest segment of the message log cannot be read, so that none can be given back"
+            );
+        }
+        let mut copies = self.shared.spare();
+        let mut at = 0;
+        while at < chunk.bytes.len() {
+            let offset = chunk.offset + at as u64;
+            let Ok(frame) = Frame::parse(&chunk.bytes[at..], offset, chunk.seed) else {
+                break;
+            };
+            self.copy_live(&frame, segment, &mut copies);
+            at += frame.whole.len();
+        }
+        let end = chunk.offset + chunk.bytes.len() as u64;
+        let is_end = chunk.bytes.is_empty();
+        let end = if is_end { u64::MAX } else { end };
+        self.reclaim.copying = Some((segment, end));
+        if !copies.is_empty() {
+            count(&self.shared.counters.copied_bytes, copies.size() as u64);
+            self.shared.own_bytes(copies.bytes.len());
+            self.write_own(copies);
+        }
+    }
+
+    /// Writes again what of a frame is still wanted, as it is now.
+    fn copy_live(&self, frame: &Frame<'_>, segment: u32, copies: &mut Batch) {
+        let base = frame.records_at();
+        let mut body = None;
+        for record in Records::new(frame.records).flatten() {
+            match record {
+                Record::Message { body: found, .. } => body = Some(found),
+                Record::Entry {
+                    session,
+                    seq,
+                    attributes_at,
+                    attributes,
+                    ..
+                } => {
+                    let at = base + attributes_at;
+                    let Some(entry) = self.index.entry_at(session, seq, segment, at) else {
+                        continue;
+                    };
+                    if entry.is_released() {
+                        copies.entry_released(session, seq, entry.packet_id, attributes);
+                        continue;
+                    }
+                    // Once for all entries of the message.
+                    if let Some(body) = body.take() {
+                        copies.message(&[body]);
+                    }
+                    copies.entry(session, seq, entry.packet_id, attributes);
+                }
+                Record::Received { session, packet_id }
+                    if self.index.received_in(session, packet_id, segment) =>
+                {
+                    copies.received(session, packet_id);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn begin_compaction(&mut self) {
+        if self.shared.compaction_wanted.swap(false, Ordering::AcqRel) {
+            self.segments.seal();
+            self.reclaim.compact_below = self.segments.head_id();
+            self.reclaim.is_stuck = false;
+            self.shared.is_compacting.store(true, Ordering::Release);
+        }
+    }
+
+    fn end_compaction(&mut self) {
+        if !self.shared.is_compacting.load(Ordering::Acquire) {
+            return;
+        }
+        let oldest = self.segments.all.front().map(|oldest| oldest.id);
+        let is_done = oldest.is_none_or(|oldest| oldest >= self.reclaim.compact_below);
+        if (is_done && !self.keeper.is_removing()) || self.reclaim.is_stuck {
+            self.shared.is_compacting.store(false, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The files of the log: their names, the one being written, and the one prepared to follow it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::files::{Files, LogFile};
+use super::frame::{SEGMENT_HEAD, SegmentHead};
+use crate::objects::now_ms;
+
+/// A segment on disk.
+pub(crate) struct Segment {
+    pub(crate) id: u32,
+    pub(crate) seed: u32,
+    pub(crate) file: Arc<dyn LogFile>,
+    /// Bytes it may grow to; what it has once sealed.
+    pub(crate) capacity: u64,
+    /// Bytes with frames in them, the head included.
+    pub(crate) used: u64,
+    pub(crate) last_lsn: u64,
+    /// The last frame with records for the keyed state, 0 if there is none.
+    pub(crate) keyed_lsn: u64,
+}
+
+/// Where segments are and how large new ones are.
+pub(crate) struct Place {
+    pub(crate) dir: PathBuf,
+    pub(crate) files: Arc<dyn Files>,
+    pub(crate) segment_bytes: u64,
+}
+
+impl Place {
+    pub(crate) fn path(&self, id: u32) -> PathBuf {
+        path_of(&self.dir, id)
+    }
+}
+
+pub(crate) fn path_of(dir: &Path, id: u32) -> PathBuf {
+    dir.join(format!("{id:010}.log"))
+}
+
+/// Numbers of the segments in a directory, ascending. Other files are left alone.
+pub(crate) fn list(dir: &Path) -> io::Result<Vec<u32>> {
+    let mut ids = Vec::new();
+    for file in std::fs::read_dir(dir)? {
+        let name = file?.file_name();
+        let digits = name.to_str().and_then(|name| name.strip_suffix(".log"));
+        if let Some(id) = digits.filter(|digits| digits.len() == 10)
+            && let Ok(id) = id.parse()
+        {
+            ids.push(id);
+        }
+    }
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+/// All segments, oldest first.
+pub(crate) struct Segments {
+    pub(crate) place: Place,
+    pub(crate) all: VecDeque<Segment>,
+    /// Whether the last one takes more frames.
+    is_open: bool,
+    /// Made and empty, for when the last one is full.
+    next: Option<(u32, Arc<dyn LogFile>)>,
+    /// The number of a segment that is to be made.
+    next_id: u32,
+}
+
+impl Segments {
+    pub(crate) fn new(place: Place, all: VecDeque<Segment>, next_id: u32) -> Self {
+        Self {
+            place,
+            all,
+            is_open: false,
+            next: None,
+            next_id,
+        }
+    }
+
+    /// The segment being written.
+    pub(crate) fn open(&mut self) -> Option<&mut Segment> {
+        self.all.back_mut().filter(|_| self.is_open)
+    }
+
+    pub(crate) fn has_next(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// The number that the segment being written has, or the next one will have.
+    pub(crate) fn head_id(&self) -> u32 {
+        match self.all.back() {
+            Some(last) if self.is_open => last.id,
+            _ => self.next.as_ref().map_or(self.next_id, |(id, _)| *id),
+        }
+    }
+
+    /// Makes the segment that follows, if there is none: from then on it has room.
+    pub(crate) fn prepare(&mut self) -> io::Result<()> {
+        if self.next.is_none() {
+            let path = self.place.path(self.next_id);
+            let place = &self.place;
+            let file = place.files.create(&path, place.segment_bytes)?;
+            place.files.sync_dir(&place.dir)?;
+            self.next = Some((self.next_id, file));
+            self.next_id += 1;
+        }
+        Ok(())
+    }
+
+    /// No more frames go into the last segment; what it has room for beyond them is given back.
+    pub(crate) fn seal(&mut self) {
+        if let Some(last) = self.open() {
+            // It may fail where writing failed before; it is only room.
+            if last.file.truncate(last.used).is_ok() {
+                last.capacity = last.used;
+            }
+        }
+        self.is_open = false;
+    }
+
+    /// Begins a segment with room for a frame of `frame_len` bytes.
+    pub(crate) fn begin(
+        &mut self,
+        frame_len: u64,
+        follows_lsn: u64,
+        first_lsn: u64,
+        synced_lsn: u64,
+    ) -> io::Result<()> {
+        self.seal();
+        let wanted = SEGMENT_HEAD as u64 + frame_len;
+        let place = &self.place;
+        if wanted > place.segment_bytes
+            && let Some((id, _)) = self.next.take()
+        {
+            // One frame larger than a segment: it gets a segment of its own size under the same number.
+            self.next_id = id;
+        }
+        let (id, file) = match self.next.take() {
+            Some(next) => next,
+            None => {
+                let path = place.path(self.next_id);
+                let file = place.files.create(&path, wanted.max(place.segment_bytes))?;
+                place.files.sync_dir(&place.dir)?;
+                self.next_id += 1;
+                (self.next_id - 1, file)
+            }
+        };
+        let head = SegmentHead {
+            salt: random(),
+            id,
+            first_lsn,
+            follows_lsn,
+            synced_lsn,
+            created_ms: now_ms(),
+        };
+        if let Err(error) = file.write_at(&head.encode(), 0) {
+            // Made anew under this number when it is tried again.
+            self.next_id = id;
+            return Err(error);
+        }
+        self.all.push_back(Segment {
+            id,
+            seed: head.seed(),
+            file,
+            capacity: wanted.max(place.segment_bytes),
+            used: SEGMENT_HEAD as u64,
+            last_lsn: follows_lsn,
+            keyed_lsn: 0,
+        });
+        self.is_open = true;
+        Ok(())
+    }
+
+    /// Removes the segment that was prepared and never used.
+    pub(crate) fn drop_next(&mut self) {
+        if let Some((id, _)) = self.next.take() {
+            // An empty one that stays is taken for what it is.
+            let _ = self.place.files.remove(&self.place.path(id));
+            self.next_id = id;
+        }
+    }
+
+    /// Bytes on disk, prepared ones included.
+    pub(crate) fn bytes(&self) -> u64 {
+        let next = if self.has_next() {
+            self.place.segment_bytes
+        } else {
+            0
+        };
+        next + self.all.iter().map(|segment| segment.capacity).sum::<u64>()
+    }
+
+    pub(crate) fn find(&self, id: u32) -> Option<&Segment> {
+        let at = self.all.binary_search_by_key(&id, |segment| segment.id);
+        at.ok().map(|at| &self.all[at])
+    }
+}
+
+/// A number nobody can guess: what hash maps take their keys from.
+fn random() -> u64 {
+    use std::hash::BuildHasher as _;
+    std::hash::RandomState::new().hash_one(now_ms())
+}

@@ -1,0 +1,212 @@
+//! Where shards and threads of the store meet: submitted batches, health, counters.
+//!
+//! A shard takes one lock to submit, which the writer holds only to swap two vectors.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+
+use super::reader::Chunk;
+use crate::batch::Batch;
+use crate::queue::Fetch;
+use crate::store::Health;
+
+const SLOTS: usize = 63;
+/// The bit for everything that does not come from a shard.
+const EVENT: u64 = 1 << SLOTS;
+const MAX_SPARES: usize = 256;
+
+pub(crate) enum Request {
+    Batch(u16, Batch),
+    Fetch(u16, Fetch),
+}
+
+/// Reasons not to be well.
+#[derive(Debug, Clone, Copy)]
+#[repr(u8)]
+pub(crate) enum Trouble {
+    /// The log has reached its bound, or the segment to come has no room.
+    LogFull = 1,
+    /// The file system has too little room.
+    DiskFull = 2,
+    /// Writing the log fails.
+    Log = 4,
+    /// Writing the keyed state fails.
+    Keyed = 8,
+    /// Forcing to disk fails.
+    Sync = 16,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) segments: AtomicU64,
+    pub(crate) log_bytes: AtomicU64,
+    pub(crate) live_bytes: AtomicU64,
+    pub(crate) live_messages: AtomicU64,
+    pub(crate) queued_sessions: AtomicU64,
+    pub(crate) batches: AtomicU64,
+    pub(crate) groups: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) copied_bytes: AtomicU64,
+    pub(crate) fsyncs: AtomicU64,
+    pub(crate) last_fsync_us: AtomicU64,
+    pub(crate) write_errors: AtomicU64,
+    pub(crate) read_errors: AtomicU64,
+    pub(crate) free_bytes: AtomicU64,
+}
+
+struct Slots([Mutex<Vec<Request>>; SLOTS]);
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Mutex::default()))
+    }
+}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+#[derive(Default)]
+pub(crate) struct Shared {
+    slots: Slots,
+    /// Which slots have something.
+    dirty: AtomicU64,
+    writer: OnceLock<Thread>,
+    pending_bytes: AtomicUsize,
+    health: AtomicU8,
+    troubles: AtomicU8,
+    spares: Mutex<Vec<Batch>>,
+    chunks: Mutex<Vec<Chunk>>,
+    pub(crate) is_stopping: AtomicBool,
+    /// Segments that are there now are to be reclaimed, however much lives in them.
+    pub(crate) compaction_wanted: AtomicBool,
+    pub(crate) is_compacting: AtomicBool,
+    pub(crate) counters: Counters,
+}
+
+impl Shared {
+    pub(crate) fn submit(&self, shard: u16, request: Request) {
+        if let Request::Batch(_, batch) = &request {
+            self.pending_bytes
+                .fetch_add(batch.bytes.len(), Ordering::Relaxed);
+        }
+        let slot = usize::from(shard) % SLOTS;
+        lock(&self.slots.0[slot]).push(request);
+        self.wake_for(1 << slot);
+    }
+
+    /// Something other than a shard's request needs the writer.
+    pub(crate) fn wake(&self) {
+        self.wake_for(EVENT);
+    }
+
+    fn wake_for(&self, bit: u64) {
+        if self.dirty.fetch_or(bit, Ordering::AcqRel) == 0
+            && let Some(writer) = self.writer.get()
+        {
+            writer.unpark();
+        }
+    }
+
+    /// This thread is the writer; what was submitted before wakes it.
+    pub(crate) fn is_writer(&self) {
+        let _ = self.writer.set(std::thread::current());
+    }
+
+    /// Gives everything submitted since to `each`, in the order of each shard; `false` if nobody called.
+    pub(crate) fn collect(&self, spare: &mut Vec<Request>, each: &mut dyn FnMut(Request)) -> bool {
+        let mut bits = self.dirty.swap(0, Ordering::AcqRel);
+        if bits == 0 {
+            return false;
+        }
+        bits &= !EVENT;
+        while bits != 0 {
+            let slot = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            std::mem::swap(&mut *lock(&self.slots.0[slot]), spare);
+            spare.drain(..).for_each(&mut *each);
+        }
+        true
+    }
+
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.pending_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn spare(&self) -> Batch {
+        lock(&self.spares).pop().unwrap_or_default()
+    }
+
+    /// A batch was logged, and nobody needs it any more.
+    pub(crate) fn recycle(&self, batches: &mut Vec<Batch>) {
+        let mut spares = lock(&self.spares);
+        let room = MAX_SPARES.saturating_sub(spares.len());
+        for mut batch in batches.drain(..).take(room) {
+            batch.clear();
+            spares.push(batch);
+        }
+    }
+
+    /// The store writes something of its own.
+    pub(crate) fn own_bytes(&self, bytes: usize) {
+        self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn logged_bytes(&self, bytes: usize) {
+        self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn push_chunk(&self, chunk: Chunk) {
+        lock(&self.chunks).push(chunk);
+        self.wake();
+    }
+
+    pub(crate) fn take_chunk(&self) -> Option<Chunk> {
+        lock(&self.chunks).pop()
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        match self.health.load(Ordering::Relaxed) {
+            0 => Health::Ok,
+            1 => Health::Full,
+            _ => Health::Failed,
+        }
+    }
+
+    pub(crate) fn has(&self, trouble: Trouble) -> bool {
+        self.troubles.load(Ordering::Acquire) & trouble as u8 != 0
+    }
+
+    /// Says whether a trouble is there; returns whether that is new.
+    pub(crate) fn set(&self, trouble: Trouble, is_there: bool) -> bool {
+        let bit = trouble as u8;
+        let before = if is_there {
+            self.troubles.fetch_or(bit, Ordering::AcqRel)
+        } else {
+            self.troubles.fetch_and(!bit, Ordering::AcqRel)
+        };
+        if (before & bit != 0) == is_there {
+            return false;
+        }
+        // Computed anew until it fits, as another thread may change its trouble at the same time.
+        loop {
+            let troubles = self.troubles.load(Ordering::Acquire);
+            let full = Trouble::LogFull as u8 | Trouble::DiskFull as u8;
+            let health = match troubles {
+                0 => Health::Ok,
+                troubles if troubles & !full == 0 => Health::Full,
+                _ => Health::Failed,
+            };
+            self.health.store(health as u8, Ordering::Release);
+            if self.troubles.load(Ordering::Acquire) == troubles {
+                return true;
+            }
+        }
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,471 @@
+//! The writer's thread: takes what all shards submitted since it looked last, writes it with one call, has it forced to
+//! disk by the policy, and then says so once per shard.
+//!
+//! Nothing is acknowledged that is not written. When writing fails, the segment is left alone, batches stay in the order they
+//! came, and writing is tried again in a new segment with growing pauses.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use super::applier::Applier;
+use super::frame::{FLAG_COPY, FLAG_KEYED, seal};
+use super::index::Index;
+use super::keeper::{Keeper, Mark};
+use super::reader::{Job, Wanted};
+use super::reclaim::Reclaim;
+use super::segments::Segments;
+use super::shared::{Request, Shared, Trouble, count};
+use crate::batch::{Batch, FRAME_HEAD};
+use crate::config::{Config, Fsync};
+use crate::queue::Fetch;
+use crate::store::Owner;
+
+/// Pages being read at a time; further requests wait.
+pub(crate) const MAX_PAGES: usize = 64;
+/// A batch of the store itself: copies.
+pub(super) const NO_SHARD: u16 = u16::MAX;
+/// What is written before it is acknowledged, unless one batch is larger.
+const MAX_GROUP_BYTES: u64 = 4 << 20;
+/// Smaller batches are put together, larger ones written from where they are.
+const COPY_BYTES: usize = 64 << 10;
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// How long it sleeps if nobody calls.
+const IDLE: Duration = Duration::from_secs(1);
+/// How long a stopping writer tries to write what it has.
+const MAX_STOPPING: Duration = Duration::from_secs(10);
+
+/// Writing failed; when to try again.
+struct Failure {
+    retry_at: Instant,
+    pause: Duration,
+}
+
+pub(crate) struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) config: Config,
+    pub(super) owner: Arc<dyn Owner>,
+    pub(super) segments: Segments,
+    pub(super) index: Index,
+    pub(super) keeper: Arc<Keeper>,
+    pub(super) applier: Arc<Applier>,
+    pub(super) jobs: Sender<Job>,
+    pub(super) open_pages: Arc<AtomicUsize>,
+    /// The last frame in the log.
+    pub(super) written_lsn: u64,
+    /// What `written_lsn` was at first, and the last frame the log had then: fewer, if the keyed state knew a later one.
+    started_at_lsn: u64,
+    recovered_lsn: u64,
+    /// The number of the next frame.
+    pub(super) next_lsn: u64,
+    /// Submitted and not written, in order.
+    backlog: VecDeque<(u16, Batch)>,
+    fetches: VecDeque<(u16, Fetch)>,
+    pub(super) reclaim: Reclaim,
+    failure: Option<Failure>,
+    prepare_at: Option<Instant>,
+    // Memory that is used again.
+    requests: Vec<Request>,
+    joined: Vec<u8>,
+    logged: Vec<(u16, u64)>,
+    spent: Vec<Batch>,
+}
+
+/// What a writer begins with.
+pub(crate) struct Start {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) config: Config,
+    pub(crate) owner: Arc<dyn Owner>,
+    pub(crate) segments: Segments,
+    pub(crate) index: Index,
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) applier: Arc<Applier>,
+    pub(crate) jobs: Sender<Job>,
+    pub(crate) open_pages: Arc<AtomicUsize>,
+    pub(crate) written_lsn: u64,
+    pub(crate) recovered_lsn: u64,
+}
+
+impl Writer {
+    pub(crate) fn new(start: Start) -> Self {
+        Self {
+            shared: start.shared,
+            config: start.config,
+            owner: start.owner,
+            segments: start.segments,
+            index: start.index,
+            keeper: start.keeper,
+            applier: start.applier,
+            jobs: start.jobs,
+            open_pages: start.open_pages,
+            written_lsn: start.written_lsn,
+            started_at_lsn: start.written_lsn,
+            recovered_lsn: start.recovered_lsn,
+            next_lsn: start.written_lsn + 1,
+            backlog: VecDeque::new(),
+            fetches: VecDeque::new(),
+            reclaim: Reclaim::default(),
+            failure: None,
+            prepare_at: None,
+            requests: Vec::new(),
+            joined: Vec::new(),
+            logged: Vec::new(),
+            spent: Vec::new(),
+        }
+    }
+
+    pub(crate) fn run(mut self) {
+        self.shared.is_writer();
+        let mut stopping_since = None;
+        loop {
+            let was_called = self.collect();
+            self.write_backlog();
+            self.answer_fetches();
+            let has_copied = self.reclaim_some();
+            self.prepare_next();
+            if was_called || has_copied {
+                self.tell_figures();
+            }
+            if self.shared.is_stopping.load(Ordering::Acquire) {
+                let since = *stopping_since.get_or_insert_with(Instant::now);
+                let is_done = self.backlog.is_empty() && self.keeper.failure().is_none();
+                if is_done || since.elapsed() > MAX_STOPPING {
+                    break;
+                }
+            }
+            if !was_called && !has_copied {
+                std::thread::park_timeout(self.pause());
+            }
+        }
+        if !self.backlog.is_empty() {
+            let batches = self.backlog.len();
+            tracing::error!(
+                batches,
+                "stopping without having written everything submitted"
+            );
+        }
+        self.segments.seal();
+        self.segments.drop_next();
+    }
+
+    fn collect(&mut self) -> bool {
+        let (backlog, fetches) = (&mut self.backlog, &mut self.fetches);
+        self.shared
+            .collect(&mut self.requests, &mut |request| match request {
+                Request::Batch(shard, batch) => backlog.push_back((shard, batch)),
+                Request::Fetch(shard, fetch) => fetches.push_back((shard, fetch)),
+            })
+    }
+
+    /// How long to sleep if nobody calls.
+    fn pause(&self) -> Duration {
+        let now = Instant::now();
+        let retry_at = self.failure.as_ref().map(|failure| failure.retry_at);
+        let due = [retry_at, self.prepare_at].into_iter().flatten().min();
+        let pause = due.map_or(IDLE, |due| due.saturating_duration_since(now));
+        let waits_for_applier = !self.backlog.is_empty() && self.failure.is_none();
+        let limit = if waits_for_applier { FIRST_PAUSE } else { IDLE };
+        pause.clamp(Duration::from_micros(100), limit)
+    }
+
+    pub(super) fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Writes a batch of the store itself, now; nothing else waits to be written.
+    pub(super) fn write_own(&mut self, batch: Batch) {
+        debug_assert!(self.backlog.is_empty(), "it would be written out of order");
+        self.backlog.push_back((NO_SHARD, batch));
+        self.write_backlog();
+    }
+
+    fn write_backlog(&mut self) {
+        let is_due = |failure: &Failure| failure.retry_at <= Instant::now();
+        if !self.failure.as_ref().is_none_or(is_due) {
+            return;
+        }
+        if self.keeper.failure().is_some() {
+            match self.rescue() {
+                Ok(()) => self.healed(),
+                Err(error) => return self.fail(&error),
+            }
+        }
+        while !self.backlog.is_empty() && self.applier.has_room() {
+            match self.write_group() {
+                Ok(()) => self.healed(),
+                Err(error) => return self.fail(&error),
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &io::Error) {
+        count(&self.shared.counters.write_errors, 1);
+        self.segments.seal();
+        let is_full = error.kind() == io::ErrorKind::StorageFull;
+        let trouble = if is_full {
+            Trouble::LogFull
+        } else {
+            Trouble::Log
+        };
+        if self.shared.set(trouble, true) {
+            tracing::error!(%error, "the message log cannot be written; batches wait and it is tried again");
+        }
+        let last_pause = self.failure.as_ref().map(|failure| failure.pause);
+        let pause = last_pause.map_or(FIRST_PAUSE, |pause| (pause * 2).min(MAX_PAUSE));
+        self.failure = Some(Failure {
+            retry_at: Instant::now() + pause,
+            pause,
+        });
+    }
+
+    fn healed(&mut self) {
+        if self.failure.take().is_some() && self.shared.set(Trouble::Log, false) {
+            tracing::info!("the message log can be written again");
+        }
+    }
+
+    /// The frame that is before the one after `lsn`: itself, unless numbers were left out when the store was opened.
+    pub(super) fn follows(&self, lsn: u64) -> u64 {
+        if lsn == self.started_at_lsn {
+            self.recovered_lsn
+        } else {
+            lsn
+        }
+    }
+
+    /// The segment to write a frame of this length to.
+    pub(super) fn make_room(&mut self, frame_len: u64) -> io::Result<()> {
+        let has_room =
+            |segment: &&mut super::segments::Segment| segment.used + frame_len <= segment.capacity;
+        if self.segments.open().filter(has_room).is_none() {
+            let synced_lsn = self.keeper.synced_lsn();
+            let follows_lsn = self.follows(self.written_lsn);
+            self.segments
+                .begin(frame_len, follows_lsn, self.next_lsn, synced_lsn)?;
+        }
+        Ok(())
+    }
+
+    /// Writes batches from the front of the backlog, as many as fit into a group and the segment.
+    fn write_group(&mut self) -> io::Result<()> {
+        let first_len = self
+            .backlog
+            .front()
+            .map_or(0, |(_, batch)| batch.bytes.len());
+        self.make_room(first_len as u64)?;
+        let synced_lsn = self.keeper.synced_lsn();
+        let segment = self.segments.open().expect("room was just made in it");
+        let file = Arc::clone(&segment.file);
+        let (id, start, capacity) = (segment.id, segment.used, segment.capacity);
+        let mut joined_at = start;
+        let mut offset = start;
+        let mut lsn = self.next_lsn;
+        let mut batches = 0;
+        self.joined.clear();
+        self.logged.clear();
+        for (shard, batch) in &mut self.backlog {
+            let len = batch.bytes.len() as u64;
+            let is_full = offset + len > capacity || offset + len - start > MAX_GROUP_BYTES;
+            if batches > 0 && is_full {
+                break;
+            }
+            let mut flags = if batch.is_keyed { FLAG_KEYED } else { 0 };
+            if *shard == NO_SHARD {
+                flags |= FLAG_COPY;
+            }
+            seal(
+                &mut batch.bytes,
+                segment.seed,
+                lsn,
+                synced_lsn,
+                *shard,
+                flags,
+            );
+            if batch.bytes.len() <= COPY_BYTES {
+                self.joined.extend_from_slice(&batch.bytes);
+            } else {
+                file.write_at(&self.joined, joined_at)?;
+                self.joined.clear();
+                file.write_at(&batch.bytes, offset)?;
+                joined_at = offset + len;
+            }
+            match self.logged.iter_mut().find(|(of, _)| of == shard) {
+                Some((_, number)) => *number = batch.number,
+                None => self.logged.push((*shard, batch.number)),
+            }
+            offset += len;
+            lsn += 1;
+            batches += 1;
+        }
+        if !self.joined.is_empty() {
+            file.write_at(&self.joined, joined_at)?;
+        }
+        let mark = Mark {
+            lsn: lsn - 1,
+            segment: id,
+            offset,
+        };
+        if self.config.fsync == Fsync::Always {
+            self.sync_now(&*file)?;
+            self.keeper.written_and_synced(mark);
+        } else {
+            self.keeper.written(&file, mark);
+        }
+        self.shared.logged_bytes((offset - start) as usize);
+        self.acknowledge();
+        self.apply_group(batches, start, mark);
+        let counters = &self.shared.counters;
+        count(&counters.groups, 1);
+        count(&counters.batches, batches as u64);
+        count(&counters.written_bytes, offset - start);
+        Ok(())
+    }
+
+    pub(super) fn sync_now(&self, file: &dyn super::files::LogFile) -> io::Result<()> {
+        let started = Instant::now();
+        let result = file.sync();
+        let took_us = started.elapsed().as_micros() as u64;
+        let counters = &self.shared.counters;
+        count(&counters.fsyncs, 1);
+        counters.last_fsync_us.store(took_us, Ordering::Relaxed);
+        result
+    }
+
+    fn acknowledge(&self) {
+        for &(shard, number) in &self.logged {
+            if shard != NO_SHARD {
+                self.owner.logged(shard, number);
+            }
+        }
+    }
+
+    /// Brings index and keyed state up to what was written.
+    fn apply_group(&mut self, batches: usize, start: u64, end: Mark) {
+        let mut offset = start;
+        let mut lsn = self.next_lsn;
+        let mut keyed_lsn = None;
+        for (_, batch) in self.backlog.drain(..batches) {
+            let len = batch.bytes.len();
+            let records = &batch.bytes[FRAME_HEAD..];
+            let base = (offset + FRAME_HEAD as u64) as u32;
+            if self.index.apply(records, end.segment, base).is_err() {
+                tracing::error!("a batch holds something that is no record; its rest is ignored");
+            }
+            if batch.is_keyed {
+                keyed_lsn = Some(lsn);
+                self.applier.push(lsn, batch);
+            } else {
+                self.spent.push(batch);
+            }
+            offset += len as u64;
+            lsn += 1;
+        }
+        self.shared.recycle(&mut self.spent);
+        self.written_lsn = end.lsn;
+        self.next_lsn = lsn;
+        let segment = self.segments.open().expect("it was just written to");
+        segment.used = end.offset;
+        segment.last_lsn = end.lsn;
+        segment.keyed_lsn = keyed_lsn.unwrap_or(segment.keyed_lsn);
+    }
+
+    /// Hands requests for messages to the reader, once everything submitted before them is written.
+    fn answer_fetches(&mut self) {
+        while self.backlog.is_empty()
+            && self.open_pages.load(Ordering::Acquire) < MAX_PAGES
+            && let Some((shard, fetch)) = self.fetches.pop_front()
+        {
+            let (wanted, is_last) = self.choose(&fetch);
+            self.open_pages.fetch_add(1, Ordering::AcqRel);
+            let job = Job::Page {
+                shard,
+                session: fetch.session,
+                wanted,
+                is_last,
+            };
+            if self.jobs.send(job).is_err() {
+                tracing::error!("the thread that reads queued messages has ended");
+            }
+        }
+    }
+
+    /// The entries for a page, and whether nothing is behind them.
+    fn choose(&self, fetch: &Fetch) -> (Vec<Wanted>, bool) {
+        let mut wanted: Vec<Wanted> = Vec::new();
+        let Some(queue) = self.index.queue(fetch.session) else {
+            return (wanted, true);
+        };
+        let mut bytes = 0;
+        for entry in queue.from(fetch.from_seq) {
+            bytes += u64::from(entry.body_len) + u64::from(entry.attributes_len);
+            let is_over =
+                wanted.len() >= fetch.max_messages as usize || bytes > u64::from(fetch.max_bytes);
+            if is_over && !wanted.is_empty() {
+                return (wanted, false);
+            }
+            let file = match wanted.last() {
+                Some(last) if last.entry.segment == entry.segment => Arc::clone(&last.file),
+                _ => match self.segments.find(entry.segment) {
+                    Some(segment) => Arc::clone(&segment.file),
+                    None => continue,
+                },
+            };
+            wanted.push(Wanted {
+                entry: *entry,
+                file,
+            });
+        }
+        (wanted, true)
+    }
+
+    /// Keeps an empty segment at hand, so that what was accepted always has room.
+    fn prepare_next(&mut self) {
+        let now = Instant::now();
+        if self.failure.is_some() || self.prepare_at.is_some_and(|at| at > now) {
+            return;
+        }
+        let prepared = self.segments.prepare();
+        let bytes = self.segments.bytes();
+        let max = self.config.max_log_bytes;
+        let is_over = if self.shared.has(Trouble::LogFull) {
+            bytes > max - max / 16
+        } else {
+            bytes > max
+        };
+        let is_full = is_over || prepared.is_err();
+        self.prepare_at = is_full.then(|| now + Duration::from_millis(250));
+        if self.shared.set(Trouble::LogFull, is_full) {
+            match prepared {
+                Err(error) => tracing::error!(
+                    %error,
+                    "no room for another segment of the message log: new messages are refused"
+                ),
+                Ok(()) if is_full => tracing::error!(
+                    bytes,
+                    max_log_bytes = max,
+                    "the message log has reached its bound: new messages are refused"
+                ),
+                Ok(()) => tracing::info!(bytes, "the message log has room again"),
+            }
+        }
+    }
+
+    fn tell_figures(&self) {
+        let counters = &self.shared.counters;
+        let live = self.index.live();
+        let figures = [
+            (&counters.segments, self.segments.all.len() as u64),
+            (&counters.log_bytes, self.segments.bytes()),
+            (&counters.live_bytes, live.bytes),
+            (&counters.live_messages, self.index.messages()),
+            (&counters.queued_sessions, self.index.sessions() as u64),
+        ];
+        for (counter, value) in figures {
+            counter.store(value, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! An owner that remembers what it was told, and waiting for it.
+
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    reason = "a test that fails may panic; not every test uses all"
+)]
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use store::{Batch, Config, Fetch, Owner, Page, Store, Stored};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Default)]
+struct Heard {
+    logged: HashMap<u16, u64>,
+    pages: Vec<Page>,
+}
+
+#[derive(Default)]
+pub(crate) struct Ear {
+    heard: Mutex<Heard>,
+    called: Condvar,
+}
+
+impl Owner for Ear {
+    fn logged(&self, shard: u16, batch: u64) {
+        let mut heard = self.heard.lock().unwrap();
+        let last = heard.logged.insert(shard, batch);
+        assert!(last.is_none_or(|last| last < batch), "numbers grow");
+        self.called.notify_all();
+    }
+
+    fn fetched(&self, _shard: u16, page: Page) {
+        self.heard.lock().unwrap().pages.push(page);
+        self.called.notify_all();
+    }
+}
+
+impl Ear {
+    pub(crate) fn last(&self, shard: u16) -> u64 {
+        let heard = self.heard.lock().unwrap();
+        heard.logged.get(&shard).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn wait_logged(&self, shard: u16, batch: u64) {
+        let heard = self.heard.lock().unwrap();
+        let is_waiting =
+            |heard: &mut Heard| heard.logged.get(&shard).is_none_or(|&last| last < batch);
+        let (_heard, timeout) = self
+            .called
+            .wait_timeout_while(heard, PATIENCE, is_waiting)
+            .unwrap();
+        assert!(
+            !timeout.timed_out(),
+            "batch {batch} of shard {shard} was not logged"
+        );
+    }
+
+    fn wait_page(&self) -> Page {
+        let heard = self.heard.lock().unwrap();
+        let (mut heard, timeout) = self
+            .called
+            .wait_timeout_while(heard, PATIENCE, |heard| heard.pages.is_empty())
+            .unwrap();
+        assert!(!timeout.timed_out(), "no page came");
+        heard.pages.remove(0)
+    }
+}
+
+/// A running store with one shard's numbering.
+pub(crate) struct Bench {
+    pub(crate) store: Store,
+    pub(crate) ear: Arc<Ear>,
+    pub(crate) number: u64,
+}
+
+impl Bench {
+    pub(crate) fn open(dir: &Path, config: Config) -> Self {
+        let (store, _) = Store::open(dir, config).unwrap();
+        Self::start(store)
+    }
+
+    pub(crate) fn start(store: Store) -> Self {
+        let ear = Arc::new(Ear::default());
+        store.start(Arc::clone(&ear) as Arc<dyn Owner>).unwrap();
+        Self {
+            store,
+            ear,
+            number: 0,
+        }
+    }
+
+    /// Submits a batch of shard 0.
+    pub(crate) fn submit(&mut self, write: impl FnOnce(&mut Batch)) -> u64 {
+        let mut batch = self.store.spare();
+        assert!(batch.is_empty());
+        self.number += 1;
+        batch.number = self.number;
+        write(&mut batch);
+        self.store.submit(0, batch);
+        self.number
+    }
+
+    /// Submits a batch and waits until it is logged.
+    pub(crate) fn write(&mut self, write: impl FnOnce(&mut Batch)) {
+        let number = self.submit(write);
+        self.ear.wait_logged(0, number);
+    }
+
+    /// Everything that waits for a session, fetched in pages of this size.
+    pub(crate) fn fetch_all(&self, session: u64, max_messages: u32) -> Vec<Stored> {
+        let mut all: Vec<Stored> = Vec::new();
+        loop {
+            let from_seq = all.last().map_or(0, |last| last.seq + 1);
+            self.store.fetch(
+                0,
+                Fetch {
+                    session,
+                    from_seq,
+                    max_messages,
+                    max_bytes: 1 << 20,
+                },
+            );
+            let page = self.ear.wait_page();
+            assert_eq!(page.session, session);
+            assert!(page.entries.len() <= max_messages as usize);
+            assert!(page.is_last || !page.entries.is_empty());
+            all.extend(page.entries);
+            if page.is_last {
+                return all;
+            }
+        }
+    }
+}
+
+pub(crate) fn small() -> Config {
+    Config {
+        segment_bytes: 64 << 10,
+        min_free_bytes: 0,
+        max_log_bytes: 1 << 30,
+        ..Config::default()
+    }
+}
+
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(
+            started.elapsed() < PATIENCE,
+            "{what}: it did not come to that"
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,250 @@
+//! What is submitted is there afterwards, in order and once.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+mod common;
+
+use common::{Bench, small, wait_until};
+use store::{Config, Fsync, Health, Space, Store};
+
+fn seqs(stored: &[store::Stored]) -> Vec<u64> {
+    stored.iter().map(|stored| stored.seq).collect()
+}
+
+#[test]
+fn messages_are_fetched_as_they_were_queued() {
+    for fsync in [Fsync::Always, Fsync::default(), Fsync::Never] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bench = Bench::open(
+            dir.path(),
+            Config {
+                fsync,
+                ..Config::default()
+            },
+        );
+        bench.write(|batch| {
+            batch.message(&[b"top", b"ic", b"payload"]);
+            batch.entry(1, 1, 0, b"one");
+            batch.entry(2, 77, 5, b"");
+            batch.message(&[]);
+            batch.entry(1, 4, 0, &[9; 300]);
+        });
+        let found = bench.fetch_all(1, 1);
+        assert_eq!(seqs(&found), [1, 4]);
+        assert_eq!(found[0].body, &b"topicpayload"[..]);
+        assert_eq!(found[0].attributes, &b"one"[..]);
+        assert_eq!((found[1].body.len(), found[1].attributes.len()), (0, 300));
+        let found = bench.fetch_all(2, 10);
+        assert_eq!((found[0].seq, found[0].packet_id), (77, 5));
+        assert_eq!(found[0].body, &b"topicpayload"[..]);
+        assert!(bench.fetch_all(3, 10).is_empty());
+    }
+}
+
+#[test]
+fn states_of_a_message_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = Bench::open(dir.path(), small());
+    bench.write(|batch| {
+        for seq in 1..=5 {
+            batch.message(&[b"body", &[seq as u8]]);
+            batch.entry(9, seq, 0, b"a");
+        }
+        batch.sent(9, 1, 11);
+        batch.sent(9, 2, 12);
+        batch.released(9, 2);
+        batch.done(9, 3);
+        batch.sent(9, 4, 14);
+        batch.sent(9, 4, 0);
+        batch.received(9, 700);
+        batch.received(9, 3);
+        batch.received(9, 5);
+        batch.forgotten(9, 700);
+        batch.message(&[b"gone"]);
+        batch.entry(10, 1, 0, b"");
+        batch.end(10);
+        batch.put(Space::Sessions, b"nine", b"9");
+        batch.put(Space::Retained, b"t", b"old");
+        batch.put(Space::Retained, b"u", b"old");
+    });
+    bench.write(|batch| {
+        batch.put(Space::Retained, b"t", b"new");
+        batch.delete(Space::Retained, b"u");
+    });
+    let check = |bench: &Bench| {
+        let found = bench.fetch_all(9, 100);
+        assert_eq!(seqs(&found), [1, 2, 4, 5]);
+        let ids: Vec<u16> = found.iter().map(|stored| stored.packet_id).collect();
+        assert_eq!(ids, [11, 12, 0, 0]);
+        assert!(found[1].released && found[1].body.is_empty());
+        assert_eq!(found[1].attributes, &b"a"[..]);
+        assert_eq!(found[2].body, &b"body\x04"[..]);
+    };
+    check(&bench);
+    drop(bench);
+
+    let (store, report) = Store::open(dir.path(), small()).unwrap();
+    assert_eq!((report.queued_messages, report.cut), (4, None));
+    assert_eq!(store.queued_sessions(), [9]);
+    let summary = store.queue(9).unwrap();
+    assert_eq!((summary.messages, summary.bytes), (4, 15));
+    assert_eq!((summary.first_seq, summary.last_seq), (1, 5));
+    assert_eq!(summary.received, [3, 5]);
+    assert_eq!(store.queue(10), None);
+    let mut retained = Vec::new();
+    store
+        .scan(Space::Retained, &mut |key, value| {
+            retained.push((key.to_vec(), value.to_vec()));
+        })
+        .unwrap();
+    assert_eq!(retained, [(b"t".to_vec(), b"new".to_vec())]);
+    check(&Bench::start(store));
+}
+
+#[test]
+fn segments_are_given_back_when_what_was_in_them_is_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = Bench::open(dir.path(), small());
+    // One session keeps its message in the very first segment; everything else comes and goes.
+    bench.write(|batch| {
+        batch.message(&[b"old"]);
+        batch.entry(1, 1, 0, b"x");
+        batch.entry(2, 1, 7, b"");
+        batch.released(2, 1);
+        batch.received(1, 40);
+        batch.put(Space::Sessions, b"one", b"1");
+    });
+    for seq in 1..=20_000 {
+        bench.submit(|batch| {
+            batch.message(&[&[7; 100]]);
+            batch.entry(3, seq, 0, b"");
+            batch.done(3, seq);
+        });
+    }
+    bench.write(|batch| batch.done(3, 1));
+    wait_until("segments go", || bench.store.stats().segments < 10);
+    let stats = bench.store.stats();
+    assert_eq!((stats.live_messages, stats.queued_sessions), (2, 2));
+    assert!(stats.written_bytes > 20 * stats.log_bytes / 10);
+    for session in [1, 2] {
+        assert_eq!(seqs(&bench.fetch_all(session, 10)), [1]);
+    }
+    drop(bench);
+
+    let (store, report) = Store::open(dir.path(), small()).unwrap();
+    assert_eq!(report.queued_messages, 2);
+    assert_eq!(store.queue(1).unwrap().received, [40]);
+    let bench = Bench::start(store);
+    assert_eq!(bench.fetch_all(1, 10)[0].body, &b"old"[..]);
+    let found = bench.fetch_all(2, 10);
+    assert!(found[0].released && found[0].packet_id == 7);
+}
+
+#[test]
+fn compaction_leaves_less_than_twice_what_is_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = Bench::open(dir.path(), small());
+    for seq in 1..=10_000 {
+        bench.submit(|batch| {
+            batch.message(&[&[7; 64]]);
+            batch.entry(seq % 100, seq, 0, b"");
+        });
+    }
+    bench.write(|batch| {
+        (1..=10_000).for_each(|seq| {
+            if seq % 4 != 0 {
+                batch.done(seq % 100, seq);
+            }
+        })
+    });
+    bench.store.compact();
+    wait_until("it is compact", || !bench.store.is_compacting());
+    let store = bench.store.clone();
+    store.close();
+    let stats = store.stats();
+    assert_eq!(stats.live_messages, 2500);
+    let files = std::fs::read_dir(dir.path().join("log")).unwrap();
+    let bytes: u64 = files
+        .map(|file| file.unwrap().metadata().unwrap().len())
+        .sum();
+    assert!(bytes < 2 * 64 * 2500, "{bytes} bytes");
+    drop((store, bench));
+    let bench = Bench::open(dir.path(), small());
+    let expected: Vec<u64> = (1..=10_000).filter(|seq| seq % 100 == 20).collect();
+    assert_eq!(seqs(&bench.fetch_all(20, 7)), expected);
+    assert!(bench.fetch_all(21, 7).is_empty());
+}
+
+#[test]
+fn a_batch_larger_than_a_segment_has_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = Bench::open(dir.path(), small());
+    let large = vec![3; 300 << 10];
+    for seq in 1..=3 {
+        bench.write(|batch| {
+            batch.message(&[&large]);
+            batch.entry(1, seq * 2, 0, b"");
+        });
+        bench.write(|batch| {
+            batch.message(&[b"small"]);
+            batch.entry(1, seq * 2 + 1, 0, b"");
+        });
+    }
+    drop(bench);
+    let bench = Bench::open(dir.path(), small());
+    let found = bench.fetch_all(1, 100);
+    assert_eq!(seqs(&found), [2, 3, 4, 5, 6, 7]);
+    assert!(found[4].body == large);
+}
+
+#[test]
+fn a_log_at_its_bound_is_full_until_messages_are_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        max_log_bytes: 1 << 20,
+        ..small()
+    };
+    let mut bench = Bench::open(dir.path(), config);
+    let mut seq = 0;
+    wait_until("it is full", || {
+        seq += 1;
+        bench.write(|batch| {
+            batch.message(&[&[7; 1000]]);
+            batch.entry(1, seq, 0, b"");
+        });
+        bench.store.health() == Health::Full
+    });
+    bench.write(|batch| (1..=seq).for_each(|seq| batch.done(1, seq)));
+    wait_until("it has healed", || bench.store.health() == Health::Ok);
+}
+
+#[test]
+fn shards_do_not_disturb_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = Bench::open(dir.path(), small());
+    std::thread::scope(|scope| {
+        for shard in 0..8_u16 {
+            let bench = &bench;
+            scope.spawn(move || {
+                for number in 1..=500 {
+                    let mut batch = bench.store.spare();
+                    batch.number = number;
+                    batch.message(&[&number.to_le_bytes()]);
+                    batch.entry(u64::from(shard), number, 0, b"");
+                    bench.store.submit(shard, batch);
+                }
+                bench.ear.wait_logged(shard, 500);
+            });
+        }
+    });
+    assert_eq!(bench.store.pending_bytes(), 0);
+    for shard in 0..8 {
+        let found = bench.fetch_all(shard, 64);
+        assert_eq!(seqs(&found), (1..=500).collect::<Vec<u64>>());
+        assert!(
+            found
+                .iter()
+                .all(|stored| stored.body == stored.seq.to_le_bytes()[..])
+        );
+    }
+}
