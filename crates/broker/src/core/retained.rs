@@ -119,9 +119,8 @@ impl Retained {
     }
 
     /// Removes what has expired; called now and then. It locks for a piece at a time, so that neither publishers nor
-    /// subscribers wait for all of it. `removed` is told the topics under the lock: whoever publishes to one of them
-    /// does so before, and it is not removed, or after.
-    pub(crate) fn sweep(&self, now_ms: u64, mut removed: impl FnMut(&[&str])) {
+    /// subscribers wait for all of it.
+    pub(crate) fn sweep(&self, now_ms: u64) {
         let mut after = None;
         loop {
             let mut expired = Vec::new();
@@ -142,7 +141,7 @@ impl Retained {
                 .map(|message: &Arc<Message>| mqtt::levels(message.view().topic).collect());
             collect(&self.read().root, None, false, levels.as_deref(), &mut look);
             if !expired.is_empty() {
-                self.remove_all(&expired, &mut removed);
+                self.remove_all(&expired);
             }
             after = last;
             if after.is_none() {
@@ -151,9 +150,8 @@ impl Retained {
         }
     }
 
-    fn remove_all(&self, messages: &[Arc<Message>], removed: &mut impl FnMut(&[&str])) {
+    fn remove_all(&self, messages: &[Arc<Message>]) {
         let mut trie = self.write();
-        let mut topics = Vec::new();
         for message in messages {
             let topic = message.view().topic;
             // It may have been replaced since.
@@ -162,11 +160,7 @@ impl Retained {
                 .is_some_and(|current| Arc::ptr_eq(current, message))
             {
                 trie.remove(topic);
-                topics.push(topic);
             }
-        }
-        if !topics.is_empty() {
-            removed(&topics);
         }
     }
 }
@@ -332,15 +326,12 @@ mod tests {
                 keep_until(&retained, &format!("$x/{n}"), expires_ms);
             }
         }
-        let before = retained.size().count;
-        let mut removed = 0;
-        retained.sweep(2000, |topics| removed += topics.len());
-        assert_eq!(removed, before - retained.size().count);
+        retained.sweep(2000);
         let kept = |n: &usize| !n.is_multiple_of(3);
         let by_five = (0..total).filter(|n| n.is_multiple_of(5)).filter(kept);
         let expected = (0..total).filter(kept).count() + by_five.count();
         assert_eq!(retained.size().count, expected);
-        retained.sweep(4000, |_| {});
+        retained.sweep(4000);
         assert_eq!(retained.size(), RetainedSize::default());
     }
 }

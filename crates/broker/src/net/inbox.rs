@@ -26,16 +26,11 @@ pub(crate) struct StoreOwner {
 
 impl store::Owner for StoreOwner {
     fn logged(&self, shard: u16, batch: u64) {
-        // Others than shards write too, and wait for nothing.
-        if let Some(inbox) = self.inboxes.get(usize::from(shard)) {
-            inbox.push(Parcel::Logged(batch));
-        }
+        self.inboxes[usize::from(shard)].push(Parcel::Logged(batch));
     }
 
     fn fetched(&self, shard: u16, page: Page) {
-        if let Some(inbox) = self.inboxes.get(usize::from(shard)) {
-            inbox.push(Parcel::Page(page));
-        }
+        self.inboxes[usize::from(shard)].push(Parcel::Page(page));
     }
 }
 

@@ -15,7 +15,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use socket2::Socket;
-use store::{Space, Store};
+use store::Store;
 use tokio::io::unix::AsyncFd;
 use tokio::task::LocalSet;
 
@@ -327,19 +327,8 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
             if is_first && ticks % SWEEP_EVERY_TICKS == SWEEP_EVERY_TICKS - 1 {
                 let node = core.node.clone();
                 let now_ms = core.now_ms();
-                let store = shard.store.clone();
-                // Not a shard: nobody waits for these to be in the log.
-                let sweeper = shard.inboxes.len() as u16;
                 drop(tokio::task::spawn_blocking(move || {
-                    node.retained.sweep(now_ms, |topics| {
-                        if let Some(store) = &store {
-                            let mut batch = store.spare();
-                            for topic in topics {
-                                batch.delete(Space::Retained, topic.as_bytes());
-                            }
-                            store.submit(sweeper, batch);
-                        }
-                    });
+                    node.retained.sweep(now_ms)
                 }));
             }
         });
