@@ -94,8 +94,6 @@ pub struct Limits {
     pub max_buffered_bytes_per_shard: u64,
     /// Bytes in all session queues of one shard; beyond, what would be queued is dropped.
     pub max_queued_bytes_per_shard: u64,
-    /// Bytes of all shards that may wait for the store's log; beyond, publishers wait.
-    pub max_unlogged_bytes: usize,
     /// Seconds a message may wait for a session; 0: as long as its expiry and the session last.
     pub max_queued_age_s: u32,
     /// Bytes waiting between two shards; beyond, publishers of the sending shard are not read.
@@ -146,7 +144,6 @@ impl Default for Limits {
             max_buffered_bytes_per_shard: 1 << 30,
             max_queued_bytes_per_shard: 2 << 30,
             max_queued_age_s: 0,
-            max_unlogged_bytes: 32 << 20,
             max_cross_shard_bytes: 16 << 20,
             max_retained_messages: 1_000_000,
             max_retained_bytes: 1 << 30,

@@ -224,6 +224,11 @@ impl Store {
         self.inner.shared.pending_bytes()
     }
 
+    /// Whether more waits for the log than should: publishers are to wait.
+    pub fn is_behind(&self) -> bool {
+        self.pending_bytes() > self.inner.config.max_pending_bytes
+    }
+
     pub fn health(&self) -> Health {
         self.inner.shared.health()
     }

@@ -16,8 +16,8 @@ pub(crate) struct Recovered {
     pub(crate) delayed: Vec<StoredDelayed>,
     /// Session numbers with messages in the log and no record: the node died while they were made or ended.
     pub(crate) orphans: Vec<u64>,
-    /// Topics of retained messages that have expired meanwhile.
-    pub(crate) expired_retained: Vec<Box<[u8]>>,
+    /// Keys of what is of no use any more: retained messages that have expired, sessions that another replaced.
+    pub(crate) unwanted: Vec<(Space, Box<[u8]>)>,
 }
 
 /// Everything that was recovered.
@@ -45,7 +45,7 @@ pub(crate) fn recover(
     let mut highest = 0;
     let places = read_sessions(store, &mut recovered, &mut highest)?;
     read_subscriptions(store, &mut recovered, &places)?;
-    recovered[0].expired_retained = read_retained(store, node, now_ms)?;
+    read_retained(store, node, now_ms, &mut recovered[0].unwanted)?;
     read_delayed(store, &mut recovered, &mut highest)?;
     for number in store.queued_sessions() {
         highest = highest.max(number);
@@ -67,31 +67,85 @@ fn read_sessions(
     recovered: &mut [Recovered],
     highest: &mut u64,
 ) -> Result<Places, store::Error> {
-    let mut places = Places::default();
+    let mut dealer = Dealer {
+        recovered,
+        places: Places::default(),
+        next: 0,
+    };
     let mut unreadable = 0;
-    let mut next = 0;
+    let mut unwanted = Vec::new();
+    // Keys sort by client id, so that two records of one client stand next to each other.
+    let mut last: Option<Candidate> = None;
     store.scan(Space::Sessions, &mut |key, value| {
         let record = stored::SessionRecord::read(value);
-        let (Ok(client_id), Some(record)) = (std::str::from_utf8(key), record) else {
+        let (Some(client_id), Some(record)) = (stored::read_session_key(key), record) else {
             unreadable += 1;
             return;
         };
-        let shard = next % recovered.len();
-        next += 1;
-        let sessions = &mut recovered[shard].sessions;
-        if record.number != 0 {
-            *highest = (*highest).max(record.number);
-            places.insert(record.number, (shard, sessions.len()));
+        *highest = (*highest).max(record.number);
+        let candidate = Candidate {
+            key: key.into(),
+            number: record.number,
+            created_ms: record.created_ms,
+            session: StoredSession {
+                client_id: client_id.into(),
+                record: value.into(),
+                subscriptions: Vec::new(),
+                queue: store.queue(record.number),
+            },
+        };
+        let Some(earlier) = last.take() else {
+            last = Some(candidate);
+            return;
+        };
+        if earlier.session.client_id != candidate.session.client_id {
+            dealer.deal(earlier);
+            last = Some(candidate);
+            return;
         }
-        sessions.push(StoredSession {
-            client_id: client_id.into(),
-            record: value.into(),
-            subscriptions: Vec::new(),
-            queue: store.queue(record.number),
-        });
+        // The node died between the end of one session and the record of it.
+        let (older, newer) = match earlier.created_ms <= candidate.created_ms {
+            true => (earlier, candidate),
+            false => (candidate, earlier),
+        };
+        unwanted.push((Space::Sessions, older.key));
+        last = Some(newer);
     })?;
+    if let Some(last) = last {
+        dealer.deal(last);
+    }
+    let places = dealer.places;
+    recovered[0].unwanted.extend(unwanted);
     tell_unreadable("sessions", unreadable);
     Ok(places)
+}
+
+/// A session that may be the client's last one.
+struct Candidate {
+    key: Box<[u8]>,
+    number: u64,
+    created_ms: u64,
+    session: StoredSession,
+}
+
+/// Gives sessions to the shards in turn.
+struct Dealer<'a> {
+    recovered: &'a mut [Recovered],
+    places: Places,
+    next: usize,
+}
+
+impl Dealer<'_> {
+    fn deal(&mut self, candidate: Candidate) {
+        let shard = self.next % self.recovered.len();
+        self.next += 1;
+        let sessions = &mut self.recovered[shard].sessions;
+        if candidate.number != 0 {
+            self.places
+                .insert(candidate.number, (shard, sessions.len()));
+        }
+        sessions.push(candidate.session);
+    }
 }
 
 fn read_subscriptions(
@@ -101,34 +155,43 @@ fn read_subscriptions(
 ) -> Result<(), store::Error> {
     let mut unreadable = 0;
     store.scan(Space::Subscriptions, &mut |key, value| {
-        let key = stored::read_subscription_key(key);
+        let parts = stored::read_subscription_key(key);
         let (Some((number, filter)), Some((options, identifier))) =
-            (key, stored::read_subscription(value))
+            (parts, stored::read_subscription(value))
         else {
             unreadable += 1;
             return;
         };
-        if let Some(&(shard, nth)) = places.get(&number) {
-            let session = &mut recovered[shard].sessions[nth];
-            session
-                .subscriptions
-                .push((filter.into(), options, identifier));
+        match places.get(&number) {
+            Some(&(shard, nth)) => {
+                let session = &mut recovered[shard].sessions[nth];
+                session
+                    .subscriptions
+                    .push((filter.into(), options, identifier));
+            }
+            None => recovered[0]
+                .unwanted
+                .push((Space::Subscriptions, key.into())),
         }
     })?;
     tell_unreadable("subscriptions", unreadable);
     Ok(())
 }
 
-fn read_retained(store: &Store, node: &Node, now_ms: u64) -> Result<Vec<Box<[u8]>>, store::Error> {
+fn read_retained(
+    store: &Store,
+    node: &Node,
+    now_ms: u64,
+    unwanted: &mut Vec<(Space, Box<[u8]>)>,
+) -> Result<(), store::Error> {
     let (mut unreadable, mut too_many) = (0, 0_u64);
-    let mut expired = Vec::new();
     store.scan(Space::Retained, &mut |topic, value| {
         let Some(message) = stored::read_message(value) else {
             unreadable += 1;
             return;
         };
         if message.is_expired(now_ms) {
-            expired.push(topic.into());
+            unwanted.push((Space::Retained, topic.into()));
         } else if node.retained.store(&message.view(), &node.limits).is_err() {
             too_many += 1;
         }
@@ -140,7 +203,7 @@ fn read_retained(store: &Store, node: &Node, now_ms: u64) -> Result<Vec<Box<[u8]
             "retained messages were left out: limits.max_retained_messages or max_retained_bytes is lower than it was"
         );
     }
-    Ok(expired)
+    Ok(())
 }
 
 fn read_delayed(

@@ -67,14 +67,18 @@ impl Shard {
         let Some(journal) = &mut self.delivery.journal else {
             return;
         };
-        let key = session.client_id.as_bytes();
-        if session.number == 0 && session.will.is_none() {
-            if std::mem::take(&mut session.is_recorded) {
-                journal.delete(Space::Sessions, key);
-            }
+        let is_kept = session.number != 0 || session.will.is_some();
+        let before = session.recorded_as.take();
+        if let Some(before) = before
+            && (!is_kept || before != session.number)
+        {
+            let key = stored::session_key(&session.client_id, before);
+            journal.delete(Space::Sessions, &key);
+        }
+        if !is_kept {
             return;
         }
-        session.is_recorded = true;
+        session.recorded_as = Some(session.number);
         let body = session
             .will
             .as_ref()
@@ -96,7 +100,8 @@ impl Shard {
         };
         let mut bytes = Vec::with_capacity(64);
         record.write(&mut bytes);
-        journal.put(Space::Sessions, session.client_id.as_bytes(), &bytes);
+        let key = stored::session_key(&session.client_id, session.number);
+        journal.put(Space::Sessions, &key, &bytes);
     }
 
     /// A session is to outlive the node from now on: with its subscriptions, and what it has to deliver.
@@ -141,8 +146,9 @@ impl Shard {
         let Some(journal) = &mut self.delivery.journal else {
             return;
         };
-        if session.is_recorded {
-            journal.delete(Space::Sessions, session.client_id.as_bytes());
+        if let Some(number) = session.recorded_as.take() {
+            let key = stored::session_key(&session.client_id, number);
+            journal.delete(Space::Sessions, &key);
         }
         if session.number != 0 {
             journal.end(session.number);
@@ -217,7 +223,7 @@ impl Shard {
         let now_ms = self.now_ms();
         let mut session = Session::new(id.clone(), now_ms);
         session.number = record.number;
-        session.is_recorded = true;
+        session.recorded_as = Some(record.number);
         session.version = record.version;
         session.clean_start = record.clean_start;
         session.bridge = record.bridge;
@@ -328,17 +334,16 @@ impl Shard {
         self.timers.add(delayed.due_ms, timer);
     }
 
-    /// What the store knows and nobody wants any more: queues of sessions without a record, retained messages that have
-    /// expired.
-    pub(crate) fn discard_stored(&mut self, sessions: &[u64], retained: &[Box<[u8]>]) {
+    /// What the store knows and nobody wants any more: queues of sessions without a record, and these keys.
+    pub(crate) fn discard_stored(&mut self, sessions: &[u64], keys: &[(Space, Box<[u8]>)]) {
         let Some(journal) = &mut self.delivery.journal else {
             return;
         };
         for &number in sessions {
             journal.end(number);
         }
-        for topic in retained {
-            journal.delete(Space::Retained, topic);
+        for (space, key) in keys {
+            journal.delete(*space, key);
         }
     }
 

@@ -708,8 +708,8 @@ pub(crate) struct Session {
     pub(crate) number: u64,
     /// Of the last message that was stored for it.
     pub(crate) last_seq: u64,
-    /// Its record is in the store.
-    pub(crate) is_recorded: bool,
+    /// The number in the key of its record in the store, if it has one.
+    pub(crate) recorded_as: Option<u64>,
     pub(crate) username: Option<Box<str>>,
     /// What its client may do, as it was told when it connected last.
     pub(crate) permissions: Option<std::sync::Arc<dyn Permissions>>,
@@ -742,7 +742,7 @@ impl Session {
             client_id,
             number: 0,
             last_seq: 0,
-            is_recorded: false,
+            recorded_as: None,
             username: None,
             permissions: None,
             connection: None,

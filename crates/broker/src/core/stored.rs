@@ -250,6 +250,22 @@ impl<'a> SessionRecord<'a> {
     }
 }
 
+/// Sessions are stored under their client id and their number: when a session ends on one shard and the client gets a
+/// new one on another, neither order in which the store hears of it loses the new one.
+pub(crate) fn session_key(client_id: &str, number: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(client_id.len() + 9);
+    key.extend_from_slice(client_id.as_bytes());
+    // No text of MQTT contains a NUL [MQTT-1.5.4-2], so that keys sort by client id first.
+    key.push(0);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+pub(crate) fn read_session_key(key: &[u8]) -> Option<&str> {
+    let client_id = key.split_at_checked(key.len().checked_sub(9)?)?.0;
+    std::str::from_utf8(client_id).ok()
+}
+
 /// Subscriptions are stored under their session's number and the filter as the client wrote it.
 pub(crate) fn subscription_key(session: u64, filter: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&session.to_be_bytes());
@@ -357,6 +373,8 @@ mod tests {
         record.write(&mut bytes);
         assert_eq!(SessionRecord::read(&bytes), Some(record));
         assert_eq!(SessionRecord::read(&[9, 0, 5]), None);
+        assert_eq!(read_session_key(&session_key("ann", 300)), Some("ann"));
+        assert_eq!(read_session_key(b"ann"), None);
 
         let options = SubscriptionOptions {
             qos: QoS::AtLeastOnce,

@@ -6,6 +6,8 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::Poll;
 
+use store::Store;
+
 use super::inbox::Parcel;
 use super::shard_thread::{Io, ShardIo};
 use crate::core::shard::Shard;
@@ -48,13 +50,12 @@ impl ShardIo {
         if waiting != 0 {
             self.hand_out(&mut core, waiting);
         }
-        core.congested = core.congested || self.is_store_behind(&core);
+        core.congested = core.congested || self.is_store_behind();
     }
 
     /// Whether so much waits for the log that publishers have to wait too.
-    fn is_store_behind(&self, core: &Shard) -> bool {
-        let most = core.node.limits.max_unlogged_bytes;
-        (self.store.as_ref()).is_some_and(|store| store.pending_bytes() > most)
+    fn is_store_behind(&self) -> bool {
+        (self.store.as_ref()).is_some_and(Store::is_behind)
     }
 
     fn flush_all(self: &Rc<Self>) {
@@ -120,8 +121,7 @@ impl ShardIo {
 
     pub(crate) fn update_congestion(&self) {
         let mut core = self.core.borrow_mut();
-        core.congested =
-            core.congested && (self.is_congested(&core) || self.is_store_behind(&core));
+        core.congested = core.congested && (self.is_congested(&core) || self.is_store_behind());
     }
 
     /// Writes what waits for one socket, once. Whoever blocks is left to its own task.

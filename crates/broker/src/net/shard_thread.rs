@@ -249,7 +249,7 @@ async fn restore(shard: &Rc<ShardIo>, durable: Durable) {
         for delayed in recovered.delayed {
             core.restore_delayed(delayed);
         }
-        core.discard_stored(&recovered.orphans, &recovered.expired_retained);
+        core.discard_stored(&recovered.orphans, &recovered.unwanted);
     }
     shard.schedule_flush();
     while !shard.core.borrow().links.is_all_applied() {

@@ -19,7 +19,6 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -> (Config, Draft) {
     let mut broker = draft.node.broker.clone();
-    broker.limits.max_unlogged_bytes = draft.node.store.max_pending_bytes;
     let max_packet_size = broker.limits.max_packet_size;
     for listener in std::mem::take(&mut draft.listeners) {
         if let Some(listener) = finish_listener(listener, max_packet_size, &mut draft) {
