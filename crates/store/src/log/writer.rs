@@ -122,6 +122,8 @@ impl Writer {
         self.shared.is_writer();
         let mut stopping_since = None;
         loop {
+            // Before collecting: what was submitted before stopping is collected.
+            let is_stopping = self.shared.is_stopping.load(Ordering::Acquire);
             let was_called = self.collect();
             self.write_backlog();
             self.answer_fetches();
@@ -130,7 +132,7 @@ impl Writer {
             if was_called || has_copied {
                 self.tell_figures();
             }
-            if self.shared.is_stopping.load(Ordering::Acquire) {
+            if is_stopping {
                 let since = *stopping_since.get_or_insert_with(Instant::now);
                 let is_done = self.backlog.is_empty() && self.keeper.failure().is_none();
                 if is_done || since.elapsed() > MAX_STOPPING {

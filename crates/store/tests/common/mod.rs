@@ -11,7 +11,10 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use store::{Batch, Config, Fetch, Owner, Page, Store, Stored};
+pub(crate) use store::{Batch, Space};
+use store::{Config, Fetch, Owner, Page, Store, Stored};
+
+pub(crate) mod script;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -155,5 +158,55 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
             "{what}: it did not come to that"
         );
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What the store says must be what the model says. `store` is open and not started; it is started to look at messages.
+pub(crate) fn check_opened(store: Store, model: &script::Model) -> Bench {
+    let mut sessions = store.queued_sessions();
+    sessions.sort_unstable();
+    assert_eq!(sessions, model.waiting());
+    for (&id, session) in &model.sessions {
+        let summary = store.queue(id).unwrap_or_default();
+        assert_eq!(summary.messages, session.entries.len() as u64);
+        let bytes: usize = session.entries.values().map(|item| item.body.len()).sum();
+        assert_eq!(summary.bytes, bytes as u64);
+        let first = session.entries.first_key_value();
+        assert_eq!(summary.first_seq, first.map_or(0, |(&seq, _)| seq));
+        let last = session.entries.last_key_value();
+        assert_eq!(summary.last_seq, last.map_or(0, |(&seq, _)| seq));
+        let received: Vec<u16> = session.received.iter().copied().collect();
+        assert_eq!(summary.received, received);
+    }
+    for (nth, &space) in Space::ALL.iter().enumerate() {
+        let mut found = Vec::new();
+        let mut each = |key: &[u8], value: &[u8]| found.push((key.to_vec(), value.to_vec()));
+        store.scan(space, &mut each).unwrap();
+        let expected = model.keyed.iter().filter(|((space, _), _)| *space == nth);
+        let expected: Vec<_> = expected
+            .map(|((_, key), value)| (key.clone(), value.clone()))
+            .collect();
+        assert_eq!(found, expected);
+    }
+    let mut bench = Bench::start(store);
+    bench.number = model.number;
+    check_messages(&bench, model);
+    bench
+}
+
+pub(crate) fn check_messages(bench: &Bench, model: &script::Model) {
+    for (&id, session) in &model.sessions {
+        let found = bench.fetch_all(id, 16).into_iter().map(|stored| {
+            let item = script::Item {
+                packet_id: stored.packet_id,
+                released: stored.released,
+                attributes: stored.attributes.to_vec(),
+                body: stored.body.to_vec(),
+            };
+            (stored.seq, item)
+        });
+        let found: Vec<_> = found.collect();
+        let expected: Vec<_> = session.entries.clone().into_iter().collect();
+        assert!(found == expected, "session {id} differs");
     }
 }
