@@ -10,6 +10,7 @@ mod breaker;
 mod cache;
 mod certificate;
 mod chain;
+mod database;
 mod door;
 mod guarded;
 mod http;

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use crate::authenticator::Authenticator;
 use crate::certificate::CertificateSettings;
+use crate::database;
 use crate::guarded::{Bounds, Guarded};
 use crate::http::{HttpAuthenticator, HttpRules};
 use crate::json;
@@ -185,11 +186,12 @@ impl Head {
 }
 
 fn asks_outside(kind: &str) -> bool {
-    matches!(kind, "http" | "jwt")
+    matches!(kind, "http" | "jwt" | "mysql" | "postgres" | "redis")
 }
 
-const KINDS: &str = "\"users\", \"password_file\", \"jwt\", \"http\" or \"certificate\"";
-const SOURCE_KINDS: &str = "\"http\"";
+const KINDS: &str = "\"users\", \"password_file\", \"jwt\", \"http\", \"mysql\", \"postgres\", \
+                     \"redis\" or \"certificate\"";
+const SOURCE_KINDS: &str = "\"http\", \"mysql\", \"postgres\" or \"redis\"";
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -232,7 +234,10 @@ pub(crate) fn authenticator(value: &Value, shop: &Workshop) -> Result<Option<Ent
             let settings: CertificateSettings = json::read(rest)?;
             Box::new(settings)
         }
-        other => return Err(format!("type: expected {KINDS}, found {other:?}")),
+        other => match database::authenticator(other, name, rest, &bounds, shop) {
+            Some(made) => made?,
+            None => return Err(format!("type: expected {KINDS}, found {other:?}")),
+        },
     };
     Ok(head.is_enabled.then_some(Entry {
         name: head.name,
@@ -252,7 +257,10 @@ pub(crate) fn rule_source(value: &Value) -> Result<Option<Arc<dyn RuleSource>>, 
             let made = HttpRules::new(&json::read(rest)?)?;
             Arc::new(Guarded::new(name, made, &bounds))
         }
-        other => return Err(format!("type: expected {SOURCE_KINDS}, found {other:?}")),
+        other => match database::rule_source(other, name, rest, &bounds) {
+            Some(made) => made?,
+            None => return Err(format!("type: expected {SOURCE_KINDS}, found {other:?}")),
+        },
     };
     Ok(head.is_enabled.then_some(made))
 }

@@ -65,7 +65,7 @@ pub(crate) fn verify(stored: &str, password: &[u8]) -> Result<bool, HashError> {
 }
 
 /// Equality in a time that does not depend on where the first difference is.
-pub(super) fn is_equal(a: &[u8], b: &[u8]) -> bool {
+pub(crate) fn is_equal(a: &[u8], b: &[u8]) -> bool {
     let difference = a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y));
     a.len() == b.len() && std::hint::black_box(difference) == 0
 }

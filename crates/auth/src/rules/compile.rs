@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use broker::hooks::{Action, Authorization};
+use foldhash::fast::RandomState;
 
 use super::pattern::{Topics, subscribed};
 use super::{Rule, Who};
@@ -36,7 +37,7 @@ struct Entry {
 
 /// Entries by the first level of the topics they speak of, in their order.
 struct Index {
-    by_first_level: HashMap<Box<str>, Box<[u32]>>,
+    by_first_level: HashMap<Box<str>, Box<[u32]>, RandomState>,
     /// For first levels that no entry names.
     others: Box<[u32]>,
 }

@@ -126,8 +126,7 @@ impl TopicPattern {
         };
         Some(match self.is_literal {
             true => Topics::Literal(text),
-            false if text.as_ref() == "#" => Topics::AllBut(text),
-            false => Topics::Filter(text),
+            false => Topics::of(text),
         })
     }
 }
@@ -163,20 +162,45 @@ pub(crate) enum Topics {
     /// Every topic, those that begin with `$` included.
     All,
     /// `#`: every topic that does not begin with `$`.
-    AllBut(Arc<str>),
-    Filter(Arc<str>),
+    AllBut,
+    /// Topics that begin with the text (`a/b/` of `a/b/#`), or are it without the slash.
+    Below(Arc<str>),
+    /// A filter with wildcards elsewhere, and how long it is in front of the first.
+    Filter(Arc<str>, u32),
+    /// One topic.
+    One(Arc<str>),
+    /// The topic, or the very filter.
     Literal(Arc<str>),
 }
 
 impl Topics {
+    fn of(filter: Arc<str>) -> Self {
+        match filter.find(['+', '#']) {
+            None => Self::One(filter),
+            Some(0) if filter.starts_with('#') => Self::AllBut,
+            Some(at) if filter.as_bytes()[at] == b'#' => Self::Below(filter[..at].into()),
+            Some(at) => Self::Filter(filter, at as u32),
+        }
+    }
+
     /// Whether it speaks of a message to this topic.
     #[inline]
     pub(crate) fn has_topic(&self, topic: &str) -> bool {
         match self {
             Self::All => true,
-            Self::AllBut(_) => !topic.starts_with('$'),
-            Self::Filter(filter) => mqtt::filter_matches(filter, topic),
-            Self::Literal(text) => **text == *topic,
+            Self::AllBut => !topic.starts_with('$'),
+            Self::Below(front) => {
+                topic.starts_with(&**front)
+                    || topic.len() + 1 == front.len() && front.starts_with(topic)
+            }
+            Self::Filter(filter, 0) => mqtt::filter_matches(filter, topic),
+            Self::Filter(filter, literal) => {
+                let (front, rest) = filter.split_at(*literal as usize);
+                topic
+                    .strip_prefix(front)
+                    .is_some_and(|topic| rest_matches(rest, topic))
+            }
+            Self::One(text) | Self::Literal(text) => **text == *topic,
         }
     }
 
@@ -184,8 +208,9 @@ impl Topics {
     pub(crate) fn covers(&self, filter: &str) -> bool {
         match self {
             Self::All => true,
-            Self::AllBut(_) => !filter.starts_with('$'),
-            Self::Filter(own) => covers(own, filter),
+            Self::AllBut => !filter.starts_with('$'),
+            Self::Below(front) => covers(&format!("{front}#"), filter),
+            Self::Filter(own, _) | Self::One(own) => covers(own, filter),
             Self::Literal(text) => **text == *filter,
         }
     }
@@ -194,8 +219,9 @@ impl Topics {
     pub(crate) fn overlaps(&self, filter: &str) -> bool {
         match self {
             Self::All => true,
-            Self::AllBut(_) => !filter.starts_with('$'),
-            Self::Filter(own) => overlaps(own, filter),
+            Self::AllBut => !filter.starts_with('$'),
+            Self::Below(front) => overlaps(&format!("{front}#"), filter),
+            Self::Filter(own, _) | Self::One(own) => overlaps(own, filter),
             Self::Literal(text) => **text == *filter,
         }
     }
@@ -203,11 +229,32 @@ impl Topics {
     /// The first level of the topics it speaks of, if that is always the same.
     pub(crate) fn first_level(&self) -> Option<&str> {
         match self {
-            Self::All | Self::AllBut(_) => None,
-            Self::Filter(text) | Self::Literal(text) => {
-                let first = mqtt::levels(text).next().unwrap_or_default();
-                (first != "+" && first != "#").then_some(first)
+            Self::All | Self::AllBut | Self::Filter(_, 0) => None,
+            Self::Below(text) | Self::Filter(text, _) | Self::One(text) | Self::Literal(text) => {
+                mqtt::levels(text).next()
             }
+        }
+    }
+}
+
+/// As [`mqtt::filter_matches`], for what is behind a common beginning, and so not at the beginning of a topic.
+fn rest_matches(mut filter: &str, mut topic: &str) -> bool {
+    let level = |text: &str| text.bytes().position(|byte| byte == b'/');
+    loop {
+        if filter.starts_with('#') {
+            return true;
+        }
+        let (filter_end, topic_end) = (level(filter), level(topic));
+        let own = &filter[..filter_end.unwrap_or(filter.len())];
+        if own != "+" && *own != topic[..topic_end.unwrap_or(topic.len())] {
+            return false;
+        }
+        match (filter_end, topic_end) {
+            (None, None) => return true,
+            (Some(a), Some(b)) => (filter, topic) = (&filter[a + 1..], &topic[b + 1..]),
+            // `#` stands for the level above it, too.
+            (Some(a), None) => return &filter[a + 1..] == "#",
+            (None, Some(_)) => return false,
         }
     }
 }
@@ -281,9 +328,12 @@ mod tests {
 
     #[test]
     fn placeholders_become_the_names_of_the_client() {
-        let filter = |text: &str| Some(Topics::Filter(text.into()));
-        assert_eq!(topics("d/${clientid}/#"), filter("d/c1/#"));
-        assert_eq!(topics("${username}-${clientid}"), filter("ann-c1"));
+        let one = |text: &str| Some(Topics::One(text.into()));
+        assert_eq!(
+            topics("d/${clientid}/#"),
+            Some(Topics::Below("d/c1/".into()))
+        );
+        assert_eq!(topics("${username}-${clientid}"), one("ann-c1"));
         assert_eq!(topics("d/${cert_common_name}"), None);
         assert_eq!(topics("d/${client_attrs.site}"), None);
     }
@@ -377,7 +427,7 @@ mod tests {
     }
 
     fn topic() -> impl Strategy<Value = String> {
-        let name = prop_oneof![Just("a"), Just("b"), Just("c")];
+        let name = prop_oneof![Just("a"), Just("b"), Just("c"), Just(""), Just("$a")];
         proptest::collection::vec(name, 1..6).prop_map(|levels| levels.join("/"))
     }
 
@@ -389,6 +439,8 @@ mod tests {
             if covers(&a, &b) && in_b {
                 prop_assert!(in_a);
             }
+            let topics = TopicPattern::parse(&a).unwrap().for_client(&ann()).unwrap();
+            prop_assert_eq!(topics.has_topic(&t), in_a, "{} {}", a, t);
             if in_a && in_b {
                 prop_assert!(overlaps(&a, &b) && overlaps(&b, &a));
             }
