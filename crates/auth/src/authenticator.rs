@@ -1,0 +1,135 @@
+//! What an authenticator is: it gets a client's credentials and says who that is, that it shall not come in, or that it
+//! is not its business.
+
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+
+use broker::hooks::{Credentials, Peer};
+
+use crate::rules::{Rule, Who};
+
+/// An answer that may need time.
+pub(crate) type Answering<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A password as a client sent it. Shown nowhere.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Password(pub(crate) Vec<u8>);
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// A client at the door, and what it shows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Request {
+    pub(crate) client_id: String,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<Password>,
+    pub(crate) common_name: Option<String>,
+    pub(crate) alternative_names: Vec<String>,
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) listener: String,
+    pub(crate) lets_anonymous_in: bool,
+    pub(crate) common_name_as_username: bool,
+    /// Given by who let it in; for rules that are asked for afterwards.
+    pub(crate) attributes: Vec<(Box<str>, Box<str>)>,
+}
+
+impl Request {
+    pub(crate) fn of(credentials: &Credentials<'_>) -> Self {
+        let certificate = credentials.certificate;
+        let alternative_names = certificate.map_or(&[][..], |names| &names.alternative_names);
+        Self {
+            client_id: credentials.client.client_id.to_owned(),
+            username: credentials.client.username.map(str::to_owned),
+            password: credentials.password.map(|bytes| Password(bytes.to_vec())),
+            common_name: certificate
+                .and_then(|names| names.common_name.as_deref())
+                .map(str::to_owned),
+            alternative_names: (alternative_names.iter())
+                .map(|name| (**name).to_owned())
+                .collect(),
+            peer: match credentials.client.peer {
+                Some(Peer::Tcp(address)) => Some(address),
+                Some(Peer::Unix) | None => None,
+            },
+            listener: credentials.listener.to_owned(),
+            lets_anonymous_in: credentials.lets_anonymous_in,
+            common_name_as_username: credentials.common_name_as_username,
+            attributes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn who(&self) -> Who<'_> {
+        Who {
+            client_id: &self.client_id,
+            username: self.username.as_deref(),
+            common_name: self.common_name.as_deref(),
+            address: self.peer.map(|peer| peer.ip()),
+            attributes: &self.attributes,
+        }
+    }
+
+    /// User name and password, if both are there.
+    pub(crate) fn login(&self) -> Option<(&str, &[u8])> {
+        Some((self.username.as_deref()?, &self.password.as_ref()?.0))
+    }
+}
+
+/// Who a client is, as the authenticator that knows it says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Instead of the name the client gave.
+    pub(crate) username: Option<String>,
+    /// Instead of the client id the client gave.
+    pub(crate) client_id: Option<String>,
+    pub(crate) is_anonymous: bool,
+    /// May do everything, whatever the rules.
+    pub(crate) is_superuser: bool,
+    /// When it has to go, in milliseconds since 1970.
+    pub(crate) expires_at_ms: Option<u64>,
+    /// For `${client_attrs.NAME}` in rules.
+    pub(crate) attributes: Vec<(Box<str>, Box<str>)>,
+    /// Looked at before the rules of the node.
+    pub(crate) rules: Vec<Rule>,
+}
+
+/// What an authenticator says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Not its business; the next one is asked.
+    Ignore,
+    Allow(Box<Identity>),
+    Deny,
+}
+
+impl Answer {
+    pub(crate) fn allow() -> Self {
+        Self::Allow(Box::default())
+    }
+}
+
+/// An authenticator or a source of rules could not answer: the server it asks is away, or answers nonsense. The client
+/// is not let in. Holds no secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Failure(pub(crate) String);
+
+impl Failure {
+    pub(crate) fn new(what: impl fmt::Display) -> Self {
+        Self(what.to_string())
+    }
+}
+
+pub(crate) trait Authenticator: Send + Sync {
+    /// Whether it has anything to say about a client that shows this. Called on a shard: cheap.
+    fn concerns(&self, request: &Request) -> bool {
+        request.username.is_some()
+    }
+
+    fn check<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Answer, Failure>>;
+}

@@ -1,0 +1,216 @@
+//! Who is not let in, whatever it shows: client ids, users, addresses; for a time or for good.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::json;
+use crate::rules::{AddressRange, Who};
+
+/// Temporary bans the node makes itself; beyond, those that end first go.
+const MAX_TEMPORARY: usize = 100_000;
+const MAX_REASON_CHARS: usize = 512;
+
+/// One ban.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ban {
+    pub of: Banned,
+    /// Milliseconds since 1970; `None`: for good.
+    pub until_ms: Option<u64>,
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Banned {
+    ClientId(String),
+    Username(String),
+    Address(AddressRange),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default)]
+    client_id: Option<String>,
+    #[serde(default)]
+    username: Option<String>,
+    #[serde(default)]
+    address: Option<String>,
+    #[serde(default)]
+    until_ms: Option<u64>,
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+impl Ban {
+    pub fn from_json(value: &Value) -> Result<Self, String> {
+        let written: Written = json::read(value)?;
+        let of = match (written.client_id, written.username, written.address) {
+            (Some(client_id), None, None) if !client_id.is_empty() => Banned::ClientId(client_id),
+            (None, Some(username), None) if !username.is_empty() => Banned::Username(username),
+            (None, None, Some(address)) => {
+                Banned::Address(address.parse().map_err(|e| format!("address: {e}"))?)
+            }
+            _ => return Err("expected exactly one of client_id, username, address".into()),
+        };
+        let reason = written.reason.unwrap_or_default();
+        if reason.chars().count() > MAX_REASON_CHARS {
+            return Err(format!("reason: longer than {MAX_REASON_CHARS} characters"));
+        }
+        Ok(Self {
+            of,
+            until_ms: written.until_ms,
+            reason,
+        })
+    }
+
+    fn holds(&self, now_ms: u64) -> bool {
+        self.until_ms.is_none_or(|until_ms| until_ms > now_ms)
+    }
+}
+
+/// All bans of a node.
+#[derive(Default)]
+pub(crate) struct Bans {
+    /// From the store.
+    kept: ArcSwap<Index>,
+    /// Made by the node itself: client ids, with their ends.
+    temporary: Mutex<HashMap<String, u64>>,
+}
+
+#[derive(Default)]
+struct Index {
+    by_name: HashMap<Banned, Option<u64>>,
+    single: HashMap<IpAddr, Option<u64>>,
+    ranges: Vec<(AddressRange, Option<u64>)>,
+}
+
+impl Bans {
+    pub(crate) fn set_kept<'a>(&self, bans: impl Iterator<Item = &'a Ban>) {
+        let now_ms = crate::now_ms();
+        let mut index = Index::default();
+        for ban in bans.filter(|ban| ban.holds(now_ms)) {
+            match &ban.of {
+                Banned::Address(range) => match range.single() {
+                    Some(address) => longest(index.single.entry(address), ban.until_ms),
+                    None => index.ranges.push((*range, ban.until_ms)),
+                },
+                name => longest(index.by_name.entry(name.clone()), ban.until_ms),
+            }
+        }
+        self.kept.store(index.into());
+    }
+
+    /// Keeps a client id out for a while.
+    pub(crate) fn ban_for_now(&self, client_id: &str, until_ms: u64) {
+        let now_ms = crate::now_ms();
+        let mut temporary = self
+            .temporary
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if temporary.len() >= MAX_TEMPORARY {
+            temporary.retain(|_, until_ms| *until_ms > now_ms);
+        }
+        if temporary.len() >= MAX_TEMPORARY {
+            temporary.clear();
+        }
+        temporary.insert(client_id.to_owned(), until_ms);
+    }
+
+    pub(crate) fn has(&self, who: &Who<'_>, now_ms: u64) -> bool {
+        let holds = |until_ms: &Option<u64>| until_ms.is_none_or(|until_ms| until_ms > now_ms);
+        let kept = self.kept.load();
+        let is_named = |banned| kept.by_name.get(&banned).is_some_and(holds);
+        if !kept.by_name.is_empty() {
+            let by_name = is_named(Banned::ClientId(who.client_id.to_owned()))
+                || (who.username).is_some_and(|name| is_named(Banned::Username(name.to_owned())));
+            if by_name {
+                return true;
+            }
+        }
+        if let Some(address) = who.address.map(|address| address.to_canonical())
+            && (kept.single.get(&address).is_some_and(holds)
+                || (kept.ranges.iter())
+                    .any(|(range, until_ms)| range.contains(address) && holds(until_ms)))
+        {
+            return true;
+        }
+        let temporary = self
+            .temporary
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        temporary
+            .get(who.client_id)
+            .is_some_and(|until_ms| *until_ms > now_ms)
+    }
+}
+
+/// Of two bans of the same the longer one counts.
+fn longest<K>(entry: std::collections::hash_map::Entry<'_, K, Option<u64>>, until_ms: Option<u64>) {
+    let known = entry.or_insert(until_ms);
+    *known = match (*known, until_ms) {
+        (Some(a), Some(b)) => Some(a.max(b)),
+        _ => None,
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn who<'a>(client_id: &'a str, username: Option<&'a str>, address: &str) -> Who<'a> {
+        Who {
+            client_id,
+            username,
+            address: Some(address.parse().unwrap()),
+            ..Who::default()
+        }
+    }
+
+    #[test]
+    fn names_addresses_and_ranges_are_kept_out() {
+        let bans = Bans::default();
+        let kept = [
+            json!({"client_id": "c1"}),
+            json!({"username": "ann", "reason": "left"}),
+            json!({"address": "10.1.0.0/16"}),
+            json!({"address": "10.2.0.1"}),
+            json!({"client_id": "late", "until_ms": 1}),
+        ]
+        .map(|ban| Ban::from_json(&ban).unwrap());
+        bans.set_kept(kept.iter());
+        let now_ms = crate::now_ms();
+        assert!(bans.has(&who("c1", None, "10.0.0.1"), now_ms));
+        assert!(bans.has(&who("c2", Some("ann"), "10.0.0.1"), now_ms));
+        assert!(bans.has(&who("c2", None, "10.1.9.9"), now_ms));
+        assert!(bans.has(&who("c2", None, "10.2.0.1"), now_ms));
+        assert!(bans.has(&who("c2", None, "::ffff:10.2.0.1"), now_ms));
+        assert!(!bans.has(&who("late", Some("bob"), "10.2.0.2"), now_ms));
+        bans.set_kept([].iter());
+        assert!(!bans.has(&who("c1", None, "10.0.0.1"), now_ms));
+    }
+
+    #[test]
+    fn a_ban_ends_by_itself() {
+        let bans = Bans::default();
+        let now_ms = crate::now_ms();
+        bans.ban_for_now("c1", now_ms + 1000);
+        assert!(bans.has(&who("c1", None, "10.0.0.1"), now_ms));
+        assert!(!bans.has(&who("c1", None, "10.0.0.1"), now_ms + 1000));
+    }
+
+    #[test]
+    fn what_is_no_ban_is_refused() {
+        let error = |value| Ban::from_json(&value).unwrap_err();
+        assert!(error(json!({})).starts_with("expected exactly one"));
+        assert!(error(json!({"client_id": ""})).starts_with("expected exactly one"));
+        assert!(error(json!({"client_id": "a", "username": "b"})).starts_with("expected exactly"));
+        assert!(error(json!({"address": "x"})).starts_with("address: "));
+        assert!(error(json!({"client": "x"})).contains("client"));
+    }
+}

@@ -1,0 +1,392 @@
+//! Databases that know users and their rules. Each only says how a question becomes rows; what rows mean is here.
+#![cfg_attr(
+    not(any(feature = "mysql", feature = "postgres", feature = "redis")),
+    allow(
+        dead_code,
+        reason = "settings are checked also where no database was built in"
+    )
+)]
+
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "redis")]
+mod redis;
+mod scheme;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod statement;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::authenticator::{Answer, Answering, Authenticator, Failure, Identity, Request};
+use crate::guarded::{Bounds, Guarded};
+use crate::json;
+use crate::password::Checker;
+use crate::rules::{MAX_RULES, Rule};
+use crate::secret::Secret;
+use crate::settings::Workshop;
+use crate::sources::RuleSource;
+use scheme::{Scheme, Stored};
+
+/// Columns by name in lower case; `None` is NULL.
+type Row = HashMap<String, Option<String>>;
+
+/// Columns that are the conditions of a rule.
+const RULE_COLUMNS: [&str; 10] = [
+    "permission",
+    "action",
+    "topic",
+    "topics",
+    "qos",
+    "retain",
+    "username",
+    "clientid",
+    "client_id",
+    "ipaddr",
+];
+
+/// How to reach a database, and what to ask it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DatabaseSettings {
+    /// `host:port`
+    server: String,
+    #[serde(default)]
+    database: Option<String>,
+    #[serde(default)]
+    username: Option<String>,
+    #[serde(default)]
+    password: Option<Secret>,
+    #[serde(default)]
+    password_file: Option<PathBuf>,
+    /// Connections at most.
+    #[serde(default = "pool_size")]
+    pool_size: usize,
+    #[serde(default)]
+    tls: bool,
+    /// PEM file of the authorities to trust instead of those of the system.
+    #[serde(default)]
+    tls_ca: Option<PathBuf>,
+    /// SQL, or a command of Redis, with placeholders.
+    query: String,
+    #[serde(default)]
+    password_hash_algorithm: Scheme,
+}
+
+fn pool_size() -> usize {
+    8
+}
+
+impl DatabaseSettings {
+    fn read(value: &Value) -> Result<Self, String> {
+        let mut settings: Self = json::read(value)?;
+        if !(1..=256).contains(&settings.pool_size) {
+            return Err("pool_size: expected 1 to 256".into());
+        }
+        let file = settings.password_file.as_ref();
+        settings.password = Secret::of_setting("password", settings.password.as_ref(), file)?;
+        if settings.tls_ca.is_some() && !settings.tls {
+            return Err("tls_ca: needs tls = true".into());
+        }
+        Ok(settings)
+    }
+
+    fn host_and_port(&self, usual_port: u16) -> Result<(String, u16), String> {
+        let wrong = || format!("server: expected HOST:PORT, found {:?}", self.server);
+        let server = self.server.as_str();
+        if let Ok(address) = server.parse::<std::net::SocketAddr>() {
+            return Ok((address.ip().to_string(), address.port()));
+        }
+        let (host, port) = match server.rsplit_once(':') {
+            Some((host, port)) if !host.contains(':') => (host, port.parse().map_err(|_| wrong())?),
+            Some(_) => (server, usual_port),
+            None => (server, usual_port),
+        };
+        match host.is_empty() {
+            true => Err(wrong()),
+            false => Ok((host.to_owned(), port)),
+        }
+    }
+
+    #[cfg(any(feature = "mysql", feature = "redis"))]
+    fn password(&self) -> Option<String> {
+        self.password
+            .as_ref()
+            .map(|secret| secret.reveal().to_owned())
+    }
+}
+
+/// A database that answers one question about clients.
+trait Lookup: Send + Sync + 'static {
+    /// All rows there are for a client, or for the rules of one.
+    fn rows<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Vec<Row>, Failure>>;
+}
+
+type Made<T> = Option<Result<T, String>>;
+
+/// An authenticator of this kind; `None` if the program was built without it or there is no such kind.
+pub(crate) fn authenticator(
+    kind: &str,
+    name: &str,
+    value: &Value,
+    bounds: &Bounds,
+    shop: &Workshop,
+) -> Made<Box<dyn Authenticator>> {
+    lookup(kind, value, false).map(|made| {
+        let (lookup, scheme) = made?;
+        let checker = shop.checker.clone();
+        let asks = DatabaseUsers {
+            lookup,
+            scheme: Arc::new(scheme),
+            checker,
+        };
+        let guarded: Box<dyn Authenticator> = Box::new(Guarded::new(name, asks, bounds));
+        Ok(guarded)
+    })
+}
+
+/// A source of rules of this kind, likewise.
+pub(crate) fn rule_source(
+    kind: &str,
+    name: &str,
+    value: &Value,
+    bounds: &Bounds,
+) -> Made<Arc<dyn RuleSource>> {
+    lookup(kind, value, true).map(|made| {
+        let (lookup, _) = made?;
+        let guarded: Arc<dyn RuleSource> =
+            Arc::new(Guarded::new(name, DatabaseRules(lookup), bounds));
+        Ok(guarded)
+    })
+}
+
+fn lookup(kind: &str, value: &Value, for_rules: bool) -> Made<(Box<dyn Lookup>, Scheme)> {
+    if !matches!(kind, "mysql" | "postgres" | "redis") {
+        return None;
+    }
+    let settings = match DatabaseSettings::read(value) {
+        Ok(settings) => settings,
+        Err(error) => return Some(Err(error)),
+    };
+    let made: Result<Box<dyn Lookup>, String> = match kind {
+        #[cfg(feature = "mysql")]
+        "mysql" => mysql::MySql::new(&settings).map(|made| Box::new(made) as _),
+        #[cfg(feature = "postgres")]
+        "postgres" => postgres::Postgres::new(&settings).map(|made| Box::new(made) as _),
+        #[cfg(feature = "redis")]
+        "redis" => redis::Redis::new(&settings, for_rules).map(|made| Box::new(made) as _),
+        _ => Err(format!("type: this program was built without {kind}")),
+    };
+    // Only Redis has rules in another form than users.
+    let _ = for_rules;
+    Some(made.map(|made| (made, settings.password_hash_algorithm)))
+}
+
+fn is_true(text: &str) -> bool {
+    matches!(
+        text.trim().to_ascii_lowercase().as_str(),
+        "1" | "true" | "t" | "yes" | "on"
+    )
+}
+
+/// Users and their hashes in a database.
+struct DatabaseUsers {
+    lookup: Box<dyn Lookup>,
+    scheme: Arc<Scheme>,
+    checker: Checker,
+}
+
+impl Authenticator for DatabaseUsers {
+    fn concerns(&self, request: &Request) -> bool {
+        request.password.is_some()
+    }
+
+    fn check<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Answer, Failure>> {
+        Box::pin(async move {
+            let Some(password) = request.password.as_ref().map(|password| password.0.clone())
+            else {
+                return Ok(Answer::Ignore);
+            };
+            let rows = self.lookup.rows(request).await?;
+            let Some(mut row) = rows.into_iter().next() else {
+                return Ok(Answer::Ignore);
+            };
+            let hash = match row.remove("password_hash") {
+                None => {
+                    return Err(Failure::new(
+                        "the query gives no column password_hash; name it with AS",
+                    ));
+                }
+                // A user without a password cannot log in with one.
+                Some(None) => return Ok(Answer::Deny),
+                Some(Some(hash)) => hash,
+            };
+            let stored = Stored {
+                hash,
+                salt: row.remove("salt").flatten().unwrap_or_default(),
+            };
+            let is_superuser = row.remove("is_superuser").flatten();
+            let scheme = self.scheme.clone();
+            let (told, outcome) = tokio::sync::oneshot::channel();
+            let is_right = self.checker.run(move || {
+                let checked = scheme.verify(&stored, &password);
+                // Nobody may be waiting any more.
+                let _ = told.send(checked.err());
+                checked.is_ok_and(|is_right| is_right)
+            });
+            if is_right.await {
+                return Ok(Answer::Allow(Box::new(Identity {
+                    is_superuser: is_superuser.is_some_and(|flag| is_true(&flag)),
+                    ..Identity::default()
+                })));
+            }
+            match outcome.await {
+                Ok(None) => Ok(Answer::Deny),
+                Ok(Some(error)) => Err(Failure(format!("password_hash: {error}"))),
+                Err(_) => Err(Failure::new("the password could not be checked")),
+            }
+        })
+    }
+}
+
+/// Rules of clients in a database.
+struct DatabaseRules(Box<dyn Lookup>);
+
+impl RuleSource for DatabaseRules {
+    fn rules<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Vec<Rule>, Failure>> {
+        Box::pin(async move {
+            let rows = self.0.rows(request).await?;
+            if rows.len() > MAX_RULES {
+                return Err(Failure(format!("more than {MAX_RULES} rules")));
+            }
+            let rules = rows.iter().enumerate().map(|(at, row)| {
+                rule_of(row).map_err(|error| Failure(format!("row {}: {error}", at + 1)))
+            });
+            rules.collect()
+        })
+    }
+}
+
+fn rule_of(row: &Row) -> Result<Rule, String> {
+    let mut fields = Map::new();
+    for column in RULE_COLUMNS {
+        if let Some(Some(text)) = row.get(column) {
+            fields.insert(column.to_owned(), Value::String(text.clone()));
+        }
+    }
+    // A row for everybody may leave out whom it is about, but not what: NULL is a mistake rather than everything.
+    if !fields.contains_key("topic") && !fields.contains_key("topics") {
+        return Err("topic: missing".into());
+    }
+    Rule::from_json(&Value::Object(fields))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authenticator::Password;
+    use serde_json::json;
+
+    struct Table(Result<Vec<Row>, Failure>);
+
+    impl Lookup for Table {
+        fn rows<'a>(&'a self, _: &'a Request) -> Answering<'a, Result<Vec<Row>, Failure>> {
+            Box::pin(std::future::ready(self.0.clone()))
+        }
+    }
+
+    fn row(columns: &[(&str, Option<&str>)]) -> Row {
+        let columns = columns.iter();
+        columns
+            .map(|(name, value)| ((*name).to_owned(), value.map(str::to_owned)))
+            .collect()
+    }
+
+    async fn ask(rows: Result<Vec<Row>, Failure>, password: &str) -> Result<Answer, Failure> {
+        let users = DatabaseUsers {
+            lookup: Box::new(Table(rows)),
+            scheme: Arc::default(),
+            checker: Checker::new(tokio::runtime::Handle::current(), 1),
+        };
+        let request = Request {
+            username: Some("ann".into()),
+            password: Some(Password(password.into())),
+            ..Request::default()
+        };
+        users.check(&request).await
+    }
+
+    #[tokio::test]
+    async fn rows_become_answers() {
+        let hash = crate::password::hash(b"pencil").unwrap();
+        let ann = row(&[("password_hash", Some(&hash)), ("is_superuser", Some("1"))]);
+        let Ok(Answer::Allow(identity)) = ask(Ok(vec![ann.clone()]), "pencil").await else {
+            panic!("it is the password");
+        };
+        assert!(identity.is_superuser);
+        assert_eq!(ask(Ok(vec![ann]), "pen").await, Ok(Answer::Deny));
+        assert_eq!(ask(Ok(Vec::new()), "pencil").await, Ok(Answer::Ignore));
+        let nothing = row(&[("password_hash", None)]);
+        assert_eq!(ask(Ok(vec![nothing]), "").await, Ok(Answer::Deny));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_understood_is_a_failure() {
+        let clear = row(&[("password_hash", Some("pencil"))]);
+        let failure = ask(Ok(vec![clear]), "pencil").await.unwrap_err();
+        assert!(
+            failure.0.starts_with("password_hash: not a hash"),
+            "{failure}"
+        );
+        assert!(!failure.0.contains("pencil"));
+        let other = row(&[("password", Some("x"))]);
+        assert!(ask(Ok(vec![other]), "x").await.is_err());
+        assert!(ask(Err(Failure::new("away")), "x").await.is_err());
+    }
+
+    #[test]
+    fn rows_become_rules() {
+        let rule = rule_of(&row(&[
+            ("permission", Some("allow")),
+            ("action", Some("publish")),
+            ("topic", Some("a/${clientid}")),
+            ("qos", Some("0,1")),
+            ("retain", Some("0")),
+            ("ipaddr", None),
+            ("note", Some("ours")),
+        ]));
+        let rule = rule.unwrap();
+        assert_eq!((rule.qos, rule.retain), (0b011, Some(false)));
+        let everything = rule_of(&row(&[("permission", Some("allow")), ("topic", None)]));
+        assert_eq!(everything, Err("topic: missing".into()));
+    }
+
+    #[test]
+    fn settings_are_checked() {
+        let error = |value| DatabaseSettings::read(&value).map(|_| ()).unwrap_err();
+        let with = |field: &str, value: Value| {
+            let mut all = json!({"server": "h:1", "query": "q"});
+            all[field] = value;
+            all
+        };
+        assert!(error(with("pool_size", json!(0))).starts_with("pool_size: "));
+        assert!(error(with("tls_ca", json!("/x"))).starts_with("tls_ca: "));
+        assert!(error(with("password_file", json!("/nowhere"))).starts_with("password_file: "));
+        assert!(error(with("user", json!("x"))).contains("unknown field `user`"));
+        assert!(error(json!({"server": "h"})).contains("query"));
+        let host = |server: &str| {
+            let settings = DatabaseSettings::read(&json!({"server": server, "query": "q"}));
+            settings.unwrap().host_and_port(5)
+        };
+        assert_eq!(host("h:1"), Ok(("h".into(), 1)));
+        assert_eq!(host("h"), Ok(("h".into(), 5)));
+        assert_eq!(host("[::1]:7"), Ok(("::1".into(), 7)));
+        assert!(host(":1").is_err() && host("h:x").is_err());
+    }
+}

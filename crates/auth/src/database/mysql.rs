@@ -1,0 +1,108 @@
+//! MySQL and MariaDB.
+
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{OptsBuilder, Params, Pool, PoolConstraints, PoolOpts, SslOpts, Value};
+
+use super::statement::{Statement, Style};
+use super::{DatabaseSettings, Lookup, Row};
+use crate::authenticator::{Answering, Failure, Request};
+
+const USUAL_PORT: u16 = 3306;
+const IDLE_FOR: Duration = Duration::from_secs(60);
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+pub(super) struct MySql {
+    pool: Pool,
+    statement: Statement,
+}
+
+impl MySql {
+    pub(super) fn new(settings: &DatabaseSettings) -> Result<Self, String> {
+        let statement = Statement::parse(&settings.query, Style::Question)
+            .map_err(|error| format!("query: {error}"))?;
+        let (host, port) = settings.host_and_port(USUAL_PORT)?;
+        let constraints =
+            PoolConstraints::new(0, settings.pool_size).ok_or("pool_size: expected at least 1")?;
+        let pool = PoolOpts::new()
+            .with_constraints(constraints)
+            .with_inactive_connection_ttl(IDLE_FOR);
+        let mut options = OptsBuilder::default()
+            .ip_or_hostname(host)
+            .tcp_port(port)
+            .user(settings.username.clone())
+            .pass(settings.password())
+            .db_name(settings.database.clone())
+            .pool_opts(pool)
+            // A socket would be another server than the one that was named.
+            .prefer_socket(false)
+            .tcp_keepalive(Some(KEEP_ALIVE));
+        if settings.tls {
+            let mut tls = SslOpts::default();
+            if let Some(ca) = &settings.tls_ca {
+                tls = tls
+                    .with_root_certs(vec![ca.clone().into()])
+                    .with_disable_built_in_roots(true);
+            }
+            options = options.ssl_opts(tls);
+        }
+        Ok(Self {
+            pool: Pool::new(options),
+            statement,
+        })
+    }
+
+    async fn ask(&self, request: &Request) -> Result<Vec<Row>, mysql_async::Error> {
+        let parameters = self.statement.parameters(request).into_iter();
+        let parameters: Vec<Value> = parameters
+            .map(|value| value.map_or(Value::NULL, |text| Value::Bytes(text.into_bytes())))
+            .collect();
+        let parameters = match parameters.is_empty() {
+            true => Params::Empty,
+            false => Params::Positional(parameters),
+        };
+        let mut connection = self.pool.get_conn().await?;
+        let rows: Vec<mysql_async::Row> = connection
+            .exec(self.statement.sql.as_str(), parameters)
+            .await?;
+        Ok(rows.into_iter().map(row_of).collect())
+    }
+}
+
+fn row_of(row: mysql_async::Row) -> Row {
+    let columns = row.columns();
+    let names = columns
+        .iter()
+        .map(|column| column.name_str().to_lowercase());
+    names.zip(row.unwrap().into_iter().map(text_of)).collect()
+}
+
+fn text_of(value: Value) -> Option<String> {
+    match value {
+        Value::Bytes(bytes) => match <[u8; 1]>::try_from(bytes.as_slice()) {
+            // BIT(1)
+            Ok([bit @ (0 | 1)]) => Some(bit.to_string()),
+            _ => String::from_utf8(bytes).ok(),
+        },
+        Value::Int(number) => Some(number.to_string()),
+        Value::UInt(number) => Some(number.to_string()),
+        Value::Float(number) => Some(number.to_string()),
+        Value::Double(number) => Some(number.to_string()),
+        Value::NULL | Value::Date(..) | Value::Time(..) => None,
+    }
+}
+
+impl Lookup for MySql {
+    fn rows<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Vec<Row>, Failure>> {
+        Box::pin(async move {
+            let first = self.ask(request).await;
+            let answer = match first {
+                // A connection that lay idle may have been closed by the server.
+                Err(mysql_async::Error::Io(_)) => self.ask(request).await,
+                answer => answer,
+            };
+            answer.map_err(Failure::new)
+        })
+    }
+}

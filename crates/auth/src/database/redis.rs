@@ -1,0 +1,293 @@
+//! Redis and what speaks its protocol. A question is a command whose words have placeholders; a word stays one word,
+//! whatever is filled in.
+
+use std::time::Duration;
+
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::{Client, Cmd, ConnectionAddr, IntoConnectionInfo as _, RedisConnectionInfo, Value};
+use tokio::sync::OnceCell;
+
+use super::{DatabaseSettings, Lookup, Row};
+use crate::authenticator::{Answering, Failure, Request};
+use crate::template::Template;
+
+const USUAL_PORT: u16 = 6379;
+/// A server that is down is tried again after this time, and then after longer ones, up to the second.
+const RETRY_FROM: Duration = Duration::from_millis(50);
+const RETRY_UP_TO: Duration = Duration::from_secs(1);
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+pub(super) struct Redis {
+    client: Client,
+    /// Connects itself again when the connection is lost.
+    connection: OnceCell<ConnectionManager>,
+    words: Vec<Template>,
+    answer: Shape,
+}
+
+/// What the answer to the command looks like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Shape {
+    /// HMGET, HGET: values of these fields.
+    Fields(Vec<String>),
+    /// HGETALL: names and values.
+    Pairs,
+    /// HGETALL for rules: topics and actions.
+    Rules,
+}
+
+impl Redis {
+    pub(super) fn new(settings: &DatabaseSettings, for_rules: bool) -> Result<Self, String> {
+        let (words, answer) = command(&settings.query, for_rules)?;
+        let (host, port) = settings.host_and_port(USUAL_PORT)?;
+        let address = match settings.tls {
+            false => ConnectionAddr::Tcp(host, port),
+            true => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: false,
+                tls_params: None,
+            },
+        };
+        let mut login = RedisConnectionInfo::default();
+        if let Some(username) = &settings.username {
+            login = login.set_username(username);
+        }
+        if let Some(password) = settings.password() {
+            login = login.set_password(password);
+        }
+        if let Some(database) = &settings.database {
+            let number = database
+                .parse()
+                .map_err(|_| "database: expected the number of one")?;
+            login = login.set_db(number);
+        }
+        let info = address
+            .into_connection_info()
+            .map_err(|error| error.to_string())?
+            .set_redis_settings(login);
+        let client = match &settings.tls_ca {
+            None => Client::open(info),
+            Some(path) => {
+                let root_cert = std::fs::read(path).map_err(|error| {
+                    format!("tls_ca: {} cannot be read: {error}", path.display())
+                })?;
+                let trusted = redis::TlsCertificates {
+                    client_tls: None,
+                    root_cert: Some(root_cert),
+                };
+                Client::build_with_tls(info, trusted)
+            }
+        };
+        Ok(Self {
+            client: client.map_err(|error| error.to_string())?,
+            connection: OnceCell::new(),
+            words,
+            answer,
+        })
+    }
+
+    async fn connection(&self) -> Result<ConnectionManager, Failure> {
+        let connect = async || {
+            let config = ConnectionManagerConfig::new()
+                .set_min_delay(RETRY_FROM)
+                .set_max_delay(RETRY_UP_TO)
+                .set_number_of_retries(1)
+                .set_connection_timeout(Some(ANSWER_WITHIN))
+                .set_response_timeout(Some(ANSWER_WITHIN));
+            ConnectionManager::new_with_config(self.client.clone(), config).await
+        };
+        let connection = self.connection.get_or_try_init(connect).await;
+        connection.cloned().map_err(Failure::new)
+    }
+
+    async fn ask(&self, request: &Request) -> Result<Vec<Row>, Failure> {
+        let mut command = Cmd::new();
+        for word in &self.words {
+            match word.fill(request) {
+                Some(word) => command.arg(word),
+                // The client has no such name, and so no such key.
+                None => return Ok(Vec::new()),
+            };
+        }
+        let mut connection = self.connection().await?;
+        let answer = connection.send_packed_command(&command).await;
+        rows_of(answer.map_err(Failure::new)?, &self.answer)
+    }
+}
+
+/// Takes a command apart; the error says which ones there are.
+fn command(query: &str, for_rules: bool) -> Result<(Vec<Template>, Shape), String> {
+    let words: Vec<&str> = query.split_whitespace().collect();
+    let name = words.first().map(|word| word.to_ascii_uppercase());
+    let fields = || {
+        let fields = words.iter().skip(2);
+        fields.map(|field| field.to_lowercase()).collect::<Vec<_>>()
+    };
+    let answer = match (name.as_deref(), words.len(), for_rules) {
+        (Some("HGETALL"), 2, true) => Shape::Rules,
+        (Some("HGETALL"), 2, false) => Shape::Pairs,
+        (Some("HMGET"), 3.., false) | (Some("HGET"), 3, false) => Shape::Fields(fields()),
+        (_, _, true) => return Err("query: expected HGETALL KEY".into()),
+        (_, _, false) => {
+            return Err("query: expected HMGET KEY FIELD..., HGET KEY FIELD or HGETALL KEY".into());
+        }
+    };
+    if let Shape::Fields(fields) = &answer
+        && !fields.iter().any(|field| field == "password_hash")
+    {
+        return Err("query: one of the fields has to be password_hash".into());
+    }
+    let words = words.iter().map(|word| Template::parse(word));
+    let words = words
+        .collect::<Result<_, String>>()
+        .map_err(|error| format!("query: {error}"))?;
+    Ok((words, answer))
+}
+
+fn text_of(value: Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        Value::Int(number) => Some(number.to_string()),
+        Value::Boolean(flag) => Some(flag.to_string()),
+        _ => None,
+    }
+}
+
+fn rows_of(answer: Value, shape: &Shape) -> Result<Vec<Row>, Failure> {
+    let pairs: Vec<(Option<String>, Option<String>)> = match (answer, shape) {
+        (Value::Nil, _) => Vec::new(),
+        (Value::Array(values), Shape::Fields(fields)) => {
+            let names = fields.iter().cloned().map(Some);
+            names.zip(values.into_iter().map(text_of)).collect()
+        }
+        (Value::Array(values), Shape::Pairs | Shape::Rules) => {
+            let mut values = values.into_iter().map(text_of);
+            let mut pairs = Vec::new();
+            while let (Some(name), Some(value)) = (values.next(), values.next()) {
+                pairs.push((name, value));
+            }
+            pairs
+        }
+        (Value::Map(pairs), _) => (pairs.into_iter())
+            .map(|(name, value)| (text_of(name), text_of(value)))
+            .collect(),
+        (one, Shape::Fields(fields)) => vec![(fields.first().cloned(), text_of(one))],
+        _ => return Err(Failure::new("the answer is not what the command gives")),
+    };
+    let pairs = pairs
+        .into_iter()
+        .filter_map(|(name, value)| Some((name?, value)));
+    if *shape == Shape::Rules {
+        return pairs.map(|(topic, action)| rule(topic, action)).collect();
+    }
+    let row: Row = pairs
+        .map(|(name, value)| (name.to_lowercase(), value))
+        .collect();
+    // Every field of a key that is not there is nil.
+    let is_there = row.values().any(Option::is_some);
+    Ok(if is_there { vec![row] } else { Vec::new() })
+}
+
+/// A topic and what is allowed with it: `publish`, or JSON with conditions on QoS and retain.
+fn rule(topic: String, action: Option<String>) -> Result<Row, Failure> {
+    let wrong = || Failure(format!("the rule for {topic:?} is not one"));
+    let action = action.ok_or_else(wrong)?;
+    let mut row = Row::new();
+    match action.starts_with('{') {
+        false => {
+            row.insert("action".into(), Some(action));
+        }
+        true => {
+            let fields: serde_json::Map<String, serde_json::Value> =
+                serde_json::from_str(&action).map_err(|_| wrong())?;
+            for (name, value) in fields {
+                let text = match value {
+                    serde_json::Value::String(text) => text,
+                    serde_json::Value::Array(values) => {
+                        let values: Vec<_> = values.iter().map(ToString::to_string).collect();
+                        values.join(",")
+                    }
+                    other => other.to_string(),
+                };
+                row.insert(name, Some(text));
+            }
+        }
+    }
+    row.entry("permission".into())
+        .or_insert_with(|| Some("allow".into()));
+    row.insert("topic".into(), Some(topic));
+    Ok(row)
+}
+
+impl Lookup for Redis {
+    fn rows<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Vec<Row>, Failure>> {
+        Box::pin(self.ask(request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    #[test]
+    fn commands_are_taken_apart() {
+        let (words, answer) =
+            command("HMGET mqtt_user:${username} password_hash salt", false).unwrap();
+        assert_eq!(words.len(), 4);
+        assert_eq!(
+            answer,
+            Shape::Fields(vec!["password_hash".into(), "salt".into()])
+        );
+        let request = Request {
+            username: Some("x y\r\nFLUSHALL".into()),
+            ..Request::default()
+        };
+        let key = words[1].fill(&request).unwrap();
+        assert_eq!(
+            key, "mqtt_user:x y\r\nFLUSHALL",
+            "one word, sent with its length"
+        );
+        assert!(command("GET x", false).is_err());
+        assert!(command("HGET x salt", false).is_err());
+        assert!(command("HMGET x password_hash", true).is_err());
+        assert!(command("HGETALL a:${user}", true).is_err());
+    }
+
+    #[test]
+    fn answers_become_rows() {
+        let fields = Shape::Fields(vec!["password_hash".into(), "salt".into()]);
+        let rows = rows_of(Value::Array(vec![bulk("h"), Value::Nil]), &fields).unwrap();
+        assert_eq!(rows[0]["password_hash"].as_deref(), Some("h"));
+        assert_eq!(rows[0]["salt"], None);
+        let nobody = rows_of(Value::Array(vec![Value::Nil, Value::Nil]), &fields).unwrap();
+        assert!(nobody.is_empty());
+        let pairs = vec![bulk("password_hash"), bulk("h")];
+        let rows = rows_of(Value::Array(pairs), &Shape::Pairs).unwrap();
+        assert_eq!(rows[0]["password_hash"].as_deref(), Some("h"));
+    }
+
+    #[test]
+    fn rules_are_topics_with_actions() {
+        let pairs = vec![
+            bulk("a/#"),
+            bulk("publish"),
+            bulk("b"),
+            bulk(r#"{"action": "subscribe", "qos": [1, 2], "permission": "deny"}"#),
+        ];
+        let rows = rows_of(Value::Array(pairs), &Shape::Rules).unwrap();
+        let rules: Vec<_> = rows
+            .iter()
+            .map(|row| super::super::rule_of(row).unwrap())
+            .collect();
+        assert!(rules[0].is_allowed && rules[0].publish && !rules[0].subscribe);
+        assert!(!rules[1].is_allowed && rules[1].qos == 0b110);
+        let wrong = vec![bulk("a"), bulk("{")];
+        assert!(rows_of(Value::Array(wrong), &Shape::Rules).is_err());
+    }
+}

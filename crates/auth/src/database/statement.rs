@@ -1,0 +1,116 @@
+//! SQL with `${...}` for what differs between clients: each becomes a parameter that is bound, never a part of the text.
+
+use crate::authenticator::Request;
+use crate::template::Field;
+
+/// How a database writes the place of a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// `?`
+    Question,
+    /// `$1`, `$2` ...
+    Numbered,
+}
+
+/// An SQL statement whose placeholders have become parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Statement {
+    pub(crate) sql: String,
+    fields: Vec<Field>,
+}
+
+impl Statement {
+    pub(crate) fn parse(text: &str, style: Style) -> Result<Self, String> {
+        let mut sql = String::with_capacity(text.len());
+        let mut fields = Vec::new();
+        let mut rest = text;
+        // Within a quoted text a placeholder would be a part of it, and could not be bound.
+        let mut quote: Option<char> = None;
+        while let Some(next) = rest.chars().next() {
+            if let Some(after) = rest.strip_prefix("${") {
+                let (name, mut behind) = after.split_once('}').ok_or("a ${ without its }")?;
+                if let Some(quote) = quote.take() {
+                    let is_alone = sql.ends_with(quote) && behind.starts_with(quote);
+                    if !is_alone {
+                        return Err(format!(
+                            "${{{name}}} stands within a quoted text and cannot be bound; write it by itself, as in \
+                             WHERE username = ${{username}}"
+                        ));
+                    }
+                    sql.pop();
+                    behind = &behind[1..];
+                }
+                fields.push(Field::named(name)?);
+                match style {
+                    Style::Question => sql.push('?'),
+                    Style::Numbered => sql.push_str(&format!("${}", fields.len())),
+                }
+                rest = behind;
+                continue;
+            }
+            match quote {
+                Some(open) if open == next => quote = None,
+                None if next == '\'' || next == '"' || next == '`' => quote = Some(next),
+                _ => {}
+            }
+            sql.push(next);
+            rest = &rest[next.len_utf8()..];
+        }
+        if quote.is_some() {
+            return Err("a quote is not closed".into());
+        }
+        Ok(Self { sql, fields })
+    }
+
+    pub(crate) fn parameters(&self, request: &Request) -> Vec<Option<String>> {
+        let values = self.fields.iter().map(|field| field.value(request));
+        // No database takes a NUL within a text.
+        values
+            .map(|value| value.filter(|value| !value.contains('\0')))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> Request {
+        Request {
+            client_id: "c 1".into(),
+            username: Some("' OR 1=1 --".into()),
+            ..Request::default()
+        }
+    }
+
+    #[test]
+    fn placeholders_in_statements_become_parameters() {
+        let text = "SELECT h FROM u WHERE n = ${username} AND c = '${clientid}' AND x = 'a'";
+        let question = Statement::parse(text, Style::Question).unwrap();
+        assert_eq!(
+            question.sql,
+            "SELECT h FROM u WHERE n = ? AND c = ? AND x = 'a'"
+        );
+        let numbered = Statement::parse(text, Style::Numbered).unwrap();
+        assert_eq!(
+            numbered.sql,
+            "SELECT h FROM u WHERE n = $1 AND c = $2 AND x = 'a'"
+        );
+        let parameters = numbered.parameters(&request());
+        assert_eq!(parameters, [Some("' OR 1=1 --".into()), Some("c 1".into())]);
+    }
+
+    #[test]
+    fn a_placeholder_within_a_text_is_refused() {
+        for text in [
+            "a LIKE '%${username}'",
+            "a = 'x ${username}'",
+            "a = '${username}x'",
+        ] {
+            let error = Statement::parse(text, Style::Question).unwrap_err();
+            assert!(error.contains("cannot be bound"), "{error}");
+        }
+        assert!(Statement::parse("a = 'x", Style::Question).is_err());
+        assert!(Statement::parse("a = ${user}", Style::Question).is_err());
+    }
+}

@@ -1,0 +1,302 @@
+//! A web server that is asked about each client: who may come in, and what it may do.
+
+mod client;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use hyper::Method;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+pub(crate) use client::HttpClient;
+
+use crate::authenticator::{Answer, Answering, Authenticator, Failure, Identity, Request};
+use crate::json;
+use crate::rules::Rule;
+use crate::secret::Secret;
+use crate::sources::RuleSource;
+use crate::template::{Template, url_encoded};
+
+const MAX_ATTRIBUTES: usize = 64;
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HttpSettings {
+    /// With placeholders behind the host if wanted.
+    url: String,
+    #[serde(default)]
+    method: HttpMethod,
+    #[serde(default)]
+    headers: BTreeMap<String, Secret>,
+    /// What is sent: name and value with placeholders; in the body of POST, in the query of GET.
+    #[serde(default)]
+    body: Option<BTreeMap<String, String>>,
+    /// PEM file of the authorities to trust instead of those of the system.
+    #[serde(default)]
+    tls_ca: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum HttpMethod {
+    #[default]
+    Post,
+    Get,
+}
+
+/// A question to a web server about a client.
+pub(crate) struct HttpQuestion {
+    client: HttpClient,
+    method: Method,
+    url: Template,
+    headers: HeaderMap,
+    fields: Vec<(String, Template)>,
+}
+
+impl HttpQuestion {
+    /// `usual`: the fields that are sent if the settings name none.
+    pub(crate) fn new(settings: &HttpSettings, usual: &[&str]) -> Result<Self, String> {
+        let rest = settings
+            .url
+            .strip_prefix("http://")
+            .or_else(|| settings.url.strip_prefix("https://"))
+            .ok_or("url: expected one that begins with http:// or https://")?;
+        let host = rest.split(['/', '?']).next().unwrap_or_default();
+        if host.is_empty() || host.contains('$') {
+            return Err("url: expected a host without placeholders".into());
+        }
+        let url = Template::parse(&settings.url).map_err(|error| format!("url: {error}"))?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in &settings.headers {
+            let wrong = |_| format!("headers: {name:?} is not a header that can be sent");
+            let header: HeaderName = name.parse().map_err(|_| wrong(()))?;
+            let mut value = HeaderValue::from_str(value.reveal()).map_err(|_| wrong(()))?;
+            value.set_sensitive(true);
+            headers.insert(header, value);
+        }
+        let given = settings.body.clone().unwrap_or_else(|| {
+            let usual = usual.iter();
+            usual
+                .map(|name| ((*name).to_owned(), format!("${{{name}}}")))
+                .collect()
+        });
+        let fields = given.into_iter().map(|(name, text)| {
+            let template = Template::parse(&text).map_err(|e| format!("body: {name}: {e}"))?;
+            Ok((name, template))
+        });
+        Ok(Self {
+            client: HttpClient::new(&settings.url, settings.tls_ca.as_deref())?,
+            method: match settings.method {
+                HttpMethod::Post => Method::POST,
+                HttpMethod::Get => Method::GET,
+            },
+            url,
+            headers,
+            fields: fields.collect::<Result<_, String>>()?,
+        })
+    }
+
+    /// The status and, if there is a body, the JSON in it.
+    async fn ask(&self, request: &Request) -> Result<(u16, Option<Value>), Failure> {
+        let mut url = self.url.fill_url(request);
+        let values = self.fields.iter().map(|(name, template)| {
+            let value = template.fill(request);
+            (name, value)
+        });
+        let json = if self.method == Method::GET {
+            for (name, value) in values {
+                let mark = if url.contains('?') { '&' } else { '?' };
+                let value = url_encoded(&value.unwrap_or_default());
+                url.push_str(&format!("{mark}{}={value}", url_encoded(name)));
+            }
+            None
+        } else {
+            let fields: Map<String, Value> = values
+                .map(|(name, value)| (name.clone(), value.map_or(Value::Null, Value::String)))
+                .collect();
+            Some(Value::Object(fields).to_string().into_bytes())
+        };
+        let answer = self
+            .client
+            .ask(self.method.clone(), &url, &self.headers, json)
+            .await?;
+        let body = match answer.body.is_empty() {
+            true => None,
+            false => serde_json::from_slice(&answer.body).ok(),
+        };
+        Ok((answer.status.as_u16(), body))
+    }
+}
+
+/// What a web server says about a client that wants to come in.
+#[derive(Deserialize)]
+struct Said {
+    result: Verdict,
+    #[serde(default)]
+    is_superuser: bool,
+    #[serde(default)]
+    client_attrs: Map<String, Value>,
+    /// Seconds since 1970.
+    #[serde(default)]
+    expire_at: Option<f64>,
+    #[serde(default)]
+    acl: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Allow,
+    Deny,
+    Ignore,
+}
+
+/// Names and values for `${client_attrs.NAME}`.
+pub(crate) fn attributes(said: &Map<String, Value>) -> Vec<(Box<str>, Box<str>)> {
+    let texts = said.iter().filter_map(|(name, value)| match value {
+        Value::String(text) => Some((name.as_str().into(), text.as_str().into())),
+        Value::Number(number) => Some((name.as_str().into(), number.to_string().into())),
+        _ => None,
+    });
+    texts.take(MAX_ATTRIBUTES).collect()
+}
+
+fn answer_of(body: &Value) -> Result<Answer, Failure> {
+    let said: Said = json::read(body)
+        .map_err(|_| Failure::new("the answer has no \"result\" of allow, deny or ignore"))?;
+    match said.result {
+        Verdict::Ignore => return Ok(Answer::Ignore),
+        Verdict::Deny => return Ok(Answer::Deny),
+        Verdict::Allow => {}
+    }
+    let rules = said.acl.as_ref().filter(|acl| !acl.is_null());
+    let rules = match rules {
+        Some(acl) => {
+            Rule::list_from_json(acl).map_err(|e| Failure(format!("the answer's acl: {e}")))?
+        }
+        None => Vec::new(),
+    };
+    Ok(Answer::Allow(Box::new(Identity {
+        is_superuser: said.is_superuser,
+        attributes: attributes(&said.client_attrs),
+        expires_at_ms: said.expire_at.map(|at_s| (at_s * 1000.0) as u64),
+        rules,
+        ..Identity::default()
+    })))
+}
+
+pub(crate) struct HttpAuthenticator(HttpQuestion);
+
+impl HttpAuthenticator {
+    pub(crate) fn new(settings: &HttpSettings) -> Result<Self, String> {
+        let usual = ["clientid", "username", "password"];
+        Ok(Self(HttpQuestion::new(settings, &usual)?))
+    }
+}
+
+impl Authenticator for HttpAuthenticator {
+    fn concerns(&self, _request: &Request) -> bool {
+        // It may know clients by other things than a user name.
+        true
+    }
+
+    fn check<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Answer, Failure>> {
+        Box::pin(async move {
+            match self.0.ask(request).await? {
+                (200, Some(body)) => answer_of(&body),
+                (200, None) => Err(Failure::new("the answer 200 has no JSON in it")),
+                (204, _) => Ok(Answer::allow()),
+                (401 | 403, _) => Ok(Answer::Deny),
+                (404, _) => Ok(Answer::Ignore),
+                (status, _) => Err(Failure(format!("it answered with status {status}"))),
+            }
+        })
+    }
+}
+
+/// Asked for the rules of a client.
+pub(crate) struct HttpRules(HttpQuestion);
+
+impl HttpRules {
+    pub(crate) fn new(settings: &HttpSettings) -> Result<Self, String> {
+        let usual = ["clientid", "username", "peerhost"];
+        Ok(Self(HttpQuestion::new(settings, &usual)?))
+    }
+}
+
+impl RuleSource for HttpRules {
+    fn rules<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Vec<Rule>, Failure>> {
+        Box::pin(async move {
+            match self.0.ask(request).await? {
+                (200, Some(body)) => {
+                    let rules = match &body {
+                        Value::Object(fields) => fields.get("acl").unwrap_or(&body),
+                        _ => &body,
+                    };
+                    Rule::list_from_json(rules)
+                        .map_err(|error| Failure(format!("the answer's rules: {error}")))
+                }
+                (200, None) => Err(Failure::new("the answer 200 has no JSON in it")),
+                // It knows none of this client.
+                (204 | 404, _) => Ok(Vec::new()),
+                (status, _) => Err(Failure(format!("it answered with status {status}"))),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn answers_are_read() {
+        let answer = answer_of(&json!({"result": "allow", "is_superuser": true,
+            "client_attrs": {"site": "a", "floor": 2, "odd": []}, "expire_at": 12.5,
+            "acl": [{"permission": "allow", "action": "publish", "topic": "t"}]}));
+        let Ok(Answer::Allow(identity)) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(identity.is_superuser);
+        assert_eq!(identity.attributes.len(), 2);
+        assert_eq!(identity.expires_at_ms, Some(12_500));
+        assert_eq!(identity.rules.len(), 1);
+        assert_eq!(answer_of(&json!({"result": "deny"})), Ok(Answer::Deny));
+        assert_eq!(answer_of(&json!({"result": "ignore"})), Ok(Answer::Ignore));
+    }
+
+    #[test]
+    fn an_answer_that_is_not_understood_lets_nobody_in() {
+        for body in [
+            json!({"result": "yes"}),
+            json!({}),
+            json!("allow"),
+            json!({"result": "allow", "is_superuser": "yes"}),
+            json!({"result": "allow", "acl": [{"permission": "sure"}]}),
+        ] {
+            assert!(answer_of(&body).is_err(), "{body}");
+        }
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_refused() {
+        let error = |settings: Value| {
+            let settings: HttpSettings = json::read(&settings).unwrap();
+            HttpQuestion::new(&settings, &[]).err().unwrap()
+        };
+        assert!(error(json!({"url": "ftp://x"})).starts_with("url: "));
+        assert!(error(json!({"url": "http://${clientid}/"})).starts_with("url: "));
+        assert!(error(json!({"url": "http://h/${user}"})).starts_with("url: unknown"));
+        let header = json!({"url": "http://h", "headers": {"a b": "secret"}});
+        let told = error(header);
+        assert!(
+            told.starts_with("headers: ") && !told.contains("secret"),
+            "{told}"
+        );
+        let body = json!({"url": "http://h", "body": {"x": "${y}"}});
+        assert!(error(body).starts_with("body: x: unknown"));
+    }
+}

@@ -1,0 +1,156 @@
+//! Objects of the store that say who may come in: users, authenticators, rules, bans. They take effect as soon as they
+//! are stored.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+
+use crate::bans::{Ban, Bans};
+use crate::rules::{MAX_RULES, Rule};
+use crate::settings::{self, Entry, Invalid, Workshop};
+use crate::users::{self, User};
+
+/// Kinds of objects this crate reads.
+pub const KINDS: [&str; 4] = [USER, AUTHENTICATOR, ACL_RULE, BAN];
+pub const USER: &str = "user";
+pub const AUTHENTICATOR: &str = "authenticator";
+pub const ACL_RULE: &str = "acl_rule";
+pub const BAN: &str = "ban";
+
+/// Fields nobody is shown.
+const SECRETS: [&str; 5] = ["password", "password_hash", "scram", "secret", "headers"];
+
+/// What is read from the store, by id.
+#[derive(Default)]
+pub(crate) struct Kept {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    users: HashMap<String, User>,
+    authenticators: BTreeMap<String, Arc<Entry>>,
+    rules: BTreeMap<String, (i64, Rule)>,
+    bans: HashMap<String, Ban>,
+}
+
+/// An object that was read.
+pub(crate) enum Object {
+    User(User),
+    Authenticator(Option<Entry>),
+    Rule(Option<(i64, Rule)>),
+    Ban(Ban),
+}
+
+pub(crate) fn read(kind: &str, value: &Value, shop: &Workshop) -> Result<Object, Invalid> {
+    Ok(match kind {
+        USER => Object::User(User::from_json(value)?),
+        AUTHENTICATOR => Object::Authenticator(settings::authenticator(value, shop)?),
+        ACL_RULE => Object::Rule(settings::rule(value)?),
+        BAN => Object::Ban(Ban::from_json(value)?),
+        other => return Err(format!("{other:?} is no kind of object of authentication").into()),
+    })
+}
+
+/// Makes an object what it may be stored as: a user's `password` becomes a hash. Takes some 30 ms for a user, so not
+/// for a thread that routes messages.
+pub fn seal(kind: &str, value: Value) -> Result<Value, Invalid> {
+    match kind {
+        USER => Ok(users::seal(value)?),
+        _ => Ok(value),
+    }
+}
+
+/// The object as it may be shown: secrets are left out.
+pub fn shown(kind: &str, mut value: Value) -> Value {
+    let had_password = value.get("password_hash").is_some() || value.get("scram").is_some();
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|name, _| !SECRETS.contains(&name.as_str()));
+        if kind == USER {
+            fields.insert("has_password".into(), json!(had_password));
+        }
+    }
+    value
+}
+
+impl Kept {
+    fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts an object in its place; `None` takes it away.
+    pub(crate) fn set(&self, kind: &str, id: &str, object: Option<Object>) {
+        self.with(|state| {
+            match kind {
+                USER => drop(state.users.remove(id)),
+                AUTHENTICATOR => drop(state.authenticators.remove(id)),
+                ACL_RULE => drop(state.rules.remove(id)),
+                BAN => drop(state.bans.remove(id)),
+                _ => {}
+            }
+            match object {
+                Some(Object::User(user)) => {
+                    state.users.insert(id.to_owned(), user);
+                }
+                Some(Object::Authenticator(Some(entry))) => {
+                    state.authenticators.insert(id.to_owned(), Arc::new(entry));
+                }
+                Some(Object::Rule(Some(rule))) if state.rules.len() < MAX_RULES => {
+                    state.rules.insert(id.to_owned(), rule);
+                }
+                Some(Object::Rule(Some(_))) => {
+                    tracing::error!(id, "a rule is not gone by: there are too many");
+                }
+                Some(Object::Ban(ban)) => {
+                    state.bans.insert(id.to_owned(), ban);
+                }
+                Some(Object::Authenticator(None) | Object::Rule(None)) | None => {}
+            }
+        });
+    }
+
+    pub(crate) fn users(&self) -> HashMap<String, User> {
+        self.with(|state| state.users.clone())
+    }
+
+    pub(crate) fn authenticators(&self) -> Vec<Arc<Entry>> {
+        self.with(|state| state.authenticators.values().cloned().collect())
+    }
+
+    /// In their order, those of equal order by id.
+    pub(crate) fn rules(&self) -> Arc<[Rule]> {
+        self.with(|state| {
+            let mut rules: Vec<_> = state.rules.values().collect();
+            rules.sort_by_key(|(order, _)| *order);
+            rules.into_iter().map(|(_, rule)| rule.clone()).collect()
+        })
+    }
+
+    pub(crate) fn put_bans(&self, bans: &Bans) {
+        self.with(|state| bans.set_kept(state.bans.values()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let user = seal(USER, json!({"password": "pencil", "is_superuser": true})).unwrap();
+        let shown_user = shown(USER, user);
+        assert_eq!(
+            shown_user,
+            json!({"is_superuser": true, "has_password": true})
+        );
+        let http = json!({"type": "http", "url": "http://h", "headers": {"authorization": "x"}});
+        let shown_http = shown(AUTHENTICATOR, http);
+        assert_eq!(shown_http, json!({"type": "http", "url": "http://h"}));
+        let database = json!({"type": "mysql", "password": "x", "username": "u"});
+        assert_eq!(
+            shown(AUTHENTICATOR, database),
+            json!({"type": "mysql", "username": "u"})
+        );
+    }
+}

@@ -1,0 +1,38 @@
+//! Password hashes as others keep them: told apart by how they begin, or described by a setting. Checking takes
+//! milliseconds by design, so it is done on threads that may wait, a bounded number at a time.
+
+mod hash;
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+pub(crate) use hash::{HashError, MAX_PASSWORD_BYTES, hash, is_equal, verify};
+
+/// Threads that check passwords: as many as there are cores, since each check keeps one busy.
+#[derive(Clone)]
+pub(crate) struct Checker {
+    runtime: Handle,
+    places: Arc<Semaphore>,
+}
+
+impl Checker {
+    pub(crate) fn new(runtime: Handle, threads: usize) -> Self {
+        let places = Arc::new(Semaphore::new(threads.max(1)));
+        Self { runtime, places }
+    }
+
+    /// Runs a check on a thread that may wait; false if that thread broke.
+    pub(crate) async fn run(&self, check: impl FnOnce() -> bool + Send + 'static) -> bool {
+        let Ok(place) = self.places.clone().acquire_owned().await else {
+            return false;
+        };
+        let checked = self.runtime.spawn_blocking(move || {
+            let is_right = check();
+            drop(place);
+            is_right
+        });
+        checked.await.unwrap_or(false)
+    }
+}

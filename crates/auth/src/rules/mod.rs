@@ -1,0 +1,325 @@
+//! Rules: who may publish or subscribe to what. The first rule that speaks of an action decides.
+
+mod address;
+mod compile;
+mod pattern;
+mod permissions;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+pub use address::AddressRange;
+pub use compile::{Compiled, Policy};
+pub use pattern::{TopicPattern, Who};
+pub(crate) use permissions::{Facts, Rights, SessionPermissions};
+
+use crate::json::{self, OneOrMany};
+
+/// Rules of one source; more is a mistake, or somebody means harm.
+pub const MAX_RULES: usize = 100_000;
+/// Topics, names or addresses of one rule.
+const MAX_CONDITIONS: usize = 10_000;
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    pub is_allowed: bool,
+    pub publish: bool,
+    pub subscribe: bool,
+    /// Bit n: holds for QoS n.
+    pub qos: u8,
+    /// Of messages only.
+    pub retain: Option<bool>,
+    /// Empty: every topic.
+    pub topics: Vec<TopicPattern>,
+    pub usernames: Vec<NamePattern>,
+    pub client_ids: Vec<NamePattern>,
+    pub addresses: Vec<AddressRange>,
+}
+
+/// A name, in which `*` stands for any characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamePattern(Box<str>);
+
+impl NamePattern {
+    pub fn matches(&self, name: &str) -> bool {
+        let mut parts = self.0.split('*');
+        let first = parts.next().unwrap_or_default();
+        let Some(mut rest) = name.strip_prefix(first) else {
+            return false;
+        };
+        let Some(last) = parts.next_back() else {
+            return rest.is_empty();
+        };
+        for part in parts {
+            match rest.find(part) {
+                Some(at) => rest = &rest[at + part.len()..],
+                None => return false,
+            }
+        }
+        rest.ends_with(last)
+    }
+}
+
+impl From<&str> for NamePattern {
+    fn from(pattern: &str) -> Self {
+        Self(pattern.into())
+    }
+}
+
+/// As it is written: in TOML, in objects, in answers of authenticators.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    permission: String,
+    #[serde(default)]
+    action: Option<String>,
+    #[serde(default, alias = "topic")]
+    topics: OneOrMany<String>,
+    #[serde(default)]
+    qos: OneOrMany<Qos>,
+    #[serde(default)]
+    retain: Option<Retain>,
+    #[serde(default)]
+    username: OneOrMany<String>,
+    #[serde(default, alias = "clientid")]
+    client_id: OneOrMany<String>,
+    #[serde(default, alias = "ipaddr", alias = "peerhost")]
+    address: OneOrMany<String>,
+}
+
+/// Databases and forms say numbers as texts.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Qos {
+    Number(u8),
+    Text(String),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Retain {
+    Flag(bool),
+    Number(u8),
+    Text(String),
+}
+
+impl Rule {
+    /// A rule for everybody about everything.
+    pub fn about_everything(is_allowed: bool) -> Self {
+        Self {
+            is_allowed,
+            publish: true,
+            subscribe: true,
+            qos: 0b111,
+            retain: None,
+            topics: Vec::new(),
+            usernames: Vec::new(),
+            client_ids: Vec::new(),
+            addresses: Vec::new(),
+        }
+    }
+
+    /// Reads a rule; the error says which field is wrong and what was expected.
+    pub fn from_json(value: &Value) -> Result<Self, String> {
+        let written: Written = json::read(value)?;
+        let is_allowed = match written.permission.as_str() {
+            "allow" => true,
+            "deny" => false,
+            other => {
+                return Err(format!(
+                    "permission: expected \"allow\" or \"deny\", found {other:?}"
+                ));
+            }
+        };
+        let (publish, subscribe) = match written.action.as_deref().unwrap_or("all") {
+            "publish" | "pub" => (true, false),
+            "subscribe" | "sub" => (false, true),
+            "all" | "pubsub" => (true, true),
+            other => {
+                return Err(format!(
+                    "action: expected \"publish\", \"subscribe\" or \"all\", found {other:?}"
+                ));
+            }
+        };
+        let retain = match written.retain {
+            None => None,
+            Some(Retain::Flag(flag)) => Some(flag),
+            Some(Retain::Number(number)) => Some(number != 0),
+            Some(Retain::Text(text)) => match text.as_str() {
+                "all" => None,
+                "true" | "1" => Some(true),
+                "false" | "0" => Some(false),
+                other => return Err(format!("retain: expected true or false, found {other:?}")),
+            },
+        };
+        let conditions = [
+            ("topics", written.topics.0.len()),
+            ("username", written.username.0.len()),
+            ("client_id", written.client_id.0.len()),
+            ("address", written.address.0.len()),
+        ];
+        for (field, len) in conditions {
+            if len > MAX_CONDITIONS {
+                return Err(format!("{field}: more than {MAX_CONDITIONS} entries"));
+            }
+        }
+        let topics = written.topics.0.iter();
+        let topics = topics
+            .map(|text| TopicPattern::parse(text).map_err(|error| format!("topics: {error}")));
+        let addresses = written.address.0.iter();
+        let addresses = addresses.map(|text| text.parse().map_err(|e| format!("address: {e}")));
+        let names = |names: &OneOrMany<String>| -> Vec<NamePattern> {
+            names.0.iter().map(|name| name.as_str().into()).collect()
+        };
+        Ok(Self {
+            is_allowed,
+            publish,
+            subscribe,
+            qos: qos_set(&written.qos.0)?,
+            retain,
+            topics: topics.collect::<Result<_, String>>()?,
+            usernames: names(&written.username),
+            client_ids: names(&written.client_id),
+            addresses: addresses.collect::<Result<_, String>>()?,
+        })
+    }
+
+    /// Reads a list of rules, or the older form of EMQX that only allows:
+    /// `{"pub": [...], "sub": [...], "all": [...]}`.
+    pub fn list_from_json(value: &Value) -> Result<Vec<Self>, String> {
+        match value {
+            Value::Array(rules) if rules.len() > MAX_RULES => {
+                Err(format!("more than {MAX_RULES} rules"))
+            }
+            Value::Array(rules) => rules
+                .iter()
+                .enumerate()
+                .map(|(at, rule)| {
+                    Self::from_json(rule).map_err(|error| format!("rule {}: {error}", at + 1))
+                })
+                .collect(),
+            Value::Object(allowed) => {
+                let mut rules = Vec::new();
+                for (action, topics) in allowed {
+                    let rule = serde_json::json!({
+                        "permission": "allow", "action": action, "topics": topics,
+                    });
+                    rules.push(Self::from_json(&rule)?);
+                }
+                rules.push(Self::about_everything(false));
+                Ok(rules)
+            }
+            other => Err(format!(
+                "expected a list of rules, found {}",
+                json::type_name(other)
+            )),
+        }
+    }
+
+    /// Whether it holds for this client at all, whatever the topic.
+    fn concerns(&self, who: &Who<'_>) -> bool {
+        let named = |patterns: &[NamePattern], name: Option<&str>| {
+            patterns.is_empty()
+                || name.is_some_and(|name| patterns.iter().any(|pattern| pattern.matches(name)))
+        };
+        named(&self.usernames, who.username)
+            && named(&self.client_ids, Some(who.client_id))
+            && (self.addresses.is_empty()
+                || who.address.is_some_and(|address| {
+                    self.addresses.iter().any(|range| range.contains(address))
+                }))
+    }
+
+    /// Whether it means the same for every client.
+    fn is_same_for_all(&self) -> bool {
+        self.usernames.is_empty()
+            && self.client_ids.is_empty()
+            && self.addresses.is_empty()
+            && self.topics.iter().all(TopicPattern::is_same_for_all)
+    }
+}
+
+fn qos_set(written: &[Qos]) -> Result<u8, String> {
+    if written.is_empty() {
+        return Ok(0b111);
+    }
+    let mut set = 0;
+    for qos in written {
+        let numbers: Vec<Option<u8>> = match qos {
+            Qos::Number(number) => vec![Some(*number)],
+            // Databases keep lists as `0,1`.
+            Qos::Text(text) => (text.split(','))
+                .map(|number| number.trim().parse().ok())
+                .collect(),
+        };
+        for number in numbers {
+            match number {
+                Some(number @ 0..=2) => set |= 1 << number,
+                _ => return Err("qos: expected 0, 1 or 2, or a list of them".into()),
+            }
+        }
+    }
+    Ok(set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn error(value: Value) -> String {
+        Rule::from_json(&value).unwrap_err()
+    }
+
+    #[test]
+    fn one_value_is_as_good_as_a_list() {
+        let one = json!({"permission": "allow", "action": "publish", "topic": "a", "qos": 1,
+            "username": "ann", "address": "10.0.0.0/8"});
+        let many = json!({"permission": "allow", "action": "pub", "topics": ["a"], "qos": [1],
+            "username": ["ann"], "ipaddr": ["10.0.0.0/8"]});
+        let rule = Rule::from_json(&one).unwrap();
+        assert_eq!(rule, Rule::from_json(&many).unwrap());
+        assert_eq!(rule.qos, 0b010);
+        assert!(rule.publish && !rule.subscribe);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_field() {
+        assert!(error(json!({"permission": "yes"})).starts_with("permission: expected"));
+        assert!(error(json!({"permission": "deny", "action": "x"})).starts_with("action: "));
+        assert!(error(json!({"permission": "deny", "qos": 3})).starts_with("qos: "));
+        assert!(error(json!({"permission": "deny", "topics": ["#/a"]})).starts_with("topics: "));
+        assert!(error(json!({"permission": "deny", "address": "x"})).starts_with("address: "));
+        assert!(error(json!({"permission": "deny", "usrname": "x"})).contains("usrname"));
+        assert!(error(json!({"action": "all"})).contains("permission"));
+    }
+
+    #[test]
+    fn the_older_form_allows_what_it_lists_and_nothing_else() {
+        let rules = Rule::list_from_json(&json!({"pub": ["a", "b"], "sub": ["c"]})).unwrap();
+        assert_eq!(rules.len(), 3);
+        assert!(!rules[2].is_allowed && rules[2].topics.is_empty());
+    }
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        for (pattern, name, matches) in [
+            ("ann", "ann", true),
+            ("ann", "anna", false),
+            ("dev-*", "dev-1", true),
+            ("dev-*", "dev-", true),
+            ("*-1", "dev-1", true),
+            ("a*b*c", "a--b--c", true),
+            ("a*b*c", "a--c", false),
+            ("*", "", true),
+            ("a*a", "a", false),
+        ] {
+            assert_eq!(
+                NamePattern::from(pattern).matches(name),
+                matches,
+                "{pattern} {name}"
+            );
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Texts that are never shown.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// A password or a key of a setting.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// A secret of a setting, or of the file another setting names; `field` is what the first is called.
+    pub(crate) fn of_setting(
+        field: &str,
+        given: Option<&Secret>,
+        file: Option<&PathBuf>,
+    ) -> Result<Option<Secret>, String> {
+        match (given, file) {
+            (Some(_), Some(_)) => Err(format!("{field} and {field}_file: give one of them")),
+            (Some(given), None) => Ok(Some(given.clone())),
+            (None, Some(path)) => read(path)
+                .map(Some)
+                .map_err(|error| format!("{field}_file: {error}")),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Secret, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(Secret(text.strip_suffix('\r').unwrap_or(text).to_owned()))
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}

@@ -1,0 +1,451 @@
+//! Everything that says who may come in and what they may do, in one place for all shards.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use broker::hooks::{Authentication, Grant, Hooks, HooksFactory};
+use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use mqtt::ReasonCode;
+use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::authenticator::{Identity, Request};
+use crate::bans::{Ban, Bans};
+use crate::chain::{Chain, Refusal};
+use crate::door::Door;
+use crate::limits::Guards;
+use crate::objects::{self, Kept, Object};
+use crate::password::Checker;
+use crate::rules::{Facts, Policy, Rights, Rule, SessionPermissions};
+use crate::settings::{self, Entry, Invalid, NoMatch, OnDenial, Settings, Workshop};
+use crate::sources::{Sourced, Sources};
+use crate::users::{User, Users};
+
+const CLOCK_TICK: Duration = Duration::from_millis(250);
+
+/// Authentication and authorisation of a node.
+#[derive(Clone)]
+pub struct Auth {
+    shared: Arc<Shared>,
+}
+
+type BanListener = Box<dyn Fn(&Ban) + Send + Sync>;
+
+pub(crate) struct Shared {
+    pub(crate) rights: Arc<Rights>,
+    pub(crate) bans: Bans,
+    pub(crate) guards: Guards,
+    pub(crate) counts: Counts,
+    shop: Workshop,
+    chain: ArcSwap<Chain>,
+    configured: Vec<Arc<Entry>>,
+    sources: Arc<Sources>,
+    kept: Kept,
+    places: Arc<Semaphore>,
+    timeout: Duration,
+    ban_listener: Mutex<Option<BanListener>>,
+}
+
+/// What became of clients at the door.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) allowed: AtomicU64,
+    pub(crate) denied: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) busy: AtomicU64,
+    pub(crate) banned: AtomicU64,
+    pub(crate) limited: AtomicU64,
+}
+
+/// What is wrong with the settings, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {message}", section)]
+pub struct SettingsError {
+    /// `user`, `auth.authenticator`, `auth.rule_source` or `auth.rule`.
+    pub section: &'static str,
+    /// Which of them, from 0.
+    pub at: usize,
+    pub message: String,
+}
+
+impl Auth {
+    /// Everything that is wrong with the settings comes back at once. What asks somebody outside does so on `runtime`.
+    pub fn new(settings: &Settings, runtime: Handle) -> Result<Self, Vec<SettingsError>> {
+        let mut errors = Vec::new();
+        let mut tell = |section, at, message: String| {
+            errors.push(SettingsError {
+                section,
+                at,
+                message,
+            });
+        };
+        let limits = &settings.limits;
+        let threads = match limits.password_threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            given => given as usize,
+        };
+        let mut users = HashMap::new();
+        for (at, user) in settings.users.iter().enumerate() {
+            match user.credential.parse() {
+                Ok(credential) => {
+                    users.insert(user.username.clone(), User::of_configuration(credential));
+                }
+                Err(error) => tell("user", at, error.to_string()),
+            }
+        }
+        let shop = Workshop {
+            users: Arc::new(Users::new(users)),
+            checker: Checker::new(runtime.clone(), threads),
+            runtime: runtime.clone(),
+        };
+        let _entered = runtime.enter();
+        let mut configured = Vec::new();
+        for (at, value) in settings.authenticators.iter().enumerate() {
+            match settings::authenticator(value, &shop) {
+                Ok(entry) => configured.extend(entry.map(Arc::new)),
+                Err(message) => tell("auth.authenticator", at, message),
+            }
+        }
+        let names_users =
+            |value: &Value| value.get("type").and_then(Value::as_str) == Some("users");
+        if !settings.authenticators.iter().any(names_users) {
+            // The users of the node are always known; asked first unless a place is named.
+            let users = serde_json::json!({"type": "users"});
+            let entry = settings::authenticator(&users, &shop).ok().flatten();
+            configured.splice(0..0, entry.map(Arc::new));
+        }
+        let mut sources = Vec::new();
+        for (at, value) in settings.rule_sources.iter().enumerate() {
+            match settings::rule_source(value) {
+                Ok(source) => sources.extend(source),
+                Err(message) => tell("auth.rule_source", at, message),
+            }
+        }
+        let mut rules = Vec::new();
+        for (at, value) in settings.rules.iter().enumerate() {
+            match settings::rule(value) {
+                Ok(rule) => rules.extend(rule),
+                Err(message) => tell("auth.rule", at, message),
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        rules.sort_by_key(|(order, _)| *order);
+        let rules: Arc<[Rule]> = rules.into_iter().map(|(_, rule)| rule).collect();
+        let has_rules = !settings.rules.is_empty() || !settings.rule_sources.is_empty();
+        let policy = Policy {
+            allow_unmatched: match limits.no_match {
+                NoMatch::Allow => true,
+                NoMatch::Deny => false,
+                NoMatch::Auto => !has_rules,
+            },
+            disconnect_on_denial: limits.on_denial == OnDenial::Disconnect,
+        };
+        let rights = Arc::new(Rights::new(policy, rules));
+        runtime.spawn(keep_time(Arc::downgrade(&rights)));
+        let shared = Shared {
+            rights,
+            bans: Bans::default(),
+            guards: Guards::new(limits),
+            counts: Counts::default(),
+            shop,
+            chain: ArcSwap::from_pointee(Chain::new(configured.clone())),
+            configured,
+            sources: Arc::new(Sources {
+                sources,
+                refresh: Duration::from_secs(limits.rules_refresh_s.into()),
+                max_age: Duration::from_secs(limits.rules_max_age_s.into()),
+                runtime,
+            }),
+            kept: Kept::default(),
+            places: Arc::new(Semaphore::new(limits.max_checks as usize)),
+            timeout: Duration::from_millis(limits.timeout_ms),
+            ban_listener: Mutex::new(None),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Checks an object before it is stored; see [`objects::seal`] for what has to be done to it first.
+    pub fn check_object(&self, kind: &str, value: &Value) -> Result<(), Invalid> {
+        let _entered = self.shared.shop.runtime.enter();
+        objects::read(kind, value, &self.shared.shop).map(|_| ())
+    }
+
+    /// An object was stored, or taken away (`None`); it takes effect at once.
+    pub fn apply(&self, kind: &str, id: &str, value: Option<&Value>) -> Result<(), Invalid> {
+        let shared = &self.shared;
+        let _entered = shared.shop.runtime.enter();
+        let object = value.map(|value| objects::read(kind, value, &shared.shop));
+        let (object, outcome) = match object.transpose() {
+            Ok(object) => (object, Ok(())),
+            // What cannot be read does not go on as it was.
+            Err(error) => (None, Err(error)),
+        };
+        let banned = match &object {
+            Some(Object::Ban(ban)) => Some(ban.clone()),
+            _ => None,
+        };
+        shared.kept.set(kind, id, object);
+        match kind {
+            objects::USER => shared.shop.users.set_kept(shared.kept.users()),
+            objects::AUTHENTICATOR => {
+                let kept = shared.kept.authenticators();
+                let all = shared.configured.iter().cloned().chain(kept).collect();
+                shared.chain.store(Arc::new(Chain::new(all)));
+            }
+            objects::ACL_RULE => shared.rights.set_store_rules(shared.kept.rules()),
+            objects::BAN => {
+                shared.kept.put_bans(&shared.bans);
+                if let Some(ban) = banned {
+                    shared.tell_ban(&ban);
+                }
+            }
+            _ => {}
+        }
+        outcome
+    }
+
+    /// Called for each new ban, so that clients it is about can be sent away.
+    pub fn on_ban(&self, listener: impl Fn(&Ban) + Send + Sync + 'static) {
+        let mut slot = (self.shared.ban_listener.lock()).unwrap_or_else(PoisonError::into_inner);
+        *slot = Some(Box::new(listener));
+    }
+
+    pub fn metrics(&self) -> Vec<MetricFamily> {
+        let counts = &self.shared.counts;
+        let results = [
+            ("allowed", &counts.allowed),
+            ("denied", &counts.denied),
+            ("failed", &counts.failed),
+            ("busy", &counts.busy),
+            ("banned", &counts.banned),
+            ("limited", &counts.limited),
+        ];
+        let number = |count: &AtomicU64| MetricValue::Number(count.load(Relaxed) as f64);
+        let results = results.into_iter().map(|(name, count)| MetricSample {
+            labels: vec![("result", name.to_owned())],
+            value: number(count),
+        });
+        let denied = MetricSample {
+            labels: Vec::new(),
+            value: number(&self.shared.rights.denied),
+        };
+        vec![
+            MetricFamily {
+                name: "auth_logins_total",
+                help: "Clients at the door, by what became of them.",
+                kind: MetricKind::Counter,
+                samples: results.collect(),
+            },
+            MetricFamily {
+                name: "auth_denied_actions_total",
+                help: "Publications and subscriptions the rules did not allow.",
+                kind: MetricKind::Counter,
+                samples: vec![denied],
+            },
+        ]
+    }
+}
+
+impl HooksFactory for Auth {
+    fn hooks_for(&self, _shard: u16) -> Box<dyn Hooks> {
+        Box::new(Door::new(self.shared.clone()))
+    }
+}
+
+/// A clock that costs nothing to read.
+async fn keep_time(rights: std::sync::Weak<Rights>) {
+    loop {
+        tokio::time::sleep(CLOCK_TICK).await;
+        let Some(rights) = rights.upgrade() else {
+            return;
+        };
+        rights.clock_ms.store(crate::now_ms(), Relaxed);
+    }
+}
+
+impl Shared {
+    pub(crate) fn users(&self) -> &Users {
+        &self.shop.users
+    }
+
+    pub(crate) fn tell_ban(&self, ban: &Ban) {
+        let listener = (self.ban_listener.lock()).unwrap_or_else(PoisonError::into_inner);
+        if let Some(listener) = &*listener {
+            listener(ban);
+        }
+    }
+
+    /// Who a client is and what it may do. Answered at once if nobody has to be asked, else later.
+    pub(crate) fn admit(self: &Arc<Self>, request: Request) -> Authentication {
+        let chain = self.chain.load_full();
+        if !chain.concerns(&request) {
+            let judged = chain.without_them(&request, !self.users().is_empty());
+            if self.sources.is_empty() || judged.is_err() {
+                return self.conclude(request, judged, None);
+            }
+        }
+        self.later(request, None)
+    }
+
+    /// What a user may do that has proven itself by SCRAM.
+    pub(crate) fn admit_proven(self: &Arc<Self>, request: Request) -> Authentication {
+        let name = request.username.clone().unwrap_or_default();
+        let identity = self.users().identity(&name);
+        if self.sources.is_empty() {
+            return self.conclude(request, Ok(identity), None);
+        }
+        self.later(request, Some(identity))
+    }
+
+    /// Judges on the I/O runtime, where there is a bounded number of places.
+    fn later(self: &Arc<Self>, request: Request, proven: Option<Identity>) -> Authentication {
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            self.counts.busy.fetch_add(1, Relaxed);
+            return Authentication::Deny(ReasonCode::SERVER_BUSY);
+        };
+        let judging = self.clone().judge(request, proven, place);
+        let task = self.shop.runtime.spawn(judging);
+        Authentication::Later(Box::pin(async move {
+            match task.await {
+                Ok(Ok(grant)) => Authentication::Allow(grant),
+                Ok(Err(code)) => Authentication::Deny(code),
+                // The runtime is going down, or the task broke.
+                Err(_) => Authentication::Deny(ReasonCode::SERVER_UNAVAILABLE),
+            }
+        }))
+    }
+
+    async fn judge(
+        self: Arc<Self>,
+        request: Request,
+        proven: Option<Identity>,
+        _place: OwnedSemaphorePermit,
+    ) -> Result<Box<Grant>, ReasonCode> {
+        let judging = async {
+            let identity = match proven {
+                Some(identity) => identity,
+                None => {
+                    let chain = self.chain.load_full();
+                    chain.check(&request, !self.users().is_empty()).await?
+                }
+            };
+            let sourced = match self.sources.is_empty() || identity.is_superuser {
+                true => None,
+                false => {
+                    let named = named(&request, &identity);
+                    let asked = Sourced::ask(&self.sources, named).await;
+                    Some(asked.map_err(|failure| {
+                        tracing::debug!(client_id = request.client_id, %failure, "no rules for a client");
+                        Refusal::Failed
+                    })?)
+                }
+            };
+            Ok((identity, sourced))
+        };
+        let judged = tokio::time::timeout(self.timeout, judging).await;
+        let judged = judged.unwrap_or(Err(Refusal::Failed));
+        let (judged, sourced) = match judged {
+            Ok((identity, sourced)) => (Ok(identity), sourced),
+            Err(refusal) => (Err(refusal), None),
+        };
+        match self.conclude(request, judged, sourced) {
+            Authentication::Allow(grant) => Ok(grant),
+            Authentication::Deny(code) => Err(code),
+            Authentication::Ignore | Authentication::Later(_) => Err(ReasonCode::NOT_AUTHORIZED),
+        }
+    }
+
+    /// Counts what came of it and says what a client is given that is let in.
+    fn conclude(
+        &self,
+        request: Request,
+        judged: Result<Identity, Refusal>,
+        sourced: Option<Arc<Sourced>>,
+    ) -> Authentication {
+        let now_ms = crate::now_ms();
+        let identity = match judged {
+            Ok(identity) => identity,
+            Err(refusal) => {
+                match refusal {
+                    Refusal::Failed => self.counts.failed.fetch_add(1, Relaxed),
+                    _ => self.counts.denied.fetch_add(1, Relaxed),
+                };
+                if refusal == Refusal::WrongCredentials {
+                    self.guards.login_failed(&request.who(), now_ms);
+                }
+                return Authentication::Deny(refusal.code());
+            }
+        };
+        let known = named(&request, &identity);
+        // Under the name it really has, it may be one of those.
+        if self.bans.has(&known.who(), now_ms) {
+            self.counts.banned.fetch_add(1, Relaxed);
+            return Authentication::Deny(ReasonCode::BANNED);
+        }
+        if identity.expires_at_ms.is_some_and(|at_ms| at_ms <= now_ms) {
+            self.counts.denied.fetch_add(1, Relaxed);
+            return Authentication::Deny(ReasonCode::NOT_AUTHORIZED);
+        }
+        if !identity.is_anonymous {
+            self.guards.login_succeeded(request.username.as_deref());
+        }
+        self.counts.allowed.fetch_add(1, Relaxed);
+        let permissions = self.permissions(&known, &identity, sourced);
+        Authentication::Allow(Box::new(Grant {
+            username: identity.username.map(Into::into),
+            is_anonymous: identity.is_anonymous,
+            client_id: identity.client_id.map(Into::into),
+            permissions: Some(Arc::new(permissions)),
+            expires_at_ms: identity.expires_at_ms,
+        }))
+    }
+
+    fn permissions(
+        &self,
+        known: &Request,
+        identity: &Identity,
+        sourced: Option<Arc<Sourced>>,
+    ) -> SessionPermissions {
+        let facts = Facts {
+            common_name: known.common_name.as_deref().map(Into::into),
+            attributes: identity.attributes.clone().into(),
+            is_superuser: identity.is_superuser,
+            own: identity.rules.clone().into(),
+            sourced,
+        };
+        let is_plain = facts.common_name.is_none()
+            && facts.attributes.is_empty()
+            && !facts.is_superuser
+            && facts.own.is_empty()
+            && facts.sourced.is_none();
+        let facts = (!is_plain).then(|| Box::new(facts));
+        SessionPermissions::new(self.rights.clone(), facts, &known.who())
+    }
+}
+
+/// The client as it is called once it is let in.
+fn named(request: &Request, identity: &Identity) -> Request {
+    let mut named = Request {
+        password: None,
+        attributes: identity.attributes.clone(),
+        ..request.clone()
+    };
+    if identity.is_anonymous {
+        named.username = None;
+    }
+    if let Some(username) = &identity.username {
+        named.username = Some(username.clone());
+    }
+    if let Some(client_id) = &identity.client_id {
+        named.client_id.clone_from(client_id);
+    }
+    named
+}

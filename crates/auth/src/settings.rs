@@ -1,0 +1,288 @@
+//! What the configuration says of authentication and authorisation. Authenticators, sources of rules, and rules are
+//! JSON, here as in the store, so that there is one way to write them and one that reads them.
+
+use broker::config::UserConfig;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+use crate::authenticator::Authenticator;
+use crate::certificate::CertificateSettings;
+use crate::database;
+use crate::guarded::{Bounds, Guarded};
+use crate::http::{HttpAuthenticator, HttpRules};
+use crate::json;
+use crate::jwt::JwtAuthenticator;
+use crate::password::Checker;
+use crate::password_file::PasswordFile;
+use crate::rules::Rule;
+use crate::sources::RuleSource;
+use crate::users::{BuiltIn, Users};
+
+/// Everything the configuration says.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Settings {
+    pub limits: Limits,
+    pub users: Vec<UserConfig>,
+    pub authenticators: Vec<Value>,
+    pub rule_sources: Vec<Value>,
+    pub rules: Vec<Value>,
+}
+
+/// What one number or word says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// What holds for what no rule speaks of.
+    pub no_match: NoMatch,
+    pub on_denial: OnDenial,
+    /// The longest a client waits for the answer of all authenticators together.
+    pub timeout_ms: u64,
+    /// Clients that may wait for an answer at once; more are told that the server is busy.
+    pub max_checks: u32,
+    /// Passwords checked at once; 0: as many as there are cores.
+    pub password_threads: u32,
+    pub rules_refresh_s: u32,
+    pub rules_max_age_s: u32,
+    /// New clients per second of the whole node; 0: no limit.
+    pub max_logins_per_s: u32,
+    /// Failed logins within the window that lock a user out; 0: none do.
+    pub max_failed_logins_per_user: u32,
+    pub max_failed_logins_per_address: u32,
+    pub failed_login_window_s: u32,
+    pub lockout_s: u32,
+    /// Disconnects within the window that get a client banned; 0: none do.
+    pub flapping_disconnects: u32,
+    pub flapping_window_s: u32,
+    pub flapping_ban_s: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NoMatch {
+    /// Denied as soon as the configuration has a rule or a source of rules.
+    #[default]
+    Auto,
+    Allow,
+    Deny,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnDenial {
+    #[default]
+    Ignore,
+    Disconnect,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            no_match: NoMatch::Auto,
+            on_denial: OnDenial::Ignore,
+            timeout_ms: 10_000,
+            max_checks: 1024,
+            password_threads: 0,
+            rules_refresh_s: 300,
+            rules_max_age_s: 3600,
+            max_logins_per_s: 0,
+            max_failed_logins_per_user: 0,
+            max_failed_logins_per_address: 100,
+            failed_login_window_s: 60,
+            lockout_s: 60,
+            flapping_disconnects: 0,
+            flapping_window_s: 60,
+            flapping_ban_s: 300,
+        }
+    }
+}
+
+/// Why a part of the settings is of no use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Invalid {
+    /// What is wrong, with the field. Never holds a secret.
+    pub message: String,
+}
+
+impl From<String> for Invalid {
+    fn from(message: String) -> Self {
+        Self { message }
+    }
+}
+
+/// What authenticators are made with.
+pub(crate) struct Workshop {
+    pub(crate) users: Arc<Users>,
+    pub(crate) checker: Checker,
+    pub(crate) runtime: Handle,
+}
+
+/// An authenticator in its place.
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    /// Lower ones are asked first.
+    pub(crate) order: i64,
+    pub(crate) is_users: bool,
+    pub(crate) authenticator: Box<dyn Authenticator>,
+}
+
+/// The fields every authenticator and source has, taken off the others.
+struct Head {
+    kind: String,
+    name: String,
+    order: Option<i64>,
+    is_enabled: bool,
+    bounds: Option<Bounds>,
+    rest: Value,
+}
+
+impl Head {
+    fn of(value: &Value, asks_outside: fn(&str) -> bool) -> Result<Self, String> {
+        let Value::Object(fields) = value else {
+            return Err(format!(
+                "expected an object, found {}",
+                json::type_name(value)
+            ));
+        };
+        let mut rest = fields.clone();
+        let kind = match rest.remove("type") {
+            Some(Value::String(kind)) => kind,
+            _ => return Err("type: missing".into()),
+        };
+        let name = match rest.remove("name") {
+            None => kind.clone(),
+            Some(Value::String(name)) if !name.is_empty() => name,
+            Some(_) => return Err("name: expected a text".into()),
+        };
+        let order = match rest.remove("order") {
+            None => None,
+            Some(order) => Some(order.as_i64().ok_or("order: expected a whole number")?),
+        };
+        let is_enabled = match rest.remove("enabled") {
+            None => true,
+            Some(flag) => flag.as_bool().ok_or("enabled: expected true or false")?,
+        };
+        let bounds = match asks_outside(&kind) {
+            false => None,
+            true => {
+                let mut own = Map::new();
+                for field in Bounds::FIELDS {
+                    if let Some(value) = rest.remove(field) {
+                        own.insert(field.to_owned(), value);
+                    }
+                }
+                let bounds: Bounds = json::read(&Value::Object(own))?;
+                bounds.check()?;
+                Some(bounds)
+            }
+        };
+        Ok(Self {
+            kind,
+            name,
+            order,
+            is_enabled,
+            bounds,
+            rest: Value::Object(rest),
+        })
+    }
+}
+
+fn asks_outside(kind: &str) -> bool {
+    matches!(kind, "http" | "jwt" | "mysql" | "postgres" | "redis")
+}
+
+const KINDS: &str = "\"users\", \"password_file\", \"jwt\", \"http\", \"mysql\", \"postgres\", \
+                     \"redis\" or \"certificate\"";
+const SOURCE_KINDS: &str = "\"http\", \"mysql\", \"postgres\" or \"redis\"";
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PasswordFileSettings {
+    path: std::path::PathBuf,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+/// Makes an authenticator of its settings; `None` if it is turned off.
+pub(crate) fn authenticator(value: &Value, shop: &Workshop) -> Result<Option<Entry>, String> {
+    let head = Head::of(value, asks_outside)?;
+    let bounds = head.bounds.clone().unwrap_or_default();
+    let name = &head.name;
+    let rest = &head.rest;
+    let made: Box<dyn Authenticator> = match head.kind.as_str() {
+        "users" => {
+            let _: Nothing = json::read(rest)?;
+            Box::new(BuiltIn {
+                users: shop.users.clone(),
+                checker: shop.checker.clone(),
+            })
+        }
+        "password_file" => {
+            let settings: PasswordFileSettings = json::read(rest)?;
+            let file = PasswordFile::open(settings.path, shop.checker.clone());
+            Box::new(file.map_err(|error| format!("path: {error}"))?)
+        }
+        "jwt" => {
+            let made = JwtAuthenticator::new(&json::read(rest)?, &shop.runtime)?;
+            Box::new(Guarded::new(name, made, &bounds))
+        }
+        "http" => {
+            let made = HttpAuthenticator::new(&json::read(rest)?)?;
+            Box::new(Guarded::new(name, made, &bounds))
+        }
+        "certificate" => {
+            let settings: CertificateSettings = json::read(rest)?;
+            Box::new(settings)
+        }
+        other => match database::authenticator(other, name, rest, &bounds, shop) {
+            Some(made) => made?,
+            None => return Err(format!("type: expected {KINDS}, found {other:?}")),
+        },
+    };
+    Ok(head.is_enabled.then_some(Entry {
+        name: head.name,
+        order: head.order.unwrap_or(0),
+        is_users: head.kind == "users",
+        authenticator: made,
+    }))
+}
+
+/// Makes a source of rules; `None` if it is turned off.
+pub(crate) fn rule_source(value: &Value) -> Result<Option<Arc<dyn RuleSource>>, String> {
+    let head = Head::of(value, asks_outside)?;
+    let bounds = head.bounds.clone().unwrap_or_default();
+    let (name, rest) = (&head.name, &head.rest);
+    let made: Arc<dyn RuleSource> = match head.kind.as_str() {
+        "http" => {
+            let made = HttpRules::new(&json::read(rest)?)?;
+            Arc::new(Guarded::new(name, made, &bounds))
+        }
+        other => match database::rule_source(other, name, rest, &bounds) {
+            Some(made) => made?,
+            None => return Err(format!("type: expected {SOURCE_KINDS}, found {other:?}")),
+        },
+    };
+    Ok(head.is_enabled.then_some(made))
+}
+
+/// A rule of the configuration or of the store, with its place among the others; `None` if it is turned off.
+pub(crate) fn rule(value: &Value) -> Result<Option<(i64, Rule)>, String> {
+    let Value::Object(fields) = value else {
+        return Err(format!(
+            "expected an object, found {}",
+            json::type_name(value)
+        ));
+    };
+    let mut rest = fields.clone();
+    let order = match rest.remove("order") {
+        None => 0,
+        Some(order) => order.as_i64().ok_or("order: expected a whole number")?,
+    };
+    let is_enabled = match rest.remove("enabled") {
+        None => true,
+        Some(flag) => flag.as_bool().ok_or("enabled: expected true or false")?,
+    };
+    rest.remove("description");
+    let rule = Rule::from_json(&Value::Object(rest))?;
+    Ok(is_enabled.then_some((order, rule)))
+}

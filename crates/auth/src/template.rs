@@ -1,0 +1,157 @@
+//! Texts with `${...}` for what differs between clients.
+
+use crate::authenticator::Request;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Field {
+    ClientId,
+    Username,
+    Password,
+    CommonName,
+    PeerHost,
+    PeerPort,
+    Listener,
+    Attribute(Box<str>),
+}
+
+impl Field {
+    pub(crate) fn named(name: &str) -> Result<Self, String> {
+        Ok(match name {
+            "clientid" | "client_id" => Self::ClientId,
+            "username" => Self::Username,
+            "password" => Self::Password,
+            "cert_common_name" => Self::CommonName,
+            "peerhost" => Self::PeerHost,
+            "peerport" => Self::PeerPort,
+            "listener" => Self::Listener,
+            _ => match name.strip_prefix("client_attrs.") {
+                Some(attribute) => Self::Attribute(attribute.into()),
+                None => {
+                    return Err(format!(
+                        "unknown placeholder ${{{name}}}; there are ${{clientid}}, ${{username}}, ${{password}}, \
+                         ${{cert_common_name}}, ${{peerhost}}, ${{peerport}}, ${{listener}}, ${{client_attrs.NAME}}"
+                    ));
+                }
+            },
+        })
+    }
+
+    /// `None` if the client has none of it.
+    pub(crate) fn value(&self, request: &Request) -> Option<String> {
+        match self {
+            Self::ClientId => Some(request.client_id.clone()),
+            Self::Username => request.username.clone(),
+            Self::Password => {
+                let bytes = &request.password.as_ref()?.0;
+                String::from_utf8(bytes.clone()).ok()
+            }
+            Self::CommonName => request.common_name.clone(),
+            Self::PeerHost => Some(request.peer?.ip().to_canonical().to_string()),
+            Self::PeerPort => Some(request.peer?.port().to_string()),
+            Self::Listener => Some(request.listener.clone()),
+            Self::Attribute(name) => {
+                let mut attributes = request.attributes.iter();
+                let found = attributes.find(|(known, _)| known == name);
+                found.map(|(_, value)| value.to_string())
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Field(Field),
+}
+
+/// A text to fill in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Template(Vec<Part>);
+
+impl Template {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("${") {
+            let (name, behind) = after.split_once('}').ok_or("a ${ without its }")?;
+            if !before.is_empty() {
+                parts.push(Part::Text(before.to_owned()));
+            }
+            parts.push(Part::Field(Field::named(name)?));
+            rest = behind;
+        }
+        if !rest.is_empty() {
+            parts.push(Part::Text(rest.to_owned()));
+        }
+        Ok(Self(parts))
+    }
+
+    /// The text for one client; what the client has not is left out. `None` if it is one placeholder and the client
+    /// has nothing for it.
+    pub(crate) fn fill(&self, request: &Request) -> Option<String> {
+        if let [Part::Field(field)] = &self.0[..] {
+            return field.value(request);
+        }
+        let parts = self.0.iter().map(|part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Field(field) => field.value(request).unwrap_or_default(),
+        });
+        Some(parts.collect())
+    }
+
+    /// As [`fill`](Self::fill), with each value encoded for a URL.
+    pub(crate) fn fill_url(&self, request: &Request) -> String {
+        let parts = self.0.iter().map(|part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Field(field) => url_encoded(&field.value(request).unwrap_or_default()),
+        });
+        parts.collect()
+    }
+}
+
+pub(crate) fn url_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                encoded.push(byte.into());
+            }
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authenticator::Password;
+
+    fn request() -> Request {
+        Request {
+            client_id: "c 1".into(),
+            username: Some("' OR 1=1 --".into()),
+            password: Some(Password(b"pencil".to_vec())),
+            ..Request::default()
+        }
+    }
+
+    #[test]
+    fn values_in_urls_are_encoded() {
+        let template = Template::parse("http://h/${clientid}?u=${username}").unwrap();
+        let url = template.fill_url(&request());
+        assert_eq!(url, "http://h/c%201?u=%27%20OR%201%3D1%20--");
+    }
+
+    #[test]
+    fn what_a_client_has_not_is_nothing() {
+        let request = Request::default();
+        assert_eq!(Template::parse("${username}").unwrap().fill(&request), None);
+        let mixed = Template::parse("u:${username}").unwrap();
+        assert_eq!(mixed.fill(&request), Some("u:".into()));
+        assert_eq!(
+            Template::parse("").unwrap().fill(&request),
+            Some(String::new())
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! The users the node keeps itself: those of the configuration and those of the store.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use broker::scram::Credential;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::authenticator::{Answer, Answering, Authenticator, Failure, Identity, Request};
+use crate::json;
+use crate::password::{self, Checker, MAX_PASSWORD_BYTES};
+
+/// What is known of one user.
+#[derive(Clone)]
+pub(crate) struct User {
+    /// `None`: the SCRAM verifier serves for plain passwords, too.
+    password_hash: Option<Arc<str>>,
+    scram: Option<Credential>,
+    is_superuser: bool,
+}
+
+/// A user as it is kept in the store. It has no password: that became a hash and a verifier.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    #[serde(default)]
+    password_hash: Option<String>,
+    #[serde(default)]
+    scram: Option<String>,
+    #[serde(default)]
+    is_superuser: bool,
+    #[serde(default, rename = "description")]
+    _description: Option<String>,
+}
+
+impl User {
+    pub(crate) fn of_configuration(credential: Credential) -> Self {
+        Self {
+            password_hash: None,
+            scram: Some(credential),
+            is_superuser: false,
+        }
+    }
+
+    pub(crate) fn from_json(value: &Value) -> Result<Self, String> {
+        let kept: Kept = json::read(value)?;
+        if let Some(hash) = &kept.password_hash {
+            password::verify(hash, b"").map_err(|error| format!("password_hash: {error}"))?;
+        }
+        let scram = match &kept.scram {
+            Some(text) => Some(text.parse().map_err(|error| format!("scram: {error}"))?),
+            None => None,
+        };
+        if kept.password_hash.is_none() && scram.is_none() {
+            return Err("a user needs a password".into());
+        }
+        Ok(Self {
+            password_hash: kept.password_hash.map(Into::into),
+            scram,
+            is_superuser: kept.is_superuser,
+        })
+    }
+}
+
+/// Turns `password` into what is kept of it. Takes some 30 ms.
+pub(crate) fn seal(mut value: Value) -> Result<Value, String> {
+    let Some(fields) = value.as_object_mut() else {
+        return Err(format!(
+            "expected an object, found {}",
+            json::type_name(&value)
+        ));
+    };
+    let Some(password) = fields.remove("password") else {
+        return Ok(value);
+    };
+    let Some(password) = password.as_str().filter(|password| !password.is_empty()) else {
+        return Err("password: expected a text that is not empty".into());
+    };
+    if password.len() > MAX_PASSWORD_BYTES {
+        return Err(format!("password: longer than {MAX_PASSWORD_BYTES} bytes"));
+    }
+    let hash = password::hash(password.as_bytes()).map_err(|error| error.to_string())?;
+    let scram = Credential::generate(password.as_bytes(), broker::scram::DEFAULT_ITERATIONS)
+        .map_err(|error| error.to_string())?;
+    fields.insert("password_hash".into(), json!(hash));
+    fields.insert("scram".into(), json!(scram.to_string()));
+    Ok(value)
+}
+
+/// All users, by name.
+#[derive(Default)]
+pub(crate) struct Users {
+    /// Those of the configuration win.
+    configured: HashMap<String, User>,
+    kept: ArcSwap<HashMap<String, User>>,
+}
+
+impl Users {
+    pub(crate) fn new(configured: HashMap<String, User>) -> Self {
+        Self {
+            configured,
+            kept: ArcSwap::default(),
+        }
+    }
+
+    pub(crate) fn set_kept(&self, users: HashMap<String, User>) {
+        self.kept.store(Arc::new(users));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.configured.is_empty() && self.kept.load().is_empty()
+    }
+
+    fn find(&self, username: &str) -> Option<User> {
+        let configured = self.configured.get(username);
+        configured
+            .cloned()
+            .or_else(|| self.kept.load().get(username).cloned())
+    }
+
+    pub(crate) fn scram(&self, username: &str) -> Option<Credential> {
+        self.find(username)?.scram
+    }
+
+    /// Who a user is that has proven itself.
+    pub(crate) fn identity(&self, username: &str) -> Identity {
+        Identity {
+            is_superuser: self.find(username).is_some_and(|user| user.is_superuser),
+            ..Identity::default()
+        }
+    }
+}
+
+/// The authenticator that asks [`Users`].
+pub(crate) struct BuiltIn {
+    pub(crate) users: Arc<Users>,
+    pub(crate) checker: Checker,
+}
+
+impl Authenticator for BuiltIn {
+    fn concerns(&self, request: &Request) -> bool {
+        request.login().is_some() && !self.users.is_empty()
+    }
+
+    fn check<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Answer, Failure>> {
+        Box::pin(async move {
+            let Some((username, password)) = request.login() else {
+                return Ok(Answer::Ignore);
+            };
+            let Some(user) = self.users.find(username) else {
+                return Ok(Answer::Ignore);
+            };
+            let identity = self.users.identity(username);
+            let password = password.to_vec();
+            let is_right = move || match (&user.password_hash, &user.scram) {
+                (Some(hash), _) => password::verify(hash, &password).unwrap_or(false),
+                (None, Some(scram)) => {
+                    password.len() <= MAX_PASSWORD_BYTES && scram.verify_password(&password)
+                }
+                (None, None) => false,
+            };
+            Ok(match self.checker.run(is_right).await {
+                true => Answer::Allow(Box::new(identity)),
+                false => Answer::Deny,
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_user_has_no_password_and_knows_it() {
+        let sealed = seal(json!({"password": "pencil", "is_superuser": true})).unwrap();
+        assert!(!sealed.to_string().contains("pencil"));
+        let user = User::from_json(&sealed).unwrap();
+        assert!(user.is_superuser);
+        let hash = user.password_hash.unwrap();
+        assert_eq!(password::verify(&hash, b"pencil"), Ok(true));
+        assert!(user.scram.unwrap().verify_password(b"pencil"));
+    }
+
+    #[test]
+    fn what_is_no_user_is_refused() {
+        let error = |value| User::from_json(&value).map(|_| ()).unwrap_err();
+        assert_eq!(error(json!({})), "a user needs a password");
+        assert!(error(json!({"password_hash": "pencil"})).starts_with("password_hash: not a hash"));
+        assert!(error(json!({"scram": "x"})).starts_with("scram: "));
+        assert!(error(json!({"password": "x"})).contains("password"));
+        assert!(seal(json!({"password": ""})).is_err());
+        assert!(seal(json!("x")).is_err());
+    }
+}

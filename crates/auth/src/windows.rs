@@ -1,0 +1,138 @@
+//! Counting what happens too often: so many times within a window, then the one it happens to is held off for a while.
+//! Bounded in number; who has done nothing lately is forgotten first.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, PoisonError};
+
+pub(crate) struct Windows<K> {
+    /// 0: nothing is counted.
+    limit: u32,
+    window_ms: u64,
+    hold_ms: u64,
+    max_entries: usize,
+    entries: Mutex<HashMap<K, Entry>>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    since_ms: u64,
+    count: u32,
+    held_until_ms: u64,
+}
+
+impl<K: Eq + Hash + Clone> Windows<K> {
+    pub(crate) fn new(limit: u32, window_s: u32, hold_s: u32, max_entries: usize) -> Self {
+        Self {
+            limit,
+            window_ms: u64::from(window_s) * 1000,
+            hold_ms: u64::from(hold_s) * 1000,
+            max_entries,
+            entries: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.limit == 0
+    }
+
+    /// It happened once more. True if that was once too often.
+    pub(crate) fn hit(&self, key: K, now_ms: u64) -> bool {
+        if self.is_off() {
+            return false;
+        }
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() >= self.max_entries && !entries.contains_key(&key) {
+            self.make_room(&mut entries, now_ms);
+        }
+        let entry = entries.entry(key).or_insert(Entry {
+            since_ms: now_ms,
+            count: 0,
+            held_until_ms: 0,
+        });
+        if now_ms.saturating_sub(entry.since_ms) > self.window_ms {
+            entry.since_ms = now_ms;
+            entry.count = 0;
+        }
+        entry.count += 1;
+        if entry.count < self.limit {
+            return false;
+        }
+        entry.count = 0;
+        entry.since_ms = now_ms;
+        entry.held_until_ms = now_ms + self.hold_ms;
+        true
+    }
+
+    pub(crate) fn is_held(&self, key: &K, now_ms: u64) -> bool {
+        if self.is_off() {
+            return false;
+        }
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries
+            .get(key)
+            .is_some_and(|entry| entry.held_until_ms > now_ms)
+    }
+
+    /// All is well with it again.
+    pub(crate) fn forget(&self, key: &K) {
+        if !self.is_off() {
+            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            entries.remove(key);
+        }
+    }
+
+    fn make_room(&self, entries: &mut HashMap<K, Entry>, now_ms: u64) {
+        let ends_ms = |entry: &Entry| entry.held_until_ms.max(entry.since_ms + self.window_ms);
+        entries.retain(|_, entry| ends_ms(entry) > now_ms);
+        if entries.len() < self.max_entries {
+            return;
+        }
+        // Still full of what counts: the half that would end first goes, which is rare enough to be slow.
+        let mut ends: Vec<u64> = entries.values().map(ends_ms).collect();
+        let half = ends.len() / 2;
+        let (_, &mut median, _) = ends.select_nth_unstable(half);
+        entries.retain(|_, entry| ends_ms(entry) > median);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_often_within_the_window_is_held_for_a_while() {
+        let windows = Windows::new(3, 10, 60, 100);
+        assert!(!windows.hit("a", 0) && !windows.hit("a", 1));
+        assert!(!windows.is_held(&"a", 1));
+        assert!(windows.hit("a", 2));
+        assert!(windows.is_held(&"a", 60_001) && !windows.is_held(&"a", 60_002));
+        assert!(!windows.is_held(&"b", 2));
+    }
+
+    #[test]
+    fn what_is_long_ago_does_not_count() {
+        let windows = Windows::new(2, 10, 60, 100);
+        assert!(!windows.hit("a", 0));
+        assert!(!windows.hit("a", 10_001));
+        assert!(windows.hit("a", 10_002));
+        windows.forget(&"a");
+        assert!(!windows.is_held(&"a", 10_003));
+    }
+
+    #[test]
+    fn it_does_not_grow_without_bound() {
+        let windows = Windows::new(2, 1_000, 60, 100);
+        for n in 0..10_000_u64 {
+            windows.hit(n, n);
+        }
+        assert!(windows.entries.lock().unwrap().len() <= 100);
+    }
+
+    #[test]
+    fn nothing_is_counted_without_a_limit() {
+        let windows = Windows::new(0, 10, 60, 100);
+        assert!(!windows.hit("a", 0) && !windows.is_held(&"a", 0));
+        assert!(windows.entries.lock().unwrap().is_empty());
+    }
+}
