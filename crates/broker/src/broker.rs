@@ -14,8 +14,9 @@ use crate::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, ListenerC
 use crate::core::directory::Directory;
 use crate::core::recovery::recover;
 use crate::core::shard::{ListenerState, Node};
+use crate::events::Events;
 use crate::handle::Handle;
-use crate::hooks::HooksFactory;
+use crate::hooks::{Chain, HooksFactory};
 use crate::info::ListenerInfo;
 use crate::metrics::ShardMetrics;
 use crate::net::inbox::{Inbox, Parcel, StoreOwner};
@@ -80,6 +81,9 @@ impl Broker {
             return Err(StartError::TooManyShards(shards));
         }
         let clock = Clock::new();
+        let events = Events::new();
+        let hooks: Arc<dyn HooksFactory> =
+            Arc::new(Chain::default().with(Arc::new(events.clone())).with(hooks));
         let mut per_shard: Vec<Vec<OpenListener>> = (0..shards).map(|_| Vec::new()).collect();
         let mut infos = Vec::new();
         let mut tls_listeners = Vec::new();
@@ -124,6 +128,7 @@ impl Broker {
                 .map(|_| Arc::new(ShardMetrics::default()))
                 .collect(),
             started_ms: clock.now_ms(),
+            events,
         });
         let inboxes: Arc<[Inbox]> = (0..shards).map(|_| Inbox::new(clock.now_ms())).collect();
         let handle = Handle::new(node.clone(), inboxes.clone(), infos, tls_listeners, clock);

@@ -1,6 +1,9 @@
 //! How the control plane talks to a running broker: questions go to the shards as messages and are answered between
 //! two turns; counters are read without asking anybody.
 
+mod retained;
+mod steer;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -303,6 +303,7 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
     let is_first = shard.core.borrow().id == 0;
     let sys_ticks = u64::from(sys_interval_s) * 1000 / TICK_MS;
     let mut ticks = 0_u64;
+    let mut tells_events = false;
     loop {
         interval.tick().await;
         let busy = tokio::runtime::Handle::current()
@@ -321,6 +322,10 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
             core.metrics()
                 .set(Metric::OutboxBytes, buffered.saturating_sub(queued));
             core.tick();
+            let has_listeners = core.node.events.has_listeners();
+            if std::mem::replace(&mut tells_events, has_listeners) != has_listeners {
+                core.renew_interest();
+            }
             if is_first && sys_ticks > 0 && ticks.is_multiple_of(sys_ticks) {
                 sys::publish(&mut core);
             }

@@ -66,6 +66,7 @@ pub(super) fn node(shards: usize, limits: Limits) -> Arc<Node> {
             .map(|_| Arc::new(ShardMetrics::default()))
             .collect(),
         started_ms: 0,
+        events: crate::events::Events::new(),
     })
 }
 
