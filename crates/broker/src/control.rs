@@ -101,7 +101,8 @@ pub struct RetainedQuery {
     pub limit: usize,
 }
 
-/// One message that waits for a session. `position` grows along the queue and stays the message's own.
+/// One message that waits for a session. `position` grows along the queue. In a durable session it stays the message's
+/// own; else only until messages in front of it are thrown away.
 #[derive(Debug, Clone)]
 pub struct QueuedMessage {
     pub position: u64,

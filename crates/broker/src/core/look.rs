@@ -6,6 +6,9 @@ use mqtt::QoS;
 use super::message::{MessageView, NEVER_MS};
 use crate::control::{RetainedInfo, StoredMessage};
 
+/// The most of one payload that is shown in a queue.
+pub(crate) const SHOWN_PAYLOAD_BYTES: usize = 64 * 1024;
+
 fn known(name: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }

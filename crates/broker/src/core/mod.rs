@@ -7,6 +7,7 @@ pub(crate) mod connection;
 pub(crate) mod cross;
 pub(crate) mod deliver;
 pub(crate) mod directory;
+pub(crate) mod discard;
 pub(crate) mod encode;
 pub(crate) mod inspect;
 pub(crate) mod journal;

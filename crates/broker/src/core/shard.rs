@@ -7,7 +7,7 @@
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use foldhash::fast::RandomState;
 use mqtt::{Direction, Frame, Packet, PacketType, ReasonCode, Version};
@@ -33,6 +33,8 @@ use store::Space;
 pub(crate) struct ListenerState {
     pub(crate) config: ListenerConfig,
     pub(crate) connections: AtomicU64,
+    /// Whether it takes new ones.
+    pub(crate) running: AtomicBool,
 }
 
 /// Checks a password against a credential, away from the shard: it takes milliseconds by design.

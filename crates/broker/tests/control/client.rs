@@ -39,18 +39,31 @@ impl Client {
         client
     }
 
+    /// A client that takes two messages and no more before it acknowledges one.
+    pub(crate) fn connect_slow(address: &str, client_id: &str) -> Self {
+        let mut properties = PropertiesBuf::new();
+        properties.push(Property::ReceiveMaximum(2));
+        let mut client = Self::open_with(address, client_id, true, &properties);
+        assert_eq!(client.next(), Got::Other("CONNACK"));
+        client
+    }
+
     /// Without waiting for an answer.
     pub(crate) fn open(address: &str, client_id: &str, clean: bool) -> Self {
+        let mut properties = PropertiesBuf::new();
+        if !clean {
+            properties.push(Property::SessionExpiryInterval(3600));
+        }
+        Self::open_with(address, client_id, clean, &properties)
+    }
+
+    fn open_with(address: &str, client_id: &str, clean: bool, properties: &PropertiesBuf) -> Self {
         let socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(DEADLINE)).unwrap();
         let mut client = Self {
             socket,
             buffer: Vec::new(),
         };
-        let mut properties = PropertiesBuf::new();
-        if !clean {
-            properties.push(Property::SessionExpiryInterval(3600));
-        }
         let connect = Connect {
             version: Version::V5,
             bridge: false,

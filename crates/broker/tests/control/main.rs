@@ -1,8 +1,13 @@
 //! What the control plane asks of a running broker, with clients on real sockets.
 
+// The workspace allows unwrap in `#[test]` functions; this binary is tests and what they stand on.
+#![allow(clippy::unwrap_used)]
+
 mod client;
 mod events;
+mod listeners;
 mod messages;
+mod queues;
 mod sessions;
 
 use std::future::Future;

@@ -53,6 +53,7 @@ pub(super) fn node(shards: usize, limits: Limits) -> Arc<Node> {
     let listener = ListenerState {
         config: ListenerConfig::new("mqtt", bind),
         connections: AtomicU64::new(0),
+        running: true.into(),
     };
     Arc::new(Node {
         limits: Arc::new(limits),
