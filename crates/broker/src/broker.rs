@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,8 +14,10 @@ use crate::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, ListenerC
 use crate::core::directory::Directory;
 use crate::core::recovery::recover;
 use crate::core::shard::{ListenerState, Node};
+use crate::events::Events;
 use crate::handle::Handle;
-use crate::hooks::HooksFactory;
+use crate::handle::queues::{Looker, Looks};
+use crate::hooks::{Chain, HooksFactory};
 use crate::info::ListenerInfo;
 use crate::metrics::ShardMetrics;
 use crate::net::inbox::{Inbox, Parcel, StoreOwner};
@@ -80,13 +82,15 @@ impl Broker {
             return Err(StartError::TooManyShards(shards));
         }
         let clock = Clock::new();
+        let events = Events::new();
+        let hooks: Arc<dyn HooksFactory> =
+            Arc::new(Chain::default().with(Arc::new(events.clone())).with(hooks));
         let mut per_shard: Vec<Vec<OpenListener>> = (0..shards).map(|_| Vec::new()).collect();
         let mut infos = Vec::new();
-        let mut tls_listeners = Vec::new();
+        let mut entrances = Vec::new();
         let mut unix_sockets = Vec::new();
         for (index, listener) in config.listeners.iter().enumerate() {
             let tls = load_tls(listener)?;
-            tls_listeners.extend(tls.clone());
             let sockets =
                 listener::open(listener, shards).map_err(|source| StartError::Listen {
                     listener: listener.name.clone(),
@@ -98,6 +102,7 @@ impl Broker {
             }
             infos.push(listener_info(listener, &sockets[0]));
             let entrance = Arc::new(Entrance::new(index as u16, listener, tls));
+            entrances.push(entrance.clone());
             for (socket, open) in sockets.into_iter().zip(&mut per_shard) {
                 open.push(OpenListener {
                     entrance: entrance.clone(),
@@ -113,6 +118,7 @@ impl Broker {
                 .map(|config| ListenerState {
                     config: config.clone(),
                     connections: AtomicU64::new(0),
+                    running: AtomicBool::new(true),
                 })
                 .collect(),
             users: users(&config)?,
@@ -124,15 +130,23 @@ impl Broker {
                 .map(|_| Arc::new(ShardMetrics::default()))
                 .collect(),
             started_ms: clock.now_ms(),
+            events,
         });
         let inboxes: Arc<[Inbox]> = (0..shards).map(|_| Inbox::new(clock.now_ms())).collect();
-        let handle = Handle::new(node.clone(), inboxes.clone(), infos, tls_listeners, clock);
+        let handle = Handle::new(
+            node.clone(),
+            inboxes.clone(),
+            infos,
+            entrances,
+            store.clone().map(|store| Looker::new(store, shards)),
+            clock,
+        );
         let stop_timeout = match config.stop_timeout_s {
             0 => DEFAULT_STOP_TIMEOUT_S,
             given => given,
         };
         let mut durable = match &store {
-            Some(store) => deal_out(store, &node, &inboxes, clock.now_ms())?,
+            Some(store) => deal_out(store, &node, &inboxes, handle.looks(), clock.now_ms())?,
             None => Vec::new(),
         };
         let (ready, is_ready) = std::sync::mpsc::channel();
@@ -201,11 +215,13 @@ fn deal_out(
     store: &Store,
     node: &Node,
     inboxes: &Arc<[Inbox]>,
+    looks: Arc<Looks>,
     now_ms: u64,
 ) -> Result<Vec<Option<Durable>>, StartError> {
     let recovery = recover(store, node, inboxes.len(), now_ms)?;
     let owner = StoreOwner {
         inboxes: inboxes.clone(),
+        looks,
     };
     store.start(Arc::new(owner)).map_err(StartError::Thread)?;
     let restored = Arc::new(AtomicU32::new(0));

@@ -76,7 +76,10 @@ pub struct RetainedInfo {
 #[derive(Debug, Clone, Default)]
 pub struct StoredMessage {
     pub topic: String,
+    /// In a queue the beginning of it, if it is long.
     pub payload: Bytes,
+    /// Bytes of the whole payload.
+    pub payload_bytes: usize,
     pub qos: u8,
     pub retain: bool,
     pub published_at_ms: u64,
@@ -98,7 +101,8 @@ pub struct RetainedQuery {
     pub limit: usize,
 }
 
-/// One message that waits for a session. `position` grows along the queue and stays the message's own.
+/// One message that waits for a session. `position` grows along the queue. In a durable session it stays the message's
+/// own; else only until messages in front of it are thrown away.
 #[derive(Debug, Clone)]
 pub struct QueuedMessage {
     pub position: u64,
@@ -148,6 +152,22 @@ pub enum EventKind {
         /// A short word such as `normal`, `keep_alive_timeout`, `taken_over`.
         reason: &'static str,
     },
+    /// A client was not let in.
+    AuthenticationFailed {
+        /// What it said of itself, as far as it could be read.
+        client_id: Option<Box<str>>,
+        username: Option<Box<str>>,
+        peer_address: String,
+        listener: Box<str>,
+        /// Of MQTT 5, such as 134 (bad user name or password).
+        reason_code: u8,
+    },
+    SessionCreated {
+        client_id: Box<str>,
+    },
+    SessionEnded {
+        client_id: Box<str>,
+    },
     Subscribed {
         client_id: Box<str>,
         topic_filter: Box<str>,
@@ -173,4 +193,21 @@ pub enum EventKind {
     AlarmCleared {
         alarm: &'static str,
     },
+}
+
+impl EventKind {
+    /// The client it is about, if it is about one.
+    pub fn client_id(&self) -> Option<&str> {
+        match self {
+            EventKind::Connected { client_id, .. }
+            | EventKind::Disconnected { client_id, .. }
+            | EventKind::SessionCreated { client_id }
+            | EventKind::SessionEnded { client_id }
+            | EventKind::Subscribed { client_id, .. }
+            | EventKind::Unsubscribed { client_id, .. } => Some(client_id),
+            EventKind::AuthenticationFailed { client_id, .. }
+            | EventKind::Dropped { client_id, .. } => client_id.as_deref(),
+            EventKind::AlarmRaised { .. } | EventKind::AlarmCleared { .. } => None,
+        }
+    }
 }

@@ -1,6 +1,11 @@
 //! How the control plane talks to a running broker: questions go to the shards as messages and are answered between
 //! two turns; counters are read without asking anybody.
 
+mod listeners;
+pub(crate) mod queues;
+mod retained;
+mod steer;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,8 +20,10 @@ use crate::info::{
 };
 use crate::metrics;
 use crate::net::inbox::{Inbox, Parcel};
+use crate::net::listener::Entrance;
 use crate::net::shard_thread::Clock;
 use crate::net::tls::{ListenerTls, log_reload};
+use queues::{Looker, Looks};
 
 /// A shard that has not answered within this time counts as stalled.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -30,7 +37,14 @@ struct Shared {
     node: Arc<Node>,
     inboxes: Arc<[Inbox]>,
     listeners: Vec<ListenerInfo>,
+    /// In the order of the listeners.
+    entrances: Vec<Arc<Entrance>>,
+    /// Held while one is started or stopped.
+    changing_listeners: tokio::sync::Mutex<()>,
     tls: Vec<Arc<ListenerTls>>,
+    /// With a store.
+    looker: Option<Looker>,
+    looks: Arc<Looks>,
     life: Life,
     clock: Clock,
 }
@@ -62,14 +76,20 @@ impl Handle {
         node: Arc<Node>,
         inboxes: Arc<[Inbox]>,
         listeners: Vec<ListenerInfo>,
-        tls: Vec<Arc<ListenerTls>>,
+        entrances: Vec<Arc<Entrance>>,
+        looker: Option<Looker>,
         clock: Clock,
     ) -> Self {
+        let tls = entrances.iter().filter_map(|entrance| entrance.tls.clone());
         let shared = Shared {
             node,
             inboxes,
             listeners,
-            tls,
+            tls: tls.collect(),
+            entrances,
+            changing_listeners: tokio::sync::Mutex::default(),
+            looker,
+            looks: Arc::default(),
             life: Life::default(),
             clock,
         };
@@ -92,6 +112,10 @@ impl Handle {
 
     pub(crate) fn inboxes(&self) -> &[Inbox] {
         &self.shared.inboxes
+    }
+
+    pub(crate) fn looks(&self) -> Arc<Looks> {
+        self.shared.looks.clone()
     }
 
     pub(crate) fn tls_listeners(&self) -> &[Arc<ListenerTls>] {
@@ -126,14 +150,6 @@ impl Handle {
     /// Number of shards.
     pub fn shards(&self) -> usize {
         self.shared.inboxes.len()
-    }
-
-    pub fn listeners(&self) -> Vec<ListenerInfo> {
-        let mut listeners = self.shared.listeners.clone();
-        for (info, state) in listeners.iter_mut().zip(&self.shared.node.listeners) {
-            info.connections = state.connections.load(Relaxed);
-        }
-        listeners
     }
 
     /// Reads the certificates of all listeners again.

@@ -13,8 +13,11 @@ use std::sync::Arc;
 
 use mqtt::{QoS, ReasonCode, SubscriptionOptions, Version};
 
+mod chain;
+
 pub use crate::core::message::MessageView;
 pub use crate::scram::Credential;
+pub use chain::Chain;
 
 /// A set of hook points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +36,10 @@ impl Interest {
     pub const ACK: Self = Self(1 << 8);
     pub const DROP: Self = Self(1 << 9);
     pub const PING: Self = Self(1 << 10);
+    /// A CONNECT that is refused.
+    pub const REFUSE: Self = Self(1 << 11);
+    /// Sessions that begin and end.
+    pub const SESSION: Self = Self(1 << 12);
 
     pub fn contains(self, point: Self) -> bool {
         self.0 & point.0 == point.0
@@ -104,6 +111,17 @@ pub struct Credentials<'a> {
     pub common_name_as_username: bool,
     pub keep_alive_s: u16,
     pub clean_start: bool,
+}
+
+/// A client that was not let in.
+#[derive(Debug, Clone, Copy)]
+pub struct RefusedConnect<'a> {
+    /// What it said of itself, as far as it could be read.
+    pub client_id: Option<&'a str>,
+    pub username: Option<&'a str>,
+    pub peer: Peer,
+    pub listener: &'a str,
+    pub code: ReasonCode,
 }
 
 /// The answer to an authentication.
@@ -213,7 +231,8 @@ pub enum AckKind {
 
 /// One shard's listener to what happens on it. Every method does nothing by default.
 pub trait Hooks {
-    /// The points this implementation wants, asked once at start.
+    /// The points this implementation wants, asked at start, and again when somebody begins or ceases to listen to
+    /// events.
     fn interest(&self) -> Interest {
         Interest::NONE
     }
@@ -249,6 +268,11 @@ pub trait Hooks {
         None
     }
 
+    /// A client is not let in; whoever decided it.
+    fn refused(&mut self, refused: &RefusedConnect<'_>) {
+        let _ = refused;
+    }
+
     /// Whether a client may do something whose session has no permissions of its own.
     fn authorize(&mut self, client: &Client<'_>, action: &Action<'_>) -> Authorization {
         let _ = (client, action);
@@ -263,6 +287,15 @@ pub trait Hooks {
     /// The connection is gone. `reason` is a short word such as `normal`, `keep_alive_timeout`, `taken_over`.
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
         let _ = (client, reason);
+    }
+
+    fn session_created(&mut self, client_id: &str) {
+        let _ = client_id;
+    }
+
+    /// The session is gone, and with it what waited in it.
+    fn session_ended(&mut self, client_id: &str) {
+        let _ = client_id;
     }
 
     fn subscribed(&mut self, client: &Client<'_>, filter: &str, options: SubscriptionOptions) {

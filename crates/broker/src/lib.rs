@@ -8,6 +8,7 @@ mod broker;
 pub mod config;
 pub mod control;
 mod core;
+mod events;
 mod handle;
 pub mod hooks;
 pub mod info;

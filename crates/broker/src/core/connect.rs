@@ -16,7 +16,7 @@ use super::message::{Message, MessageView, NEVER_MS};
 use super::session::{Session, Will};
 use super::shard::{Flow, Shard};
 use super::timers::Timer;
-use crate::hooks::{Action, Authentication, Authorization, Interest, Peer};
+use crate::hooks::{Action, Authentication, Authorization, Interest, Peer, RefusedConnect};
 use crate::metrics::Metric;
 
 /// A connection on its way to the shard that holds its session.
@@ -247,6 +247,9 @@ impl Shard {
             .insert(Session::new(id.clone(), now_ms)) as u32;
         self.by_client_id.insert(id.clone(), session);
         self.metrics().inc(Metric::Sessions);
+        if self.delivery.interest.contains(Interest::SESSION) {
+            self.delivery.hooks.session_created(id);
+        }
         Ok(session)
     }
 
@@ -476,6 +479,11 @@ impl Shard {
             Some(code) if unauthorized.contains(&code) => Metric::ConnectUnauthorized,
             _ => Metric::ConnectRefused,
         });
+        if self.delivery.interest.contains(Interest::REFUSE)
+            && let Some(code) = closing.code
+        {
+            self.tell_refusal(at, code, raw);
+        }
         let connection = &self.delivery.connections[at as usize];
         let version = match connection.phase {
             Phase::Authenticating => connection.version,
@@ -489,6 +497,23 @@ impl Shard {
             ..closing
         };
         self.close(at, why);
+    }
+
+    fn tell_refusal(&mut self, at: u32, code: ReasonCode, raw: &[u8]) {
+        let connection = &self.delivery.connections[at as usize];
+        let kept = connection.extra.as_ref().map(|extra| &extra.connect[..]);
+        let kept = kept.filter(|kept| !kept.is_empty()).unwrap_or(raw);
+        let connect = decode_connect(kept);
+        let refused = RefusedConnect {
+            client_id: connect.as_ref().map(|connect| connect.client_id),
+            username: connect.as_ref().and_then(|connect| connect.username),
+            peer: connection.peer,
+            listener: &self.node.listeners[usize::from(connection.listener)]
+                .config
+                .name,
+            code,
+        };
+        self.delivery.hooks.refused(&refused);
     }
 
     fn send_refusal(&mut self, at: u32, version: Version, code: ReasonCode, closing: &Closing) {

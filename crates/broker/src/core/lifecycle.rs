@@ -226,6 +226,9 @@ impl Shard {
         self.node.directory.release(&client_id, self.id);
         Directory::give_place_back(&self.node.directory.sessions);
         self.metrics().sub(Metric::Sessions, 1);
+        if self.delivery.interest.contains(Interest::SESSION) {
+            self.delivery.hooks.session_ended(&client_id);
+        }
     }
 
     /// Connections found to end while something else was under way.

@@ -313,7 +313,11 @@ impl Shard {
         }
     }
 
-    fn retain(&mut self, view: &MessageView<'_>, origin: Option<u32>) -> Result<(), ReasonCode> {
+    pub(super) fn retain(
+        &mut self,
+        view: &MessageView<'_>,
+        origin: Option<u32>,
+    ) -> Result<(), ReasonCode> {
         let limits = &*self.node.limits;
         if view.payload.len() > limits.max_retained_payload as usize {
             self.delivery.dropped(None, view, DropReason::TooLarge);

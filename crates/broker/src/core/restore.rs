@@ -390,6 +390,7 @@ impl Shard {
         {
             self.links.say(shard, super::cross::Said::Logged { turn });
         }
+        self.give_answers();
     }
 
     /// A piece of a session's stored messages.

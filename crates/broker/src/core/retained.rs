@@ -118,6 +118,39 @@ impl Retained {
         found
     }
 
+    pub(crate) fn get(&self, topic: &str, now_ms: u64) -> Option<Arc<Message>> {
+        let found = self.read().find(topic).cloned();
+        found.filter(|message| !message.is_expired(now_ms))
+    }
+
+    /// Looks at a piece of the messages whose topics begin with the levels `below`, behind the topic `after`: those that have
+    /// not expired, and the last one looked at if there may be more.
+    pub(crate) fn piece(
+        &self,
+        below: &[&str],
+        after: Option<&str>,
+        now_ms: u64,
+    ) -> (Vec<Arc<Message>>, Option<Arc<Message>>) {
+        let mut levels = below.to_vec();
+        levels.push("#");
+        let after: Option<Vec<&str>> = after.map(|topic| mqtt::levels(topic).collect());
+        let (mut found, mut last, mut looked_at) = (Vec::new(), None, 0);
+        let mut take = |message: &Arc<Message>| {
+            if !message.is_expired(now_ms) {
+                found.push(message.clone());
+            }
+            looked_at += 1;
+            if looked_at == SWEEP_PIECE {
+                last = Some(message.clone());
+            }
+            looked_at < SWEEP_PIECE
+        };
+        let root = &self.read().root;
+        // Not as at the root for a subscriber: topics that begin with `$` are among them.
+        collect(root, Some(&levels), false, after.as_deref(), &mut take);
+        (found, last)
+    }
+
     /// Removes what has expired; called now and then. It locks for a piece at a time, so that neither publishers nor
     /// subscribers wait for all of it.
     pub(crate) fn sweep(&self, now_ms: u64) {

@@ -3,6 +3,8 @@
 //! Messages leave in one order: first what was in flight when a connection was resumed, then the queue, then what
 //! arrives. [`Outbound::next`] gives them out one by one as the client's window and the socket allow.
 
+mod look;
+
 use mqtt::QoS;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -150,6 +152,8 @@ pub(crate) struct Outbound {
     queue: VecDeque<Parcel>,
     queued_bytes: usize,
     stored: Stored,
+    /// Messages that have been sent, or have left the queue otherwise: by it those in memory are counted.
+    taken: u64,
 }
 
 /// Messages a queue keeps in memory when it may leave the rest to the store.
@@ -174,6 +178,7 @@ impl Default for Outbound {
             queue: VecDeque::new(),
             queued_bytes: 0,
             stored: Stored::default(),
+            taken: 0,
         }
     }
 }
@@ -243,6 +248,7 @@ impl Outbound {
     pub(crate) fn send(&mut self, parcel: Parcel) -> u16 {
         let packet_id = self.id_at(self.ring.len());
         self.inflight_bytes += parcel.size();
+        self.taken += 1;
         self.ring.push_back(Inflight {
             stage: Stage::Published,
             counts: true,
@@ -277,6 +283,7 @@ impl Outbound {
                 break;
             };
             self.queued_bytes -= oldest.size();
+            self.taken += 1;
             parcels.push(oldest);
         }
         let first = self.stored.from_seq;
@@ -459,9 +466,11 @@ impl Outbound {
         self.queued_bytes -= parcel.size();
         let is_too_old = parcel.message.received_ms().saturating_add(max_age_ms) <= now_ms;
         if is_too_old || parcel.message.is_expired(now_ms) {
+            self.taken += 1;
             return Some(Transmit::Expired { parcel });
         }
         if parcel.qos == QoS::AtMostOnce {
+            self.taken += 1;
             return Some(Transmit::Plain { parcel });
         }
         let packet_id = self.send(parcel.clone());

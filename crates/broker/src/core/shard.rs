@@ -7,7 +7,7 @@
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use foldhash::fast::RandomState;
 use mqtt::{Direction, Frame, Packet, PacketType, ReasonCode, Version};
@@ -17,11 +17,13 @@ use super::cross::Links;
 use super::deliver::Delivery;
 use super::directory::Directory;
 use super::retained::Retained;
+use super::steer::AwaitedAnswer;
 use super::stored;
 use super::subscribe::AwaitedSubAck;
 use super::timers::{Table, Timer, Wheel};
 use super::tree::SubscriptionTree;
 use crate::config::{Limits, ListenerConfig};
+use crate::events::Events;
 use crate::hooks::{Authentication, CertificateNames, Client, Hooks, Interest, Peer};
 use crate::metrics::{Metric, ShardMetrics};
 use crate::scram::{Credential, Decoy};
@@ -31,6 +33,8 @@ use store::Space;
 pub(crate) struct ListenerState {
     pub(crate) config: ListenerConfig,
     pub(crate) connections: AtomicU64,
+    /// Whether it takes new ones.
+    pub(crate) running: AtomicBool,
 }
 
 /// Checks a password against a credential, away from the shard: it takes milliseconds by design.
@@ -50,6 +54,7 @@ pub(crate) struct Node {
     pub(crate) server_reference: Option<String>,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) started_ms: u64,
+    pub(crate) events: Events,
 }
 
 /// What the owner of a connection's socket is to do next.
@@ -79,6 +84,7 @@ pub(crate) struct Shard {
     /// Sessions of this shard by client id.
     pub(crate) by_client_id: HashMap<Arc<str>, u32, RandomState>,
     pub(crate) awaited: VecDeque<AwaitedSubAck>,
+    pub(crate) awaited_answers: Vec<AwaitedAnswer>,
     pub(crate) check_password: PasswordCheck,
     /// Authentications started during the current call, for the owner of the sockets to await.
     pub(crate) authentications: Vec<(u32, u32, Authentication)>,
@@ -118,6 +124,7 @@ impl Shard {
             timers: Table::default(),
             by_client_id: HashMap::default(),
             awaited: VecDeque::new(),
+            awaited_answers: Vec::new(),
             check_password,
             authentications: Vec::new(),
             to_wake: Vec::new(),
@@ -131,6 +138,11 @@ impl Shard {
             random: 0x9e37_79b9_7f4a_7c15 ^ (u64::from(id) << 32) ^ now_ms | 1,
             node,
         }
+    }
+
+    /// Asks the hooks anew which points they want.
+    pub(crate) fn renew_interest(&mut self) {
+        self.delivery.interest = self.delivery.hooks.interest();
     }
 
     pub(crate) fn limits(&self) -> &Limits {

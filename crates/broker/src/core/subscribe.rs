@@ -355,7 +355,6 @@ impl Shard {
         if connection.serial != awaited.serial || connection.phase != Phase::Connected {
             return;
         }
-        let session = connection.session;
         if std::mem::take(&mut self.delivery.connections[at as usize].held) {
             self.to_wake.push(at);
         }
@@ -364,11 +363,16 @@ impl Shard {
         }
         self.delivery
             .write(at, |out| out.extend_from_slice(&awaited.packet));
-        if awaited.retained.is_empty() {
-            return;
+        if !awaited.retained.is_empty() {
+            self.send_retained(at, awaited.retained);
         }
-        let pending = &mut self.delivery.connections[at as usize].extra().retained;
-        for (filter, subscriber) in awaited.retained {
+    }
+
+    fn send_retained(&mut self, at: u32, subscriptions: Vec<(Rc<str>, Subscriber)>) {
+        let connection = &mut self.delivery.connections[at as usize];
+        let session = connection.session;
+        let pending = &mut connection.extra().retained;
+        for (filter, subscriber) in subscriptions {
             // Subscribing again begins again, and leaves nothing of the first time waiting.
             pending.retain(|earlier| *earlier.filter != *filter);
             pending.push_back(PendingRetained {
@@ -390,6 +394,33 @@ impl Shard {
                 self.answer(awaited);
             }
         }
+        self.give_answers();
+    }
+
+    /// Subscribes a session without a SUBSCRIBE of its client: what it is granted and which announcement says it to the
+    /// other shards, or why not. Retained messages go to a client that is there.
+    pub(super) fn subscribe_apart(
+        &mut self,
+        session: u32,
+        filter: &SubscribeFilter<'_>,
+    ) -> Result<(ReasonCode, u64), (ReasonCode, String)> {
+        let outcome = match self.subscribe_one(session, filter, 0) {
+            Ok(outcome) => outcome,
+            Err(closing) => {
+                let code = closing.code.unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
+                let detail = closing.detail.as_deref().unwrap_or(closing.why);
+                return Err((code, detail.to_owned()));
+            }
+        };
+        if outcome.code.is_error() {
+            return Err((outcome.code, outcome.detail.unwrap_or_default()));
+        }
+        if let Some((filter, subscriber)) = outcome.retained
+            && let Some(at) = self.delivery.sessions[session as usize].connection
+        {
+            self.send_retained(at, vec![(filter, subscriber)]);
+        }
+        Ok((outcome.code, outcome.sequence))
     }
 
     pub(crate) fn unsubscribe(
@@ -413,7 +444,7 @@ impl Shard {
         Ok(())
     }
 
-    fn unsubscribe_one(&mut self, session: u32, as_written: &str) -> ReasonCode {
+    pub(super) fn unsubscribe_one(&mut self, session: u32, as_written: &str) -> ReasonCode {
         let Ok(kind) = mqtt::parse_filter(as_written, &self.topic_limits()) else {
             return ReasonCode::TOPIC_FILTER_INVALID;
         };

@@ -5,12 +5,14 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use store::Page;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::layers::Layers;
+use super::listener::OpenListener;
 use crate::core::connect::Moving;
 use crate::core::cross::Said;
 use crate::core::shard::Shard;
+use crate::handle::queues::Looks;
 
 /// A connection on its way to another shard: its state, its socket, what lies between.
 pub(crate) struct MovingConnection {
@@ -22,6 +24,8 @@ pub(crate) struct MovingConnection {
 /// Tells the shards what the store has done for them.
 pub(crate) struct StoreOwner {
     pub(crate) inboxes: std::sync::Arc<[Inbox]>,
+    /// For the control plane.
+    pub(crate) looks: std::sync::Arc<Looks>,
 }
 
 impl store::Owner for StoreOwner {
@@ -30,7 +34,10 @@ impl store::Owner for StoreOwner {
     }
 
     fn fetched(&self, shard: u16, page: Page) {
-        self.inboxes[usize::from(shard)].push(Parcel::Page(page));
+        match self.inboxes.get(usize::from(shard)) {
+            Some(inbox) => inbox.push(Parcel::Page(page)),
+            None => self.looks.fetched(page),
+        }
     }
 }
 
@@ -43,6 +50,13 @@ pub(crate) enum Parcel {
     Connection(Box<MovingConnection>),
     /// Something to do with the shard; the answer goes its own way.
     Ask(Box<dyn FnOnce(&mut Shard) + Send>),
+    /// A socket to take connections from.
+    Listen(Box<OpenListener>),
+    /// Take none from a listener any more; answered when its socket is closed.
+    Unlisten {
+        listener: u16,
+        answer: oneshot::Sender<()>,
+    },
     /// The store has everything up to this turn of the shard in its log.
     Logged(u64),
     /// A piece of a session's stored messages.

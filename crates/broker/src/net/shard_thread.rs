@@ -17,7 +17,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use socket2::Socket;
 use store::Store;
 use tokio::io::unix::AsyncFd;
-use tokio::task::LocalSet;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, LocalSet};
 
 use super::connection;
 use super::flush;
@@ -118,6 +119,8 @@ pub(crate) struct ShardIo {
     pub(super) flusher: RefCell<Option<Waker>>,
     pub(super) flush_due: Cell<bool>,
     pub(super) store: Option<Store>,
+    /// Tasks that accept, and for which listener.
+    accepting: RefCell<Vec<(u16, JoinHandle<()>)>>,
     stop_timeout: Duration,
     stopped: tokio::sync::Notify,
 }
@@ -190,32 +193,28 @@ async fn run_tasks(setup: ShardSetup) {
         flusher: RefCell::new(None),
         flush_due: Cell::new(false),
         store: durable.as_ref().map(|durable| durable.store.clone()),
+        accepting: RefCell::default(),
         stop_timeout,
         stopped: tokio::sync::Notify::new(),
     });
     tokio::task::spawn_local(flush::flush(shard.clone()));
     tokio::task::spawn_local(tick(shard.clone(), sys_interval_s));
     let entrances = shard.clone();
-    let accepting = tokio::task::spawn_local(async move {
+    let opening = tokio::task::spawn_local(async move {
         if let Some(durable) = durable {
             restore(&entrances, durable).await;
         }
-        let accept =
-            |listener| tokio::task::spawn_local(listener::accept(entrances.clone(), listener));
-        let accepting: Vec<_> = listeners.into_iter().map(accept).collect();
+        for listener in listeners {
+            entrances.listen(listener);
+        }
         // Whoever started the broker may have lost interest.
         let _ = ready.send(());
-        accepting
     });
-    let stopping = hear(&shard);
-    stopping.await;
+    hear(&shard).await;
     // Stopped: sockets that listen are closed first, so that nobody waits for an answer in vain.
-    if accepting.is_finished() {
-        for task in accepting.await.unwrap_or_default() {
-            task.abort();
-        }
-    } else {
-        accepting.abort();
+    opening.abort();
+    for (_, task) in shard.accepting.take() {
+        task.abort();
     }
     // What was said last may wait for the store.
     let heard = tokio::task::spawn_local({
@@ -303,6 +302,7 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
     let is_first = shard.core.borrow().id == 0;
     let sys_ticks = u64::from(sys_interval_s) * 1000 / TICK_MS;
     let mut ticks = 0_u64;
+    let mut tells_events = false;
     loop {
         interval.tick().await;
         let busy = tokio::runtime::Handle::current()
@@ -321,6 +321,10 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
             core.metrics()
                 .set(Metric::OutboxBytes, buffered.saturating_sub(queued));
             core.tick();
+            let has_listeners = core.node.events.has_listeners();
+            if std::mem::replace(&mut tells_events, has_listeners) != has_listeners {
+                core.renew_interest();
+            }
             if is_first && sys_ticks > 0 && ticks.is_multiple_of(sys_ticks) {
                 sys::publish(&mut core);
             }
@@ -454,6 +458,8 @@ impl ShardIo {
                 Parcel::Page(page) => {
                     self.contain("stored messages came", || self.borrow_now().take_page(page));
                 }
+                Parcel::Listen(listener) => self.listen(*listener),
+                Parcel::Unlisten { listener, answer } => self.unlisten(listener, answer),
                 Parcel::Stop => {
                     self.borrow_now().stop();
                     stop = true;
@@ -462,6 +468,30 @@ impl ShardIo {
         }
         self.after_core();
         stop
+    }
+
+    fn listen(self: &Rc<Self>, listener: OpenListener) {
+        if !self.core.borrow().stopping {
+            let index = listener.entrance.index;
+            let task = tokio::task::spawn_local(listener::accept(self.clone(), listener));
+            self.accepting.borrow_mut().push((index, task));
+        }
+    }
+
+    fn unlisten(&self, listener: u16, answer: oneshot::Sender<()>) {
+        let is_meant = |(index, _): &mut (u16, JoinHandle<()>)| *index == listener;
+        let tasks: Vec<_> = (self.accepting.borrow_mut())
+            .extract_if(.., is_meant)
+            .collect();
+        tokio::task::spawn_local(async move {
+            for (_, task) in tasks {
+                task.abort();
+                // The socket is closed when the task has ended, which it tells by an error.
+                let _ = task.await;
+            }
+            // Nobody may be waiting any more.
+            let _ = answer.send(());
+        });
     }
 
     fn take_connection(self: &Rc<Self>, moving: MovingConnection) {

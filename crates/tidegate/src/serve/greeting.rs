@@ -4,15 +4,22 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use broker::config::{BrokerConfig, ListenerConfig};
+
 use super::data_dir::OpenListener;
 
 /// The lines, ending with a line break.
 pub(super) fn greeting(
     listeners: &[OpenListener],
-    websocket_path: impl Fn(&str) -> Option<String>,
+    config: &BrokerConfig,
     data_dir: &Path,
     file: Option<&Path>,
+    program: &str,
 ) -> String {
+    let configured = |name: &str| {
+        let mut listeners = config.listeners.iter();
+        listeners.find(|listener| listener.name == name)
+    };
     let mut text = format!("Tidegate {} is ready.\n", env!("CARGO_PKG_VERSION"));
     for listener in listeners {
         let OpenListener {
@@ -20,7 +27,9 @@ pub(super) fn greeting(
             protocol,
             address,
         } = listener;
-        let path = websocket_path(name).unwrap_or_default();
+        let path = configured(name)
+            .and_then(|listener| listener.websocket_path.as_deref())
+            .unwrap_or_default();
         let slash = if protocol == "http" { "/" } else { "" };
         let url = format!("{protocol}://{address}{path}{slash}");
         let note = if name == protocol {
@@ -34,13 +43,46 @@ pub(super) fn greeting(
     if let Some(file) = file {
         let _ = writeln!(text, "  configured by {}", file.display());
     }
-    if let Some(flags) = listeners.iter().find_map(client_flags) {
+    let reachable =
+        |listener: &OpenListener| Some((client_flags(listener)?, listener.name.clone()));
+    if let Some((flags, name)) = listeners.iter().find_map(reachable) {
+        let is_open = configured(&name).is_none_or(ListenerConfig::lets_anonymous_in);
+        let user = match config.users.first() {
+            _ if is_open => String::new(),
+            Some(user) => format!(" -u {} -P PASSWORD", quoted(&user.username)),
+            None => " -u NAME -P PASSWORD".to_owned(),
+        };
         let _ = write!(
             text,
-            "Try it:\n  tidegate sub{flags} -t 'demo/#' -v\n  tidegate pub{flags} -t demo/hello -m 'Hello, tide'\n"
+            "Try it:\n  {program} sub{flags}{user} -t 'demo/#' -v\n  {program} pub{flags}{user} -t demo/hello -m 'Hello, tide'\n"
         );
     }
     text
+}
+
+/// How to call this program from the current directory: by its name if it is on the `PATH`, else by its path.
+pub(super) fn program() -> String {
+    let name = "tidegate";
+    let Ok(this) = std::env::current_exe() else {
+        return name.to_owned();
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).find_map(|dir| dir.join(name).canonicalize().ok());
+    if found.as_deref() == Some(&*this) {
+        return name.to_owned();
+    }
+    let here = std::env::current_dir().ok();
+    let below = here.as_ref().and_then(|here| this.strip_prefix(here).ok());
+    quoted(&below.unwrap_or(&this).to_string_lossy())
+}
+
+/// As one word of a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+@".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// How the program's own clients reach a plain MQTT listener on this machine.
@@ -63,6 +105,7 @@ fn client_flags(listener: &OpenListener) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use broker::config::{BindAddress, UserConfig};
 
     fn open(name: &str, protocol: &str, address: &str) -> OpenListener {
         OpenListener {
@@ -79,8 +122,15 @@ mod tests {
             open("browsers", "ws", "127.0.0.1:8083"),
             open("http", "http", "127.0.0.1:8080"),
         ];
-        let path = |name: &str| (name == "browsers").then(|| "/mqtt".to_owned());
-        let text = greeting(&listeners, path, Path::new("/var/lib/tidegate"), None);
+        let address = |port: u16| BindAddress::Tcp(([127, 0, 0, 1], port).into());
+        let mut browsers = ListenerConfig::new("browsers", address(8083));
+        browsers.websocket_path = Some("/mqtt".into());
+        let mut config = BrokerConfig {
+            listeners: vec![ListenerConfig::new("mqtt", address(1883)), browsers],
+            ..BrokerConfig::default()
+        };
+        let data_dir = Path::new("/var/lib/tidegate");
+        let text = greeting(&listeners, &config, data_dir, None, "tidegate");
         let version = env!("CARGO_PKG_VERSION");
         assert_eq!(
             text,
@@ -96,6 +146,21 @@ Try it:
 "
             )
         );
+        // Whoever has to say who they are is told so.
+        config.listeners[0].allow_anonymous = Some(false);
+        config.users.push(UserConfig {
+            username: "ann o'neil".into(),
+            credential: String::new(),
+        });
+        let text = greeting(
+            &listeners,
+            &config,
+            data_dir,
+            None,
+            "target/release/tidegate",
+        );
+        let try_it = r"  target/release/tidegate sub -u 'ann o'\''neil' -P PASSWORD -t 'demo/#' -v";
+        assert!(text.contains(try_it), "{text}");
     }
 
     #[test]

@@ -61,15 +61,12 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
 }
 
 fn announce(config: &Config, node: &Node, data_dir: &DataDir) {
-    let websocket_path = |name: &str| {
-        let mut listeners = config.broker.listeners.iter();
-        let listener = listeners.find(|listener| listener.name == name)?;
-        listener.websocket_path.clone()
-    };
     match config.log_format {
         LogFormat::Text => {
-            let file = config.file.as_deref();
-            let text = greeting::greeting(node.listeners(), websocket_path, data_dir.path(), file);
+            let (listeners, data_dir) = (node.listeners(), data_dir.path());
+            let (broker, file) = (&config.broker, config.file.as_deref());
+            let program = greeting::program();
+            let text = greeting::greeting(listeners, broker, data_dir, file, &program);
             // Nobody has to be there to read it.
             let _ = io::stdout().write_all(text.as_bytes());
         }

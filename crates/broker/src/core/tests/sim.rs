@@ -53,6 +53,7 @@ pub(super) fn node(shards: usize, limits: Limits) -> Arc<Node> {
     let listener = ListenerState {
         config: ListenerConfig::new("mqtt", bind),
         connections: AtomicU64::new(0),
+        running: true.into(),
     };
     Arc::new(Node {
         limits: Arc::new(limits),
@@ -66,6 +67,7 @@ pub(super) fn node(shards: usize, limits: Limits) -> Arc<Node> {
             .map(|_| Arc::new(ShardMetrics::default()))
             .collect(),
         started_ms: 0,
+        events: crate::events::Events::new(),
     })
 }
 

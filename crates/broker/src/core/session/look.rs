@@ -1,0 +1,70 @@
+//! A session's messages as the control plane sees them, and those it throws away.
+
+use super::{Outbound, Parcel, Stage, take_if};
+use crate::control::QueuedMessage;
+use crate::core::look::{SHOWN_PAYLOAD_BYTES, stored_message};
+
+impl Outbound {
+    /// Where a message stands whose session is not stored: all that were ever sent or queued count.
+    fn position(&self, parcel: &Parcel, place: usize) -> u64 {
+        match parcel.seq {
+            0 => (self.taken + place as u64 + 1).saturating_sub(self.ring.len() as u64),
+            seq => seq,
+        }
+    }
+
+    /// At most `limit` messages in memory behind a position, in their order.
+    pub(crate) fn look(&self, after: Option<u64>, limit: usize) -> Vec<QueuedMessage> {
+        let in_flight = self.ring.iter().enumerate().filter_map(|(place, entry)| {
+            let parcel = entry.parcel.as_ref()?;
+            debug_assert_eq!(entry.stage, Stage::Published);
+            Some((place, Some(self.id_at(place)), parcel))
+        });
+        let queued = self.queue.iter().enumerate();
+        let queued = queued.map(|(place, parcel)| (self.ring.len() + place, None, parcel));
+        let all = in_flight.chain(queued);
+        all.map(|(place, packet_id, parcel)| (self.position(parcel, place), packet_id, parcel))
+            .filter(|(position, ..)| after.is_none_or(|after| *position > after))
+            .take(limit)
+            .map(|(position, packet_id, parcel)| QueuedMessage {
+                position,
+                packet_id,
+                message: stored_message(
+                    &parcel.message.view(),
+                    parcel.qos,
+                    parcel.retain,
+                    SHOWN_PAYLOAD_BYTES,
+                ),
+            })
+            .collect()
+    }
+
+    /// From which number on messages are only in the store.
+    pub(crate) fn stored_from(&self) -> Option<u64> {
+        (self.stored.messages > 0).then_some(self.stored.from_seq)
+    }
+
+    /// Throws queued messages in memory away: all of them, or the one of a durable session that has this number. What was
+    /// sent stays.
+    pub(crate) fn discard(&mut self, only: Option<u64>) -> Vec<Parcel> {
+        let goes = |parcel: &mut Parcel| only.is_none_or(|seq| seq != 0 && parcel.seq == seq);
+        let discarded = take_if(&mut self.queue, goes);
+        self.queued_bytes -= discarded.iter().map(Parcel::size).sum::<usize>();
+        self.taken += discarded.len() as u64;
+        discarded
+    }
+
+    /// Forgets a message that is only in the store; false if it is not, or is on its way from there.
+    pub(crate) fn discard_stored(&mut self, seq: u64, size: usize) -> bool {
+        let stored = &mut self.stored;
+        if stored.messages == 0 || stored.fetching.is_some() || seq < stored.from_seq {
+            return false;
+        }
+        stored.messages -= 1;
+        stored.bytes = stored.bytes.saturating_sub(size);
+        if stored.messages == 0 {
+            stored.bytes = 0;
+        }
+        true
+    }
+}

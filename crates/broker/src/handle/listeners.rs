@@ -1,0 +1,110 @@
+//! Listeners that stop and start while the node runs.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tokio::sync::oneshot;
+
+use super::{ANSWER_WITHIN, Handle};
+use crate::config::BindAddress;
+use crate::control::ListenerRefusal;
+use crate::info::ListenerInfo;
+use crate::net::inbox::Parcel;
+use crate::net::listener::{self, OpenListener};
+
+impl Handle {
+    /// Every listener of the configuration, whether it takes connections or not.
+    pub fn listeners(&self) -> Vec<ListenerInfo> {
+        let mut listeners = self.shared.listeners.clone();
+        for (info, state) in listeners.iter_mut().zip(&self.shared.node.listeners) {
+            info.connections = state.connections.load(Relaxed);
+            info.running = state.running.load(Relaxed);
+        }
+        listeners
+    }
+
+    fn listener_index(&self, name: &str) -> Result<usize, ListenerRefusal> {
+        let mut infos = self.shared.listeners.iter();
+        let found = infos.position(|info| info.name == name);
+        found.ok_or_else(|| ListenerRefusal::Unknown(name.to_owned()))
+    }
+
+    /// Lets a listener that was stopped listen again, where it did before.
+    pub async fn start_listener(&self, name: &str) -> Result<(), ListenerRefusal> {
+        let index = self.listener_index(name)?;
+        let _changing = self.shared.changing_listeners.lock().await;
+        if !self.is_ready() {
+            let why = "the node is starting or stopping";
+            return Err(ListenerRefusal::Failed(why.to_owned()));
+        }
+        let state = &self.shared.node.listeners[index];
+        if state.running.load(Relaxed) {
+            return Err(ListenerRefusal::Already("running"));
+        }
+        let entrance = &self.shared.entrances[index];
+        let info = &self.shared.listeners[index];
+        let mut config = entrance.config.clone();
+        if let (BindAddress::Tcp(address), Ok(used)) =
+            (&mut config.bind, info.address.parse::<SocketAddr>())
+        {
+            // With port 0 the system has chosen one, which clients know by now.
+            *address = used;
+        }
+        let failed =
+            |error| ListenerRefusal::Failed(format!("cannot listen on {}: {error}", info.address));
+        let sockets = listener::open(&config, self.shards()).map_err(failed)?;
+        for (inbox, socket) in self.shared.inboxes.iter().zip(sockets) {
+            let entrance = entrance.clone();
+            inbox.push(Parcel::Listen(Box::new(OpenListener { entrance, socket })));
+        }
+        state.running.store(true, Relaxed);
+        tracing::info!(listener = name, address = info.address, "listening again");
+        Ok(())
+    }
+
+    /// No new connections there from now on; with `disconnect` those it has are closed too, else they stay.
+    pub async fn stop_listener(&self, name: &str, disconnect: bool) -> Result<(), ListenerRefusal> {
+        let index = self.listener_index(name)?;
+        let _changing = self.shared.changing_listeners.lock().await;
+        let state = &self.shared.node.listeners[index];
+        let was_running = state.running.swap(false, Relaxed);
+        if !was_running && !disconnect {
+            return Err(ListenerRefusal::Already("stopped"));
+        }
+        if was_running {
+            self.close_sockets(index as u16).await?;
+            if let BindAddress::Unix(path) = &self.shared.entrances[index].config.bind {
+                remove_socket(path);
+            }
+            tracing::info!(listener = name, "not listening any more");
+        }
+        if disconnect {
+            self.disconnect_listener(index as u16).await;
+        }
+        Ok(())
+    }
+
+    async fn close_sockets(&self, listener: u16) -> Result<(), ListenerRefusal> {
+        let mut closing = Vec::new();
+        for inbox in self.shared.inboxes.iter() {
+            let (answer, answered) = oneshot::channel();
+            inbox.push(Parcel::Unlisten { listener, answer });
+            closing.push(answered);
+        }
+        for closed in closing {
+            let answer = tokio::time::timeout(ANSWER_WITHIN, closed).await;
+            if !matches!(answer, Ok(Ok(()))) {
+                let why = "a shard does not answer; it will stop listening when it does";
+                return Err(ListenerRefusal::Failed(why.to_owned()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn remove_socket(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path) {
+        tracing::warn!(path = %path.display(), %error, "the socket's file stays");
+    }
+}

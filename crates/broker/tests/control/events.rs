@@ -1,0 +1,114 @@
+//! The stream of events.
+
+use std::sync::Arc;
+
+use broker::Handle;
+use broker::control::{Event, EventKind};
+use broker::info::Query;
+use mqtt::QoS;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::TryRecvError;
+
+use crate::client::Client;
+use crate::{Node, eventually, wait};
+
+/// Listens; the shards know of it when this returns.
+fn listen(handle: &Handle) -> Receiver<Arc<Event>> {
+    let events = handle.events();
+    wait(handle.clients(Query::default()));
+    events
+}
+
+/// What has happened, in words, up to an event that has these.
+fn words_until(events: &mut Receiver<Arc<Event>>, last: &str) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    eventually(last, || {
+        while let Ok(event) = events.try_recv() {
+            all.push(in_words(&event.kind));
+        }
+        all.iter().any(|words| words == last)
+    });
+    all
+}
+
+fn in_words(kind: &EventKind) -> String {
+    let id = kind.client_id().unwrap_or("-");
+    match kind {
+        EventKind::Connected {
+            session_present, ..
+        } => format!("{id} connected {session_present}"),
+        EventKind::Disconnected { reason, .. } => format!("{id} disconnected {reason}"),
+        EventKind::AuthenticationFailed { reason_code, .. } => {
+            format!("{id} not let in {reason_code}")
+        }
+        EventKind::SessionCreated { .. } => format!("{id} created"),
+        EventKind::SessionEnded { .. } => format!("{id} ended"),
+        EventKind::Subscribed {
+            topic_filter, qos, ..
+        } => format!("{id} subscribed {topic_filter} {qos}"),
+        EventKind::Unsubscribed { topic_filter, .. } => format!("{id} unsubscribed {topic_filter}"),
+        EventKind::Dropped {
+            topic,
+            reason,
+            count,
+            ..
+        } => format!("{id} dropped {topic} {reason} {count}"),
+        EventKind::AlarmRaised { .. } | EventKind::AlarmCleared { .. } => "alarm".to_owned(),
+    }
+}
+
+#[test]
+fn the_life_of_a_client_is_told_in_order() {
+    let node = Node::start();
+    let handle = node.handle();
+    let mut events = listen(&handle);
+    let mut client = Client::connect(&node.address(), "ann", false);
+    client.subscribe("$share/g/a/#", QoS::AtLeastOnce);
+    wait(handle.unsubscribe("ann", "$share/g/a/#"));
+    client.publish("nobody/wants/it", b"x", false);
+    client.drop_connection();
+    eventually("she has gone", || {
+        !wait(handle.client("ann")).unwrap().connected
+    });
+    let mut back = Client::connect(&node.address(), "ann", false);
+    back.subscribe("b", QoS::AtMostOnce);
+    assert!(wait(handle.kick("ann")));
+    assert_eq!(
+        words_until(&mut events, "ann ended"),
+        [
+            "ann created",
+            "ann connected false",
+            "ann subscribed $share/g/a/# 1",
+            "ann unsubscribed $share/g/a/#",
+            "- dropped nobody/wants/it no_subscribers 1",
+            "ann disconnected closed_by_client",
+            "ann connected true",
+            "ann subscribed b 0",
+            "ann disconnected kicked",
+            "ann ended",
+        ]
+    );
+}
+
+#[test]
+fn whoever_is_not_let_in_is_told_of() {
+    let node = Node::start_with(|config| config.listeners[0].allow_anonymous = Some(false));
+    let mut events = listen(&node.handle());
+    Client::open(&node.address(), "stranger", true).next();
+    assert_eq!(
+        words_until(&mut events, "stranger not let in 135"),
+        ["stranger not let in 135"]
+    );
+}
+
+#[test]
+fn a_slow_listener_is_told_how_much_it_has_missed_and_nobody_waits_for_it() {
+    let node = Node::start();
+    let handle = node.handle();
+    let mut slow = listen(&handle);
+    let mut client = node.client("c");
+    for n in 0..5_000 {
+        client.subscribe(&format!("t/{n}"), QoS::AtMostOnce);
+    }
+    assert!(matches!(slow.try_recv(), Err(TryRecvError::Lagged(missed)) if missed > 900));
+}

@@ -1,0 +1,95 @@
+//! Listeners that stop and start.
+
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use broker::config::{BindAddress, ListenerConfig};
+use broker::control::ListenerRefusal;
+use mqtt::{QoS, ReasonCode};
+
+use crate::client::Got;
+use crate::{Node, eventually, wait};
+
+#[test]
+fn a_stopped_listener_takes_nobody_keeps_who_is_there_and_starts_again_where_it_was() {
+    let node = Node::start();
+    let handle = node.handle();
+    let address = node.address();
+    let mut client = node.client("stays");
+    assert_eq!(wait(handle.stop_listener("mqtt", false)), Ok(()));
+    assert!(TcpStream::connect(&address).is_err());
+    assert!(!handle.listeners()[0].running);
+    client.subscribe("still/works", QoS::AtMostOnce);
+    assert_eq!(
+        wait(handle.stop_listener("mqtt", false)),
+        Err(ListenerRefusal::Already("stopped"))
+    );
+    for _ in 0..3 {
+        assert_eq!(wait(handle.start_listener("mqtt")), Ok(()));
+        let listener = &handle.listeners()[0];
+        assert_eq!((&listener.address, listener.running), (&address, true));
+        assert_eq!(
+            wait(handle.start_listener("mqtt")),
+            Err(ListenerRefusal::Already("running"))
+        );
+        node.client("comes back");
+        assert_eq!(wait(handle.stop_listener("mqtt", false)), Ok(()));
+    }
+}
+
+#[test]
+fn a_listener_can_send_its_clients_away_and_leaves_those_of_others_alone() {
+    let node = Node::start_with(|config| {
+        let bind = BindAddress::Tcp(([127, 0, 0, 1], 0).into());
+        config.listeners.push(ListenerConfig::new("second", bind));
+    });
+    let handle = node.handle();
+    let mut clients: Vec<_> = (0..10).map(|n| node.client(&format!("c{n}"))).collect();
+    let second = handle.listeners()[1].address.clone();
+    let mut other = crate::client::Client::connect(&second, "other", true);
+    let silent = TcpStream::connect(node.address()).unwrap();
+    eventually("the silent one is there", || {
+        handle.listeners()[0].connections == 11
+    });
+    assert_eq!(wait(handle.stop_listener("mqtt", true)), Ok(()));
+    for client in &mut clients {
+        assert_eq!(
+            client.next(),
+            Got::Disconnect(ReasonCode::ADMINISTRATIVE_ACTION)
+        );
+    }
+    drop(clients);
+    drop(silent);
+    eventually("all connections are gone", || {
+        handle.listeners()[0].connections == 0
+    });
+    other.subscribe("still/works", QoS::AtMostOnce);
+}
+
+#[test]
+fn a_unix_socket_goes_and_comes_and_a_port_that_was_taken_meanwhile_is_told() {
+    let path = std::env::temp_dir().join(format!("tidegate-control-{}.sock", std::process::id()));
+    let bind = BindAddress::Unix(path.clone());
+    let node = Node::start_with(|config| config.listeners.push(ListenerConfig::new("unix", bind)));
+    let handle = node.handle();
+    assert_eq!(wait(handle.stop_listener("unix", false)), Ok(()));
+    assert!(!path.exists());
+    assert_eq!(wait(handle.start_listener("unix")), Ok(()));
+    UnixStream::connect(&path).unwrap();
+
+    assert_eq!(wait(handle.stop_listener("mqtt", false)), Ok(()));
+    let taken = std::net::TcpListener::bind(node.address()).unwrap();
+    let refused = wait(handle.start_listener("mqtt"));
+    assert!(
+        matches!(refused, Err(ListenerRefusal::Failed(_))),
+        "{refused:?}"
+    );
+    assert!(!handle.listeners()[0].running);
+    drop(taken);
+    assert_eq!(
+        wait(handle.start_listener("none")),
+        Err(ListenerRefusal::Unknown("none".into()))
+    );
+    drop(node);
+    assert!(!path.exists());
+}

@@ -1,0 +1,85 @@
+//! What the control plane asks of a running broker, with clients on real sockets.
+
+// The workspace allows unwrap in `#[test]` functions; this binary is tests and what they stand on.
+#![allow(clippy::unwrap_used)]
+
+mod client;
+mod events;
+mod listeners;
+mod messages;
+mod queues;
+mod sessions;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use broker::config::{BindAddress, BrokerConfig, ListenerConfig};
+use broker::hooks::NoHooks;
+use broker::{Broker, Handle};
+
+use client::Client;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A broker of two shards with one listener, stopped in the end.
+struct Node {
+    broker: Option<Broker>,
+}
+
+impl Node {
+    fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    fn start_with(change: impl FnOnce(&mut BrokerConfig)) -> Self {
+        let bind = BindAddress::Tcp(([127, 0, 0, 1], 0).into());
+        let mut config = BrokerConfig {
+            shards: 2,
+            listeners: vec![ListenerConfig::new("mqtt", bind)],
+            ..BrokerConfig::default()
+        };
+        change(&mut config);
+        let broker = Broker::start(config, Arc::new(NoHooks), None).expect("a port is free");
+        Self {
+            broker: Some(broker),
+        }
+    }
+
+    fn handle(&self) -> Handle {
+        self.broker.as_ref().expect("not stopped yet").handle()
+    }
+
+    fn address(&self) -> String {
+        self.handle().listeners()[0].address.clone()
+    }
+
+    fn client(&self, client_id: &str) -> Client {
+        Client::connect(&self.address(), client_id, true)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(broker) = self.broker.take() {
+            broker.stop();
+        }
+    }
+}
+
+/// Waits for an answer.
+fn wait<T>(answer: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    runtime.block_on(answer)
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !is_so() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,158 @@
+//! Publishing in the broker's name; retained messages.
+
+use broker::control::{Publication, Published, Refusal, RetainedQuery};
+use bytes::Bytes;
+use mqtt::QoS;
+
+use crate::client::Got;
+use crate::{Node, wait};
+
+fn publication(topic: &str, payload: &str) -> Publication {
+    Publication {
+        topic: topic.to_owned(),
+        payload: Bytes::copy_from_slice(payload.as_bytes()),
+        qos: 1,
+        ..Publication::default()
+    }
+}
+
+#[test]
+fn what_the_node_publishes_reaches_subscribers_on_every_shard() {
+    let node = Node::start();
+    let handle = node.handle();
+    // Enough for both shards to have some.
+    let mut clients: Vec<_> = (0..8).map(|n| node.client(&format!("c{n}"))).collect();
+    for client in &mut clients {
+        client.subscribe("news/+", QoS::AtLeastOnce);
+    }
+    let published = wait(handle.publish(publication("news/today", "rain")));
+    assert_eq!(
+        published,
+        Ok(Published {
+            has_subscribers: true
+        })
+    );
+    for client in &mut clients {
+        assert_eq!(client.message(), ("news/today".into(), b"rain".to_vec()));
+    }
+    let published = wait(handle.publish(publication("elsewhere", "rain")));
+    assert_eq!(
+        published,
+        Ok(Published {
+            has_subscribers: false
+        })
+    );
+}
+
+#[test]
+fn what_cannot_be_published_is_refused_by_the_name_of_its_field() {
+    let node = Node::start_with(|config| config.limits.max_qos = 1);
+    let handle = node.handle();
+    let good = publication("t", "x");
+    let long = "x".repeat(70_000);
+    let cases: [(&str, Publication); 8] = [
+        ("topic", publication("", "x")),
+        ("topic", publication("a/#", "x")),
+        ("topic", publication("$SYS/x", "x")),
+        (
+            "qos",
+            Publication {
+                qos: 2,
+                ..good.clone()
+            },
+        ),
+        (
+            "payload",
+            Publication {
+                payload: Bytes::from_static(b"\xff"),
+                is_utf8: true,
+                ..good.clone()
+            },
+        ),
+        (
+            "content_type",
+            Publication {
+                content_type: Some(long),
+                ..good.clone()
+            },
+        ),
+        (
+            "response_topic",
+            Publication {
+                response_topic: Some("a/+".into()),
+                ..good.clone()
+            },
+        ),
+        (
+            "user_properties",
+            Publication {
+                user_properties: vec![("a\0".into(), String::new())],
+                ..good.clone()
+            },
+        ),
+    ];
+    for (field, publication) in cases {
+        match wait(handle.publish(publication)) {
+            Err(Refusal::Invalid { field: named, .. }) => assert_eq!(named, field),
+            other => panic!("{field}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn retained_messages_are_paged_shown_and_taken_away() {
+    let node = Node::start();
+    let handle = node.handle();
+    let topics = ["a", "a/b", "a/b/c", "b/b", "$x/b"];
+    for topic in topics {
+        let retained = Publication {
+            retain: true,
+            content_type: Some("text/plain".into()),
+            message_expiry_s: Some(3600),
+            user_properties: vec![("k".into(), "v".into())],
+            ..publication(topic, topic)
+        };
+        wait(handle.publish_from(retained, "sender", "ann")).unwrap();
+    }
+    let page = |filter: Option<&str>, after: Option<&str>, limit| -> Vec<String> {
+        let query = RetainedQuery {
+            filter: filter.map(str::to_owned),
+            after: after.map(str::to_owned),
+            limit,
+        };
+        let rows = wait(handle.retained(query));
+        rows.into_iter().map(|row| row.topic).collect()
+    };
+    assert_eq!(page(None, None, 10), ["$x/b", "a", "a/b", "a/b/c", "b/b"]);
+    assert_eq!(page(None, Some("a"), 2), ["a/b", "a/b/c"]);
+    assert_eq!(page(Some("#"), None, 10), ["a", "a/b", "a/b/c", "b/b"]);
+    assert_eq!(page(Some("+/b"), None, 10), ["a/b", "b/b"]);
+    assert_eq!(page(Some("+/b"), Some("a/b"), 10), ["b/b"]);
+    assert_eq!(page(Some("a/b"), None, 10), ["a/b"]);
+    assert_eq!(page(Some("a/b"), Some("a/b"), 10), [""; 0]);
+    assert_eq!(page(Some("a/#"), None, 2), ["a", "a/b"]);
+
+    let message = handle.retained_message("a/b").unwrap();
+    assert_eq!(
+        (&message.payload[..], message.payload_bytes),
+        (&b"a/b"[..], 3)
+    );
+    assert_eq!(message.publisher.as_deref(), Some("sender"));
+    assert_eq!(message.content_type.as_deref(), Some("text/plain"));
+    assert_eq!(message.user_properties, [("k".to_owned(), "v".to_owned())]);
+    assert_eq!(
+        message.expires_at_ms,
+        Some(message.published_at_ms + 3_600_000)
+    );
+
+    let mut client = node.client("c");
+    client.subscribe("a/+", QoS::AtMostOnce);
+    assert!(matches!(client.next(), Got::Message { retain: true, .. }));
+    assert_eq!(wait(handle.delete_retained("a/b")), Ok(true));
+    assert_eq!(wait(handle.delete_retained("a/b")), Ok(false));
+    assert!(handle.retained_message("a/b").is_none());
+    assert_eq!(page(Some("a/#"), None, 10), ["a", "a/b/c"]);
+    // Who subscribes already hears nothing of it: the next message is another.
+    wait(handle.publish(publication("a/z", "next"))).unwrap();
+    assert_eq!(client.message(), ("a/z".into(), b"next".to_vec()));
+}

@@ -1,0 +1,94 @@
+//! Subscribing for clients and sending them away.
+
+use broker::control::{NewSubscription, Publication, Refusal};
+use broker::info::Query;
+use mqtt::{QoS, ReasonCode};
+
+use crate::client::{Client, Got};
+use crate::{Node, eventually, wait};
+
+fn subscription(filter: &str) -> NewSubscription {
+    NewSubscription {
+        topic_filter: filter.to_owned(),
+        qos: 1,
+        ..NewSubscription::default()
+    }
+}
+
+#[test]
+fn a_client_gets_what_was_subscribed_for_it_retained_messages_too() {
+    let node = Node::start();
+    let handle = node.handle();
+    let mut publisher = node.client("publisher");
+    publisher.publish("s/kept", b"kept", true);
+    let mut client = node.client("client");
+    assert_eq!(
+        wait(handle.subscribe("client", subscription("s/+"))),
+        Some(Ok(1))
+    );
+    assert_eq!(client.message(), ("s/kept".into(), b"kept".to_vec()));
+    publisher.publish("s/new", b"new", false);
+    assert_eq!(client.message(), ("s/new".into(), b"new".to_vec()));
+    assert!(wait(handle.unsubscribe("client", "s/+")));
+    assert!(!wait(handle.unsubscribe("client", "s/+")));
+    let published = wait(handle.publish(Publication {
+        topic: "s/new".into(),
+        ..Publication::default()
+    }));
+    assert!(!published.unwrap().has_subscribers);
+}
+
+#[test]
+fn a_client_that_is_away_can_be_subscribed_and_one_that_is_not_known_cannot() {
+    let node = Node::start();
+    let handle = node.handle();
+    Client::connect(&node.address(), "away", false).drop_connection();
+    assert_eq!(
+        wait(handle.subscribe("away", subscription("t"))),
+        Some(Ok(1))
+    );
+    node.client("publisher").publish("t", b"1", false);
+    let mut back = Client::connect(&node.address(), "away", false);
+    assert_eq!(back.message(), ("t".into(), b"1".to_vec()));
+    assert_eq!(wait(handle.subscribe("nobody", subscription("t"))), None);
+    let refused = wait(handle.subscribe("away", subscription("a/#/b")));
+    assert!(
+        matches!(
+            refused,
+            Some(Err(Refusal::Invalid {
+                field: "topic_filter",
+                ..
+            }))
+        ),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn clients_are_sent_away_with_a_reason_and_keep_their_sessions() {
+    let node = Node::start();
+    let handle = node.handle();
+    let mut one = Client::connect(&node.address(), "one", false);
+    let banned = ReasonCode::NOT_AUTHORIZED;
+    assert!(wait(handle.disconnect("one", banned, "banned")));
+    assert_eq!(one.next(), Got::Disconnect(banned));
+    assert_eq!(one.next(), Got::End);
+    assert!(!wait(handle.disconnect("one", banned, "banned")));
+    assert!(!wait(handle.client("one")).unwrap().connected);
+
+    let mut many: Vec<Client> = (0..20).map(|n| node.client(&format!("many{n}"))).collect();
+    let mut other = node.client("other");
+    let is_meant = |client: &broker::hooks::Client<'_>| client.client_id.starts_with("many");
+    assert_eq!(wait(handle.disconnect_all(is_meant, banned, "banned")), 20);
+    for client in &mut many {
+        assert_eq!(client.next(), Got::Disconnect(banned));
+    }
+    other.subscribe("still/here", QoS::AtMostOnce);
+    eventually("only those two are left", || {
+        let query = Query {
+            limit: 100,
+            ..Query::default()
+        };
+        wait(handle.clients(query)).len() == 2
+    });
+}
