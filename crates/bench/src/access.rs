@@ -17,6 +17,8 @@ pub(crate) struct Access {
     pub(crate) greeting: Greeting,
     pub(crate) sources: SourceAddresses,
     pub(crate) client_prefix: String,
+    /// Subscribers' sessions outlive their connections.
+    pub(crate) lasting_sessions: bool,
     pub(crate) concurrency: usize,
     pub(crate) connect_timeout_ns: u64,
     pub(crate) threads: usize,
@@ -46,6 +48,7 @@ impl Access {
             },
             sources: SourceAddresses::default(),
             client_prefix: clients.client_prefix.clone(),
+            lasting_sessions: clients.lasting_sessions,
             concurrency: clients.concurrency.unwrap_or(100) as usize,
             connect_timeout_ns: clients.connect_timeout.as_nanos() as u64,
             threads: clients.threads as usize,

@@ -86,6 +86,9 @@ pub(crate) struct ClientArgs {
     /// Keep-alive interval in whole seconds, 0s for none (pings are sent at half of it)
     #[arg(long, value_name = "TIME", default_value = "300s", value_parser = units::duration)]
     pub(crate) keep_alive: Duration,
+    /// Subscribers have sessions that outlive their connections for an hour, which a broker may have to keep on disk
+    #[arg(long)]
+    pub(crate) lasting_sessions: bool,
     /// Connections to make at a time [default: 100; connect: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) concurrency: Option<u32>,

@@ -82,6 +82,7 @@ impl Default for Batch {
 
 impl Batch {
     /// Begins a message: its body is the parts one after the other, opaque to the store. Entries say who gets it.
+    #[inline]
     pub fn message(&mut self, parts: &[&[u8]]) {
         let len = parts.iter().map(|part| part.len()).sum::<usize>();
         self.bytes.reserve(len + 16);
@@ -95,6 +96,7 @@ impl Batch {
 
     /// The message begun last waits for this session. `packet_id` 0: not sent yet. Sequence numbers grow within a session;
     /// gaps are allowed. Attributes have at most 65,535 bytes.
+    #[inline]
     pub fn entry(&mut self, session: u64, seq: u64, packet_id: u16, attributes: &[u8]) {
         assert!(self.has_message, "an entry needs a message before it");
         assert!(
@@ -140,6 +142,7 @@ impl Batch {
     }
 
     /// The entry is not wanted any more: acknowledged, expired or dropped.
+    #[inline]
     pub fn done(&mut self, session: u64, seq: u64) {
         self.record(tag::DONE, session, seq);
     }

@@ -119,6 +119,10 @@ impl<'a> Worker<'a> {
         clients: Clients,
         plan: &LoadPlan,
     ) -> anyhow::Result<Self> {
+        let session = match access.lasting_sessions {
+            true => packets::Session::Lasting,
+            false => packets::Session::Clean,
+        };
         let mut worker = Self {
             access,
             shared,
@@ -129,7 +133,7 @@ impl<'a> Worker<'a> {
             qos: plan.qos,
             shape: plan.shape,
             stride: plan.shape.stride(),
-            session: packets::Session::Clean,
+            session,
             is_return: false,
             first_group: 0,
             first_idle: 0,

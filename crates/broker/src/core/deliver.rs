@@ -242,12 +242,9 @@ impl Delivery {
                 let outbound = session.outbound.as_mut().expect("made just now");
                 let packet_id = outbound.send(parcel.clone());
                 if parcel.seq != 0 {
-                    self.write_down(
-                        subscriber.session,
-                        packet_id,
-                        &parcel,
-                        &mut dispatch.journaled,
-                    );
+                    let place = (session.number, parcel.seq);
+                    let identifiers = parcel.identifiers.as_deref().unwrap_or(&[]);
+                    self.write_dispatch(dispatch, place, packet_id, qos, retain, identifiers);
                 }
                 self.send_parcel(subscriber.session, at, packet_id, &parcel, false);
                 return;

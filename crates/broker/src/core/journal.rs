@@ -131,6 +131,7 @@ impl Journal {
     }
 
     /// A message; what follows with [`Journal::entry`] waits for it.
+    #[inline]
     pub(crate) fn message(&mut self, view: &MessageView<'_>) {
         self.scratch.clear();
         stored::message_head(view, &mut self.scratch);
@@ -141,6 +142,7 @@ impl Journal {
     }
 
     /// The message written last waits for a session.
+    #[inline]
     pub(crate) fn entry(
         &mut self,
         (number, seq): (u64, u64),
@@ -149,6 +151,10 @@ impl Journal {
         retain: bool,
         identifiers: &[u32],
     ) {
+        if identifiers.is_empty() {
+            let attributes = [stored::attribute_byte(qos, retain)];
+            return self.batch.entry(number, seq, packet_id, &attributes);
+        }
         self.scratch.clear();
         stored::put_attributes(qos, retain, identifiers, &mut self.scratch);
         self.batch.entry(number, seq, packet_id, &self.scratch);

@@ -68,6 +68,31 @@ impl Delivery {
         );
     }
 
+    /// Writes down that a message waits for a durable session, and the message itself if it is the first.
+    #[inline]
+    pub(super) fn write_dispatch(
+        &mut self,
+        dispatch: &mut Dispatch<'_>,
+        place: (u64, u64),
+        packet_id: u16,
+        qos: QoS,
+        retain: bool,
+        identifiers: &[u32],
+    ) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        if !std::mem::replace(&mut dispatch.journaled, true) {
+            // Not the copy made for the window: that would have to be checked to be UTF-8 once more.
+            journal.message(&with_publisher(
+                &self.sessions,
+                dispatch.origin,
+                &dispatch.view,
+            ));
+        }
+        journal.entry(place, packet_id, qos, retain, identifiers);
+    }
+
     /// A message is nothing to the store any more.
     #[inline]
     pub(crate) fn forget_stored(&mut self, session: u32, seq: u64) {
@@ -106,16 +131,9 @@ impl Delivery {
                 return;
             }
             let seq = self.push_stored(session, size);
-            // Looked up again, since making room may have changed the sessions.
-            let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
-            let number = self.sessions[session as usize].number;
-            if let Some(journal) = &mut self.journal {
-                if !std::mem::replace(&mut dispatch.journaled, true) {
-                    journal.message(&view);
-                }
-                let identifiers = identifiers.as_deref().unwrap_or(&[]);
-                journal.entry((number, seq), 0, qos, retain, identifiers);
-            }
+            let place = (self.sessions[session as usize].number, seq);
+            let identifiers = identifiers.as_deref().unwrap_or(&[]);
+            self.write_dispatch(dispatch, place, 0, qos, retain, identifiers);
             return;
         }
         let parcel = Parcel {

@@ -9,6 +9,7 @@ use super::message::{Message, MessageView, NEVER_MS};
 /// First byte of every session record, so that its form can change.
 const SESSION_FORM: u8 = 1;
 
+#[inline]
 fn put_number(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -93,6 +94,7 @@ pub(crate) fn message_bytes(view: &MessageView<'_>) -> Vec<u8> {
 }
 
 /// What follows the head.
+#[inline]
 pub(crate) fn message_parts<'a>(view: &MessageView<'a>) -> [&'a [u8]; 5] {
     [
         view.topic.as_bytes(),
@@ -142,8 +144,14 @@ pub(crate) struct Attributes {
     pub(crate) identifiers: Vec<u32>,
 }
 
+/// The attributes of a message without subscription identifiers are this byte.
+#[inline]
+pub(crate) fn attribute_byte(qos: QoS, retain: bool) -> u8 {
+    qos as u8 | if retain { RETAIN } else { 0 }
+}
+
 pub(crate) fn put_attributes(qos: QoS, retain: bool, identifiers: &[u32], out: &mut Vec<u8>) {
-    out.push(qos as u8 | if retain { RETAIN } else { 0 });
+    out.push(attribute_byte(qos, retain));
     for &identifier in identifiers {
         put_number(out, identifier.into());
     }
