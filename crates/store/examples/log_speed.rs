@@ -1,7 +1,8 @@
 //! How fast the message log is, and how much it takes, next to the same messages put into fjall directly.
 //!
 //! `cargo run --release -p tidegate-store --example log_speed [-- MESSAGES [DIRECTORY]]`, by default 5,000,000 messages of
-//! 64 bytes for 10,000 sessions in a temporary directory.
+//! 64 bytes for 10,000 sessions in a temporary directory. With `ONLY_ROUTE` in the environment, only messages that are
+//! acknowledged at once.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that fails may panic")]
 
@@ -327,6 +328,9 @@ fn main() {
         };
         what(&store, &owner, &mut shard);
     };
+    if std::env::var_os("ONLY_ROUTE").is_some() {
+        return run(&|_, _, shard| route(shard, messages));
+    }
     run(&|store, owner, shard| {
         queue(shard, messages);
         println!(
