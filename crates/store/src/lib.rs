@@ -4,22 +4,25 @@
 //!   when it is in the log; only then do acknowledgements leave.
 //! - [`Objects`] are configuration: users, rules, connectors ... and journals such as the audit log.
 
+#[cfg(test)]
+extern crate self as store;
+
 mod batch;
 mod config;
 mod directory;
 mod error;
+mod handle;
 mod journal;
 mod keyed;
 mod log;
 mod objects;
 mod queue;
-mod store;
 mod transfer;
 
 pub use batch::{Batch, Space};
 pub use config::{Config, Fsync, ParseFsyncError};
 pub use error::{Error, ObjectError, OpenError};
+pub use handle::{Health, OpenReport, Owner, Stats, Store};
 pub use objects::{Change, Expected, Object, Objects};
 pub use queue::{Fetch, Page, QueueSummary, Stored};
-pub use store::{Health, OpenReport, Owner, Stats, Store};
 pub use transfer::{ImportError, ImportMode, Imported};

@@ -464,34 +464,40 @@ impl Index {
             return;
         };
         let is_front = queue.entries.front().is_some_and(|entry| entry.seq == seq);
-        let old = if is_front && !queue.has_late {
-            let entry = queue.entries.pop_front().expect("it was just looked at");
+        if !is_front || queue.has_late {
+            return self.done_behind_others(session, seq);
+        }
+        let entry = queue.entries.pop_front().expect("it was just looked at");
+        if queue.done > 0 {
             queue.drop_tombstones();
-            entry
-        } else {
-            let Some(entry) = self.find(session, seq) else {
-                return;
-            };
-            let old = *entry;
-            entry.flags |= DONE;
-            if self.queues[&session].has_late {
-                // Merging removes it.
-                self.settle(session, &old);
-                return;
-            }
-            let queue = self.queues.get_mut(&session).expect("it was found in it");
+        }
+        queue.bytes -= u64::from(entry.body_len);
+        if queue.is_idle() {
+            self.idle += 1;
+        }
+        self.messages -= 1;
+        self.counts.subtract(entry.segment, entry.cost(session));
+    }
+
+    fn done_behind_others(&mut self, session: u64, seq: u64) {
+        let Some(entry) = self.find(session, seq) else {
+            return;
+        };
+        let old = *entry;
+        entry.flags |= DONE;
+        self.settle(session, &old);
+        let queue = self.queues.get_mut(&session).expect("it was found in it");
+        // Merging removes it otherwise.
+        if !queue.has_late {
             queue.done += 1;
             queue.drop_tombstones();
-            old
-        };
-        self.settle(session, &old);
-        if self.queues[&session].is_idle() {
-            self.idle += 1;
+            if queue.is_idle() {
+                self.idle += 1;
+            }
         }
     }
 
     /// Takes an entry out of the sums.
-    #[inline]
     fn settle(&mut self, session: u64, entry: &Entry) {
         self.messages -= 1;
         self.counts.subtract(entry.segment, entry.cost(session));

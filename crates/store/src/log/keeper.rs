@@ -31,6 +31,7 @@ struct State {
     synced: Mark,
     /// Forcing to disk failed: the writer has to write everything behind `synced` again.
     has_failed: bool,
+    is_syncing: bool,
     /// Somebody waits for what is dirty to be on disk.
     is_urgent: bool,
     /// Segments to be removed, in this order, each when this frame is on disk.
@@ -133,6 +134,14 @@ impl Keeper {
         !lock(&self.state).removals.is_empty()
     }
 
+    /// Everything written is on disk.
+    #[cfg(test)]
+    pub(crate) fn is_clean(&self) -> bool {
+        let state = lock(&self.state);
+        let written = state.dirty.is_none() && !state.has_failed;
+        written && state.synced.lsn == self.synced_lsn() && !state.is_syncing
+    }
+
     pub(crate) fn stop(&self) {
         lock(&self.state).is_stopping = true;
         self.called.notify_one();
@@ -198,6 +207,7 @@ impl Keeper {
                 return;
             };
             state.is_urgent = false;
+            state.is_syncing = true;
             let files = std::mem::take(&mut state.files);
             (mark, files)
         };
@@ -208,6 +218,7 @@ impl Keeper {
         let took_us = started.elapsed().as_micros() as u64;
         counters.last_fsync_us.store(took_us, Ordering::Relaxed);
         let mut state = lock(&self.state);
+        state.is_syncing = false;
         match result {
             Ok(()) => {
                 state.synced = mark;

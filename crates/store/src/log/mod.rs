@@ -13,3 +13,6 @@ pub(crate) mod rescue;
 pub(crate) mod segments;
 pub(crate) mod shared;
 pub(crate) mod writer;
+
+#[cfg(test)]
+mod tests;

@@ -11,8 +11,8 @@ use super::files::LogFile;
 use super::frame::{FrameReader, Next};
 use super::index::Entry;
 use super::shared::{Shared, count};
+use crate::handle::Owner;
 use crate::queue::{Page, Stored};
-use crate::store::Owner;
 
 /// Places this close are read with one call.
 const CLOSE_BYTES: u64 = 4096;

@@ -8,8 +8,8 @@ use std::thread::Thread;
 
 use super::reader::Chunk;
 use crate::batch::Batch;
+use crate::handle::Health;
 use crate::queue::Fetch;
-use crate::store::Health;
 
 const SLOTS: usize = 63;
 /// The bit for everything that does not come from a shard.

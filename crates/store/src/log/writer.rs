@@ -21,8 +21,8 @@ use super::segments::Segments;
 use super::shared::{Request, Shared, Trouble, count};
 use crate::batch::{Batch, FRAME_HEAD};
 use crate::config::{Config, Fsync};
+use crate::handle::Owner;
 use crate::queue::Fetch;
-use crate::store::Owner;
 
 /// Pages being read at a time; further requests wait.
 pub(crate) const MAX_PAGES: usize = 64;

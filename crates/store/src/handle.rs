@@ -305,6 +305,22 @@ impl Store {
     }
 }
 
+/// What tests need to know and do.
+#[cfg(test)]
+impl Store {
+    pub(crate) fn is_all_synced(&self) -> bool {
+        let running = lock(&self.inner.running);
+        running
+            .as_ref()
+            .is_some_and(|running| running.keeper.0.is_clean())
+    }
+
+    /// As if a write of the LSM library had failed.
+    pub(crate) fn fail_keyed_state(&self) {
+        self.inner.keyed.failed();
+    }
+}
+
 impl Inner {
     fn run(&self, opened: Opened, owner: Arc<dyn Owner>) -> io::Result<Running> {
         let Opened {

@@ -1,0 +1,166 @@
+//! Logs that were cut or changed at every byte.
+
+use std::path::Path;
+
+use super::common::script::Model;
+use super::common::{Bench, small};
+use crate::OpenError;
+use crate::log::files::Files as _;
+use crate::log::files::RealFiles;
+use crate::log::frame::{FrameReader, Next, SEGMENT_HEAD, SegmentHead};
+use crate::log::recover::{Recovered, recover};
+use crate::log::segments::{list, path_of};
+
+const SEED: u64 = 5;
+
+/// What waits, in a form that can be compared.
+type State = Vec<(u64, Vec<(u64, u16, bool)>, Vec<u16>)>;
+
+fn state_of(recovered: &Recovered) -> State {
+    let mut sessions = recovered.index.queued_sessions();
+    sessions.sort_unstable();
+    let state = sessions.into_iter().map(|session| {
+        let queue = recovered.index.queue(session).unwrap();
+        let entry =
+            |entry: &crate::log::index::Entry| (entry.seq, entry.packet_id, entry.is_released());
+        let summary = recovered.index.summary(session).unwrap();
+        (
+            session,
+            queue.from(0).map(entry).collect(),
+            summary.received,
+        )
+    });
+    state.collect()
+}
+
+fn state_of_model(model: &Model) -> State {
+    let state = model.waiting().into_iter().map(|id| {
+        let session = &model.sessions[&id];
+        let entries = session.entries.iter();
+        let entries = entries.map(|(&seq, item)| (seq, item.packet_id, item.released));
+        (
+            id,
+            entries.collect(),
+            session.received.iter().copied().collect(),
+        )
+    });
+    state.collect()
+}
+
+/// A log of `batches` batches in few segments, and the states after each of them.
+fn make(dir: &Path, batches: u64) -> Vec<State> {
+    let mut bench = Bench::open(dir, small());
+    let mut model = Model::default();
+    let mut states = vec![state_of_model(&model)];
+    for nth in 0..batches {
+        bench.write(|batch| model.step(SEED, batch));
+        states.push(state_of_model(&model));
+        if nth == batches / 2 {
+            super::common::wait_until("it is on disk", || bench.store.is_all_synced());
+        }
+    }
+    states
+}
+
+fn read(log: &Path) -> Result<(State, bool), OpenError> {
+    let recovered = recover(log, &RealFiles, &mut |_, _| Ok(()))?;
+    Ok((state_of(&recovered), recovered.cut.is_some()))
+}
+
+/// Where each frame of a segment begins, and where the last one ends.
+fn frames(path: &Path) -> Vec<u64> {
+    let file = RealFiles.open(path).unwrap();
+    let mut head = [0; SEGMENT_HEAD];
+    file.read_at(&mut head, 0).unwrap();
+    let head = SegmentHead::decode(&head).unwrap().unwrap();
+    let len = file.len().unwrap();
+    let mut reader = FrameReader::new(&*file, head.seed(), SEGMENT_HEAD as u64, len);
+    let mut places = vec![reader.offset];
+    while let Next::Frame(frame) = reader.next().unwrap() {
+        places.push(frame.end());
+    }
+    places
+}
+
+#[test]
+fn an_end_cut_at_any_byte_is_cut_back_to_whole_batches() {
+    let dir = tempfile::tempdir().unwrap();
+    let states = make(dir.path(), 12);
+    let log = dir.path().join("log");
+    let id = *list(&log).unwrap().last().unwrap();
+    let path = path_of(&log, id);
+    let whole = std::fs::read(&path).unwrap();
+    let places = frames(&path);
+    assert_eq!(places.len(), 13);
+    for len in (0..=whole.len()).rev() {
+        std::fs::write(&path, &whole[..len]).unwrap();
+        let batches = places.iter().filter(|&&place| place <= len as u64).count();
+        let (state, was_cut) = read(&log).unwrap();
+        assert_eq!(
+            state,
+            states[batches.saturating_sub(1)],
+            "cut to {len} bytes"
+        );
+        let is_whole = len == 0 || places.contains(&(len as u64));
+        assert_eq!(was_cut, !is_whole, "cut to {len} bytes");
+        // The same, with room prepared behind.
+        let mut padded = whole[..len].to_vec();
+        padded.resize(whole.len() + 100, 0);
+        std::fs::write(&path, &padded).unwrap();
+        let (state, _) = read(&log).unwrap();
+        // A batch may end in zeros by itself.
+        let is_whole = |place: &&u64| padded[..**place as usize] == whole[..**place as usize];
+        let batches = places.iter().take_while(is_whole).count();
+        let expected = batches.saturating_sub(1);
+        assert_eq!(state, states[expected], "zeros from byte {len} on");
+    }
+}
+
+#[test]
+fn a_changed_byte_is_never_taken_for_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let states = make(dir.path(), 24);
+    let log = dir.path().join("log");
+    let ids = list(&log).unwrap();
+    assert_eq!(ids.len(), 1);
+    let path = path_of(&log, ids[0]);
+    let whole = std::fs::read(&path).unwrap();
+    let places = frames(&path);
+    let (mut refused, mut cut) = (0, 0);
+    for at in 0..whole.len() {
+        let mut changed = whole.clone();
+        changed[at] ^= 1 << (at % 8);
+        std::fs::write(&path, &changed).unwrap();
+        match read(&log) {
+            Err(OpenError::Damaged { .. }) => refused += 1,
+            Err(OpenError::Version { .. }) => assert!(at < SEGMENT_HEAD),
+            Err(error) => panic!("byte {at}: {error}"),
+            Ok((state, was_cut)) => {
+                let before = places.iter().filter(|&&place| place <= at as u64).count();
+                assert_eq!(state, states[before.saturating_sub(1)], "byte {at}");
+                assert!(was_cut || at < SEGMENT_HEAD, "byte {at}");
+                // Frames 1 to 12 were on disk, and later ones say so.
+                assert!(
+                    before == 0 || before > 12,
+                    "byte {at} was known to be on disk"
+                );
+                cut += 1;
+            }
+        }
+    }
+    assert!(refused > 0 && cut > 0, "{refused} refused, {cut} cut");
+}
+
+#[test]
+fn a_missing_segment_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path(), 400);
+    let log = dir.path().join("log");
+    let ids = list(&log).unwrap();
+    assert!(ids.len() > 2);
+    std::fs::remove_file(path_of(&log, ids[1])).unwrap();
+    let error = read(&log).unwrap_err();
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    let message = error.to_string();
+    assert!(message.contains("tidegate store repair"), "{message}");
+}

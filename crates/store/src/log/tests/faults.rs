@@ -1,0 +1,193 @@
+//! Files that fail when told to, and that lose what was not forced to disk when the power goes.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use super::common::script::Random;
+use crate::log::files::{Files, LogFile, RealFiles};
+
+const SECTOR: usize = 512;
+
+/// What was there before a write that is not on disk.
+struct Undo {
+    offset: u64,
+    before: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Unsynced {
+    writes: Vec<Undo>,
+    /// Of a sync that failed: later ones do not bring these to disk.
+    lost: Vec<Undo>,
+}
+
+pub(super) struct State {
+    random: Random,
+    /// How many of the next operations fail.
+    pub(super) failing_writes: u32,
+    pub(super) failing_syncs: u32,
+    pub(super) failing_creates: u32,
+    /// The power is off: nothing happens any more, though nobody is told.
+    is_off: bool,
+    unsynced: HashMap<PathBuf, Unsynced>,
+}
+
+#[derive(Clone)]
+pub(super) struct Faults(Arc<Mutex<State>>);
+
+impl Faults {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            random: Random::new(seed),
+            failing_writes: 0,
+            failing_syncs: 0,
+            failing_creates: 0,
+            is_off: false,
+            unsynced: HashMap::new(),
+        })))
+    }
+
+    pub(super) fn with<T>(&self, what: impl FnOnce(&mut State) -> T) -> T {
+        what(&mut self.0.lock().unwrap())
+    }
+
+    pub(super) fn power_off(&self) {
+        self.with(|state| state.is_off = true);
+    }
+
+    /// Takes a random part of what was not on disk away. Nobody uses the files any more.
+    pub(super) fn lose(&self) {
+        self.with(|state| {
+            for (path, unsynced) in std::mem::take(&mut state.unsynced) {
+                let Ok(file) = RealFiles.open(&path) else {
+                    continue;
+                };
+                let len = file.len().unwrap();
+                let undos = unsynced.lost.iter().chain(&unsynced.writes);
+                for undo in undos.collect::<Vec<_>>().into_iter().rev() {
+                    for (nth, sector) in undo.before.chunks(SECTOR).enumerate() {
+                        let offset = undo.offset + (nth * SECTOR) as u64;
+                        if state.random.one_in(2) && offset + sector.len() as u64 <= len {
+                            file.write_at(sector, offset).unwrap();
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
+
+fn take_one(counter: &mut u32) -> bool {
+    let is_due = *counter > 0;
+    *counter = counter.saturating_sub(1);
+    is_due
+}
+
+impl Files for Faults {
+    fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn LogFile>> {
+        let fails = self.with(|state| take_one(&mut state.failing_creates));
+        if fails {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if self.with(|state| state.is_off) {
+            return Err(io::Error::other("the power is off"));
+        }
+        self.with(|state| state.unsynced.remove(path));
+        self.wrap(path, RealFiles.create(path, len)?)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn LogFile>> {
+        self.wrap(path, RealFiles.open(path)?)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.with(|state| {
+            if state.is_off {
+                return Ok(());
+            }
+            state.unsynced.remove(path);
+            RealFiles.remove(path)
+        })
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        RealFiles.sync_dir(dir)
+    }
+
+    fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+}
+
+impl Faults {
+    fn wrap(&self, path: &Path, inner: Arc<dyn LogFile>) -> io::Result<Arc<dyn LogFile>> {
+        Ok(Arc::new(FaultyFile {
+            path: path.to_owned(),
+            inner,
+            faults: self.clone(),
+        }))
+    }
+}
+
+struct FaultyFile {
+    path: PathBuf,
+    inner: Arc<dyn LogFile>,
+    faults: Faults,
+}
+
+impl LogFile for FaultyFile {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.faults.with(|state| {
+            if state.is_off {
+                return Ok(());
+            }
+            let mut before = vec![0; bytes.len()];
+            self.inner.read_at(&mut before, offset)?;
+            let undo = Undo { offset, before };
+            let unsynced = state.unsynced.entry(self.path.clone()).or_default();
+            unsynced.writes.push(undo);
+            if take_one(&mut state.failing_writes) {
+                let short = state.random.below(bytes.len() as u64 + 1) as usize;
+                self.inner.write_at(&bytes[..short], offset)?;
+                return Err(match state.random.below(2) {
+                    0 => io::ErrorKind::StorageFull.into(),
+                    _ => io::Error::from_raw_os_error(5),
+                });
+            }
+            self.inner.write_at(bytes, offset)
+        })
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.faults.with(|state| {
+            if state.is_off {
+                return Ok(());
+            }
+            let fails = take_one(&mut state.failing_syncs);
+            let unsynced = state.unsynced.entry(self.path.clone()).or_default();
+            let writes = std::mem::take(&mut unsynced.writes);
+            if fails {
+                unsynced.lost.extend(writes);
+                return Err(io::Error::from_raw_os_error(5));
+            }
+            Ok(())
+        })
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        if self.faults.with(|state| state.is_off) {
+            return Ok(());
+        }
+        self.inner.truncate(len)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+}
