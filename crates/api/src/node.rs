@@ -149,8 +149,66 @@ impl Node for Handle {
         Box::pin(Handle::metrics(self))
     }
 
+    fn publish(&self, publication: Publication) -> Answer<'_, Result<Published, Refusal>> {
+        Box::pin(Handle::publish(self, publication))
+    }
+
+    fn subscribe<'a>(
+        &'a self,
+        client_id: &'a str,
+        subscription: NewSubscription,
+    ) -> Answer<'a, Option<Result<u8, Refusal>>> {
+        Box::pin(Handle::subscribe(self, client_id, subscription))
+    }
+
+    fn unsubscribe<'a>(&'a self, client_id: &'a str, topic_filter: &'a str) -> Answer<'a, bool> {
+        Box::pin(Handle::unsubscribe(self, client_id, topic_filter))
+    }
+
+    fn retained(&self, query: RetainedQuery) -> Answer<'_, Vec<RetainedInfo>> {
+        Box::pin(Handle::retained(self, query))
+    }
+
+    fn retained_message<'a>(&'a self, topic: &'a str) -> Answer<'a, Option<StoredMessage>> {
+        Box::pin(std::future::ready(Handle::retained_message(self, topic)))
+    }
+
+    fn delete_retained<'a>(&'a self, topic: &'a str) -> Answer<'a, bool> {
+        // While the store takes nothing it stays, like one that is not there.
+        Box::pin(async move { Handle::delete_retained(self, topic).await.unwrap_or(false) })
+    }
+
+    fn queue<'a>(
+        &'a self,
+        client_id: &'a str,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Answer<'a, Option<Vec<QueuedMessage>>> {
+        Box::pin(Handle::queue(self, client_id, after, limit))
+    }
+
+    fn clear_queue<'a>(&'a self, client_id: &'a str) -> Answer<'a, Option<u64>> {
+        Box::pin(Handle::clear_queue(self, client_id))
+    }
+
     fn listeners(&self) -> Vec<ListenerInfo> {
         Handle::listeners(self)
+    }
+
+    fn start_listener<'a>(&'a self, name: &'a str) -> Answer<'a, Result<(), ListenerRefusal>> {
+        Box::pin(Handle::start_listener(self, name))
+    }
+
+    fn stop_listener<'a>(
+        &'a self,
+        name: &'a str,
+        disconnect: bool,
+    ) -> Answer<'a, Result<(), ListenerRefusal>> {
+        Box::pin(Handle::stop_listener(self, name, disconnect))
+    }
+
+    fn events(&self) -> broadcast::Receiver<Arc<Event>> {
+        Handle::events(self)
     }
 }
 

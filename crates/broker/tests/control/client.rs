@@ -40,10 +40,13 @@ impl Client {
     }
 
     /// A client that takes two messages and no more before it acknowledges one.
-    pub(crate) fn connect_slow(address: &str, client_id: &str) -> Self {
+    pub(crate) fn connect_slow(address: &str, client_id: &str, clean: bool) -> Self {
         let mut properties = PropertiesBuf::new();
         properties.push(Property::ReceiveMaximum(2));
-        let mut client = Self::open_with(address, client_id, true, &properties);
+        if !clean {
+            properties.push(Property::SessionExpiryInterval(3600));
+        }
+        let mut client = Self::open_with(address, client_id, clean, &properties);
         assert_eq!(client.next(), Got::Other("CONNACK"));
         client
     }

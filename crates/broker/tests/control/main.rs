@@ -19,12 +19,14 @@ use broker::hooks::NoHooks;
 use broker::{Broker, Handle};
 
 use client::Client;
+use store::Store;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A broker of two shards with one listener, stopped in the end.
 struct Node {
     broker: Option<Broker>,
+    store: Option<Store>,
 }
 
 impl Node {
@@ -33,6 +35,16 @@ impl Node {
     }
 
     fn start_with(change: impl FnOnce(&mut BrokerConfig)) -> Self {
+        Self::start_on(None, change)
+    }
+
+    /// With what is kept in a directory.
+    fn start_in(directory: &std::path::Path) -> Self {
+        let (store, _) = Store::open(directory, store::Config::default()).unwrap();
+        Self::start_on(Some(store), |_| {})
+    }
+
+    fn start_on(store: Option<Store>, change: impl FnOnce(&mut BrokerConfig)) -> Self {
         let bind = BindAddress::Tcp(([127, 0, 0, 1], 0).into());
         let mut config = BrokerConfig {
             shards: 2,
@@ -40,9 +52,10 @@ impl Node {
             ..BrokerConfig::default()
         };
         change(&mut config);
-        let broker = Broker::start(config, Arc::new(NoHooks), None).expect("a port is free");
+        let broker = Broker::start(config, Arc::new(NoHooks), store.clone());
         Self {
-            broker: Some(broker),
+            broker: Some(broker.expect("a port is free")),
+            store,
         }
     }
 
@@ -63,6 +76,9 @@ impl Drop for Node {
     fn drop(&mut self) {
         if let Some(broker) = self.broker.take() {
             broker.stop();
+        }
+        if let Some(store) = self.store.take() {
+            store.close();
         }
     }
 }

@@ -61,7 +61,7 @@ fn the_queue_of_a_client_that_is_away_is_paged_and_cleared() {
 fn what_a_slow_client_was_sent_is_shown_with_its_packet_id_and_stays() {
     let node = Node::start();
     let handle = node.handle();
-    let mut slow = Client::connect_slow(&node.address(), "slow");
+    let mut slow = Client::connect_slow(&node.address(), "slow", true);
     slow.subscribe("q", QoS::AtLeastOnce);
     publish(&node, "q", 0..6);
     eventually("all are there", || {
@@ -110,4 +110,54 @@ fn of_a_long_payload_the_beginning_is_shown() {
         (message.payload.len(), message.payload_bytes),
         (64 * 1024, 200_000)
     );
+}
+
+#[test]
+fn the_queue_of_a_durable_session_is_shown_and_cleared_in_the_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start_in(directory.path());
+    let handle = node.handle();
+    let mut slow = Client::connect_slow(&node.address(), "slow", false);
+    slow.subscribe("q", QoS::AtLeastOnce);
+    publish(&node, "q", 0..4);
+    assert!(matches!(slow.next(), Got::Message { packet_id: 1, .. }));
+    assert!(matches!(slow.next(), Got::Message { packet_id: 2, .. }));
+    slow.drop_connection();
+    eventually("it has gone", || {
+        !wait(handle.client("slow")).unwrap().connected
+    });
+    publish(&node, "q", 4..600);
+    let count = || wait(handle.client("slow")).unwrap().queued_messages;
+    eventually("all are there", || count() == 600);
+    let mut rows = Vec::new();
+    loop {
+        let after = rows.last().map(|row: &QueuedMessage| row.position);
+        let page = look(&handle, "slow", after, 70);
+        if page.is_empty() {
+            break;
+        }
+        rows.extend(page);
+    }
+    let numbers: Vec<String> = (0..600).map(|number| number.to_string()).collect();
+    assert_eq!(payloads(&rows), numbers);
+    let ids: Vec<u16> = rows.iter().filter_map(|row| row.packet_id).collect();
+    assert_eq!(ids, [1, 2]);
+
+    let delete = |row: &QueuedMessage| wait(handle.delete_queued("slow", row.position));
+    assert_eq!(delete(&rows[300]), Some(true));
+    assert_eq!(delete(&rows[300]), Some(false));
+    // It was sent.
+    assert_eq!(delete(&rows[1]), Some(false));
+    assert_eq!(wait(handle.clear_queue("slow")), Some(597));
+    assert_eq!(count(), 2);
+    // Whoever has a handle has the store open.
+    drop((handle, node));
+
+    let node = Node::start_in(directory.path());
+    let handle = node.handle();
+    assert_eq!(payloads(&look(&handle, "slow", None, 10)), ["0", "1"]);
+    publish(&node, "q", 600..601);
+    let mut back = Client::connect(&node.address(), "slow", false);
+    let got: Vec<_> = (0..3).map(|_| back.message().1).collect();
+    assert_eq!(got, [&b"0"[..], b"1", b"600"]);
 }
