@@ -21,6 +21,7 @@ pub mod objects;
 mod password;
 mod password_file;
 pub mod rules;
+mod schemas;
 mod secret;
 mod service;
 mod settings;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::bans::{Ban, Bans};
 use crate::rules::{MAX_RULES, Rule};
+pub use crate::schemas::schemas;
 use crate::settings::{self, Entry, Invalid, Workshop};
 use crate::users::{self, User};
 
@@ -21,6 +22,9 @@ pub const BAN: &str = "ban";
 /// Fields nobody is shown.
 const SECRETS: [&str; 5] = ["password", "password_hash", "scram", "secret", "headers"];
 
+/// Shown instead of what proves a user.
+const HAS_PASSWORD: &str = "has_password";
+
 /// What is read from the store, by id.
 #[derive(Default)]
 pub(crate) struct Kept {
@@ -29,7 +33,6 @@ pub(crate) struct Kept {
 
 #[derive(Default)]
 struct State {
-    users: HashMap<String, User>,
     authenticators: BTreeMap<String, Arc<Entry>>,
     rules: BTreeMap<String, (i64, Rule)>,
     bans: HashMap<String, Ban>,
@@ -53,12 +56,34 @@ pub(crate) fn read(kind: &str, value: &Value, shop: &Workshop) -> Result<Object,
     })
 }
 
-/// Makes an object what it may be stored as: a user's `password` becomes a hash. Takes some 30 ms for a user, so not
-/// for a thread that routes messages.
-pub fn seal(kind: &str, value: Value) -> Result<Value, Invalid> {
+/// What was written as it is stored: a user's `password` becomes a hash, secrets that were left out stay what they are.
+pub(crate) fn seal(
+    kind: &str,
+    mut written: Value,
+    current: Option<&Value>,
+) -> Result<Value, Invalid> {
+    if let (Some(fields), Some(current)) = (written.as_object_mut(), current) {
+        let says_secret = fields.keys().any(|name| SECRETS.contains(&name.as_str()));
+        // A secret is not sent to another server than the one it was given for.
+        let is_for_the_same = ["type", "url", "server", "jwks_url"]
+            .iter()
+            .all(|name| fields.get(*name) == current.get(*name));
+        if !says_secret && is_for_the_same {
+            for name in SECRETS {
+                if let Some(secret) = current.get(name) {
+                    fields.insert(name.to_owned(), secret.clone());
+                }
+            }
+        }
+    }
     match kind {
-        USER => Ok(users::seal(value)?),
-        _ => Ok(value),
+        USER => {
+            if let Some(fields) = written.as_object_mut() {
+                fields.remove(HAS_PASSWORD);
+            }
+            Ok(users::seal(written)?)
+        }
+        _ => Ok(written),
     }
 }
 
@@ -68,7 +93,7 @@ pub fn shown(kind: &str, mut value: Value) -> Value {
     if let Some(fields) = value.as_object_mut() {
         fields.retain(|name, _| !SECRETS.contains(&name.as_str()));
         if kind == USER {
-            fields.insert("has_password".into(), json!(had_password));
+            fields.insert(HAS_PASSWORD.into(), json!(had_password));
         }
     }
     value
@@ -83,16 +108,12 @@ impl Kept {
     pub(crate) fn set(&self, kind: &str, id: &str, object: Option<Object>) {
         self.with(|state| {
             match kind {
-                USER => drop(state.users.remove(id)),
                 AUTHENTICATOR => drop(state.authenticators.remove(id)),
                 ACL_RULE => drop(state.rules.remove(id)),
                 BAN => drop(state.bans.remove(id)),
                 _ => {}
             }
             match object {
-                Some(Object::User(user)) => {
-                    state.users.insert(id.to_owned(), user);
-                }
                 Some(Object::Authenticator(Some(entry))) => {
                     state.authenticators.insert(id.to_owned(), Arc::new(entry));
                 }
@@ -105,13 +126,11 @@ impl Kept {
                 Some(Object::Ban(ban)) => {
                     state.bans.insert(id.to_owned(), ban);
                 }
-                Some(Object::Authenticator(None) | Object::Rule(None)) | None => {}
+                // Users are kept where they are asked for.
+                Some(Object::User(_) | Object::Authenticator(None) | Object::Rule(None)) | None => {
+                }
             }
         });
-    }
-
-    pub(crate) fn users(&self) -> HashMap<String, User> {
-        self.with(|state| state.users.clone())
     }
 
     pub(crate) fn authenticators(&self) -> Vec<Arc<Entry>> {
@@ -138,15 +157,23 @@ mod tests {
 
     #[test]
     fn secrets_are_not_shown() {
-        let user = seal(USER, json!({"password": "pencil", "is_superuser": true})).unwrap();
+        let written = json!({"password": "pencil", "is_superuser": true});
+        let user = seal(USER, written, None).unwrap();
         let shown_user = shown(USER, user);
         assert_eq!(
             shown_user,
             json!({"is_superuser": true, "has_password": true})
         );
         let http = json!({"type": "http", "url": "http://h", "headers": {"authorization": "x"}});
-        let shown_http = shown(AUTHENTICATOR, http);
+        let shown_http = shown(AUTHENTICATOR, http.clone());
         assert_eq!(shown_http, json!({"type": "http", "url": "http://h"}));
+        let again = seal(AUTHENTICATOR, shown_http, Some(&http)).unwrap();
+        assert_eq!(again, http, "what was not shown need not be said again");
+        let elsewhere = json!({"type": "http", "url": "http://other"});
+        assert_eq!(
+            seal(AUTHENTICATOR, elsewhere.clone(), Some(&http)).unwrap(),
+            elsewhere
+        );
         let database = json!({"type": "mysql", "password": "x", "username": "u"});
         assert_eq!(
             shown(AUTHENTICATOR, database),

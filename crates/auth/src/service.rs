@@ -10,6 +10,7 @@ use broker::hooks::{Authentication, Grant, Hooks, HooksFactory};
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use mqtt::ReasonCode;
 use serde_json::Value;
+use store::Objects;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -26,6 +27,8 @@ use crate::sources::{Sourced, Sources};
 use crate::users::{User, Users};
 
 const CLOCK_TICK: Duration = Duration::from_millis(250);
+/// Objects read from the store in one go.
+const PAGE: usize = 1000;
 
 /// Authentication and authorisation of a node.
 #[derive(Clone)]
@@ -172,44 +175,103 @@ impl Auth {
         })
     }
 
-    /// Checks an object before it is stored; see [`objects::seal`] for what has to be done to it first.
-    pub fn check_object(&self, kind: &str, value: &Value) -> Result<(), Invalid> {
+    /// From what somebody wrote to what may be stored of it. `current` is what is stored now. Takes some 30 ms for a
+    /// user, and reads files an authenticator names: not for a thread that routes messages.
+    pub fn accept(
+        &self,
+        kind: &str,
+        written: Value,
+        current: Option<&Value>,
+    ) -> Result<Value, Invalid> {
+        let sealed = objects::seal(kind, written, current)?;
         let _entered = self.shared.shop.runtime.enter();
-        objects::read(kind, value, &self.shared.shop).map(|_| ())
+        objects::read(kind, &sealed, &self.shared.shop)?;
+        Ok(sealed)
+    }
+
+    /// Takes over the objects of a store, and each of their changes from now on.
+    pub fn follow(&self, objects: &Objects) -> Result<(), store::Error> {
+        let (auth, stored) = (self.clone(), objects.clone());
+        objects.on_change(Box::new(move |change| {
+            let kind = change.kind.as_str();
+            if !objects::KINDS.contains(&kind) {
+                return;
+            }
+            let object = match stored.get(kind, &change.id) {
+                Ok(object) => object,
+                Err(error) => {
+                    tracing::error!(kind, id = change.id, %error, "a changed object cannot be read; it is not gone by");
+                    None
+                }
+            };
+            auth.apply(kind, &change.id, object.map(|object| object.value).as_ref());
+        }));
+        for kind in objects::KINDS {
+            let mut after: Option<String> = None;
+            loop {
+                let page = objects.list(kind, after.as_deref(), PAGE)?;
+                for object in &page {
+                    self.keep(kind, &object.id, Some(&object.value));
+                }
+                match page.last() {
+                    Some(last) if page.len() == PAGE => after = Some(last.id.clone()),
+                    _ => break,
+                }
+            }
+            self.publish(kind);
+        }
+        Ok(())
     }
 
     /// An object was stored, or taken away (`None`); it takes effect at once.
-    pub fn apply(&self, kind: &str, id: &str, value: Option<&Value>) -> Result<(), Invalid> {
+    pub(crate) fn apply(&self, kind: &str, id: &str, value: Option<&Value>) {
+        let ban = self.keep(kind, id, value);
+        self.publish(kind);
+        if let Some(ban) = ban {
+            self.shared.tell_ban(&ban);
+        }
+    }
+
+    /// Reads an object. What cannot be read does not go on as it was: it is taken away. Gives a ban back.
+    fn keep(&self, kind: &str, id: &str, value: Option<&Value>) -> Option<Ban> {
         let shared = &self.shared;
         let _entered = shared.shop.runtime.enter();
-        let object = value.map(|value| objects::read(kind, value, &shared.shop));
-        let (object, outcome) = match object.transpose() {
-            Ok(object) => (object, Ok(())),
-            // What cannot be read does not go on as it was.
-            Err(error) => (None, Err(error)),
-        };
-        let banned = match &object {
+        let object = value.and_then(|value| match objects::read(kind, value, &shared.shop) {
+            Ok(object) => Some(object),
+            Err(error) => {
+                tracing::error!(kind, id, %error, "an object of the store cannot be gone by");
+                None
+            }
+        });
+        if kind == objects::USER {
+            let user = match object {
+                Some(Object::User(user)) => Some(user),
+                _ => None,
+            };
+            shared.shop.users.keep(id, user);
+            return None;
+        }
+        let ban = match &object {
             Some(Object::Ban(ban)) => Some(ban.clone()),
             _ => None,
         };
         shared.kept.set(kind, id, object);
+        ban
+    }
+
+    /// Lets what was read of a kind take effect.
+    fn publish(&self, kind: &str) {
+        let shared = &self.shared;
         match kind {
-            objects::USER => shared.shop.users.set_kept(shared.kept.users()),
             objects::AUTHENTICATOR => {
                 let kept = shared.kept.authenticators();
                 let all = shared.configured.iter().cloned().chain(kept).collect();
                 shared.chain.store(Arc::new(Chain::new(all)));
             }
             objects::ACL_RULE => shared.rights.set_store_rules(shared.kept.rules()),
-            objects::BAN => {
-                shared.kept.put_bans(&shared.bans);
-                if let Some(ban) = banned {
-                    shared.tell_ban(&ban);
-                }
-            }
+            objects::BAN => shared.kept.put_bans(&shared.bans),
             _ => {}
         }
-        outcome
     }
 
     /// Called for each new ban, so that clients it is about can be sent away.

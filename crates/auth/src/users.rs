@@ -1,9 +1,8 @@
 //! The users the node keeps itself: those of the configuration and those of the store.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use arc_swap::ArcSwap;
 use broker::scram::Credential;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -94,30 +93,39 @@ pub(crate) fn seal(mut value: Value) -> Result<Value, String> {
 pub(crate) struct Users {
     /// Those of the configuration win.
     configured: HashMap<String, User>,
-    kept: ArcSwap<HashMap<String, User>>,
+    kept: RwLock<HashMap<String, User>>,
 }
 
 impl Users {
     pub(crate) fn new(configured: HashMap<String, User>) -> Self {
         Self {
             configured,
-            kept: ArcSwap::default(),
+            kept: RwLock::default(),
         }
     }
 
-    pub(crate) fn set_kept(&self, users: HashMap<String, User>) {
-        self.kept.store(Arc::new(users));
+    /// A user of the store; `None` takes it away.
+    pub(crate) fn keep(&self, username: &str, user: Option<User>) {
+        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+        match user {
+            Some(user) => kept.insert(username.to_owned(), user),
+            None => kept.remove(username),
+        };
+    }
+
+    fn kept(&self) -> RwLockReadGuard<'_, HashMap<String, User>> {
+        self.kept.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.configured.is_empty() && self.kept.load().is_empty()
+        self.configured.is_empty() && self.kept().is_empty()
     }
 
     fn find(&self, username: &str) -> Option<User> {
         let configured = self.configured.get(username);
         configured
             .cloned()
-            .or_else(|| self.kept.load().get(username).cloned())
+            .or_else(|| self.kept().get(username).cloned())
     }
 
     pub(crate) fn scram(&self, username: &str) -> Option<Credential> {

@@ -7,8 +7,10 @@ use crate::template::Field;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     /// `?`
+    #[cfg(feature = "mysql")]
     Question,
     /// `$1`, `$2` ...
+    #[cfg(feature = "postgres")]
     Numbered,
 }
 
@@ -42,7 +44,9 @@ impl Statement {
                 }
                 fields.push(Field::named(name)?);
                 match style {
+                    #[cfg(feature = "mysql")]
                     Style::Question => sql.push('?'),
+                    #[cfg(feature = "postgres")]
                     Style::Numbered => sql.push_str(&format!("${}", fields.len())),
                 }
                 rest = behind;
@@ -71,7 +75,7 @@ impl Statement {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "mysql", feature = "postgres"))]
 mod tests {
     use super::*;
 

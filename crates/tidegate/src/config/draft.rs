@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use super::auth_tables::AuthTables;
 use super::nearest::nearest_key;
 use super::problem::{Origin, Problem};
 use super::setting::{Raw, Setting};
@@ -15,6 +16,7 @@ pub(super) struct Draft {
     pub(super) node: Node,
     pub(super) listeners: Vec<Listener>,
     pub(super) users: Vec<User>,
+    pub(super) auth_tables: AuthTables,
     pub(super) problems: Vec<Problem>,
     /// Who said last what a key is; keys with their section, `listener.NAME.bind` for those of a listener.
     pub(super) origins: HashMap<String, Origin>,
@@ -34,6 +36,7 @@ impl Draft {
             node: Node::default(),
             listeners: Listener::defaults(),
             users: Vec::new(),
+            auth_tables: AuthTables::default(),
             problems: Vec::new(),
             origins: HashMap::new(),
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::auth_tables::{self, AuthTable};
 use super::draft::Draft;
 use super::nearest::nearest;
 use super::problem::Origin;
@@ -69,6 +70,7 @@ pub(super) fn read_text(path: &Path, text: &str, draft: &mut Draft) {
                 }
             }
             _ if repeated => draft.problem(here, name, format!("write it as [[{name}]]")),
+            DeValue::Table(table) if name == "auth" => read_auth(table, &places, draft),
             DeValue::Table(table) if is_section(name) => read_table(name, table, &places, draft),
             _ if is_section(name) => draft.problem(here, name, format!("write it as [{name}]")),
             DeValue::Table(_) | DeValue::Array(_) => {
@@ -127,6 +129,41 @@ fn read_entry(
 fn read_table(prefix: &str, table: &DeTable<'_>, places: &Places<'_>, draft: &mut Draft) {
     for (key, value) in table {
         read_pair(prefix, key, value, places, draft);
+    }
+}
+
+/// `[auth]`, and the lists of tables in it.
+fn read_auth(table: &DeTable<'_>, places: &Places<'_>, draft: &mut Draft) {
+    for (key, value) in table {
+        let name = key.get_ref().as_ref();
+        let Some(list) = draft.auth_tables.list(name) else {
+            read_pair("auth", key, value, places, draft);
+            continue;
+        };
+        let entries = match value.get_ref() {
+            DeValue::Array(entries) => entries,
+            _ => {
+                let origin = places.at(key.span().start);
+                let message = format!("write it as [[auth.{name}]]");
+                draft.problem(origin, format!("auth.{name}"), message);
+                continue;
+            }
+        };
+        let mut wrong = Vec::new();
+        for entry in entries {
+            let origin = places.at(entry.span().start);
+            match entry.get_ref() {
+                DeValue::Table(entry) => list.push(AuthTable {
+                    value: auth_tables::json_of(entry, &places.folder),
+                    origin,
+                }),
+                other => wrong.push((origin, other.type_str())),
+            }
+        }
+        for (origin, found) in wrong {
+            let message = format!("expected a table, found {found}");
+            draft.problem(origin, format!("auth.{name}"), message);
+        }
     }
 }
 

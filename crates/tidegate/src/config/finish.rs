@@ -12,7 +12,7 @@ use super::draft::Draft;
 use super::nearest::nearest;
 use super::setting::{Bind, Choice as _};
 use super::table::{Listener, Protocol};
-use super::{Config, shown, tls_files};
+use super::{Config, auth_tables, shown, tls_files};
 
 /// Longest path a Unix socket can have on Linux, the closing NUL aside.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
@@ -34,6 +34,8 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         draft.problem(origin, "listener", message);
     }
     broker.users = finish_users(&mut draft);
+    let auth = auth_tables::finish(&mut draft, broker.users.clone());
+    let knows_nobody = broker.users.is_empty() && auth.authenticators.is_empty();
     let data_dir = draft.node.data_dir.take();
     let data_dir = data_dir.unwrap_or_else(|| home.default_dir());
     shown::fill_in(
@@ -45,7 +47,8 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         data_dir,
         settings,
         store: draft.node.store_enabled.then(|| draft.node.store.clone()),
-        warnings: warnings(&broker.listeners, broker.users.is_empty(), http.as_ref()),
+        warnings: warnings(&broker.listeners, knows_nobody, http.as_ref()),
+        auth,
         http,
         log_level: std::mem::take(&mut draft.node.log_level),
         log_format: draft.node.log_format,
@@ -305,7 +308,7 @@ fn finish_users(draft: &mut Draft) -> Vec<UserConfig> {
 /// What is allowed but probably not meant.
 fn warnings(
     listeners: &[ListenerConfig],
-    no_users: bool,
+    knows_nobody: bool,
     http: Option<&HttpConfig>,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -315,10 +318,11 @@ fn warnings(
             .tls
             .as_ref()
             .is_some_and(|tls| tls.common_name_as_username);
-        if no_users && !listener.lets_anonymous_in() && !by_certificate {
+        if knows_nobody && !listener.lets_anonymous_in() && !by_certificate {
             warnings.push(format!(
                 "nobody can log in on listener `{name}`: there are no users and clients without a user \
-                 name are not let in; add a [[user]] or set listener.{name}.allow_anonymous"
+                 name are not let in; add a [[user]] or an [[auth.authenticator]], or set \
+                 listener.{name}.allow_anonymous"
             ));
         }
         let is_public = matches!(&listener.bind, BindAddress::Tcp(at) if !at.ip().is_loopback());

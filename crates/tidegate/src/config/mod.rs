@@ -1,6 +1,7 @@
 //! The configuration: one [table] of settings, read from a file, the environment and flags, checked as a
 //! whole, explained by a reference that comes from the same table.
 
+mod auth_tables;
 mod draft;
 mod environment;
 mod file;
@@ -31,6 +32,7 @@ pub(crate) use reference::{markdown, toml_template};
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) broker: BrokerConfig,
+    pub(crate) auth: auth::Settings,
     pub(crate) data_dir: PathBuf,
     /// `None`: everything is in memory only.
     pub(crate) store: Option<store::Config>,

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use api::{Anonymous, HttpConfig, Openness};
+use auth::{NoMatch, OnDenial};
 use broker::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, Limits, ListenerConfig};
 
 use super::setting::Kind::{Bytes, Count, Credential, Flag, Levels, Path, Seconds, Text};
@@ -31,6 +32,12 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "What outlives the node: sessions with an expiry, what is queued for them, retained and delayed messages. It \
          lies in `store` below `node.data_dir`.",
     ),
+    (
+        "auth",
+        "Who may come in and what they may do. Authenticators, rules and sources of rules are lists of tables, \
+         `[[auth.authenticator]]`, `[[auth.rule]]` and `[[auth.rule_source]]`; they are described in \
+         [Authentication](authentication.md) and [Authorisation](authorisation.md).",
+    ),
     ("http", "The HTTP listener: API, metrics, health."),
     ("log", "What is written to standard error."),
     (
@@ -47,6 +54,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
 /// Everything that exists once.
 pub(super) struct Node {
     pub(super) broker: BrokerConfig,
+    pub(super) auth: auth::Limits,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store_enabled: bool,
     pub(super) store: store::Config,
@@ -66,6 +74,7 @@ impl Default for Node {
                 limits: Limits::default(),
                 ..BrokerConfig::default()
             },
+            auth: auth::Limits::default(),
             data_dir: None,
             store_enabled: true,
             store: store::Config::default(),
@@ -132,6 +141,22 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("store.max_pending_bytes", store.max_pending_bytes, Bytes(1 << 16, MAX_MEMORY), "Bytes that may wait to be written to the log. Beyond, publishers are not read for a while."),
     setting!("store.cache_bytes", store.cache_bytes, Bytes(1 << 20, MAX_MEMORY), "Memory for what was read of sessions, retained messages and objects."),
 
+    setting!("auth.no_match", auth.no_match, choice::<NoMatch>(), "What holds for what no rule speaks of. `auto`: it is denied as soon as this file has a rule or a source of rules."),
+    setting!("auth.on_denial", auth.on_denial, choice::<OnDenial>(), "What becomes of a client that does what it may not: the message is dropped or the subscription refused, or the client is disconnected as well."),
+    setting!("auth.timeout_ms", auth.timeout_ms, Count(100, 600_000), "Milliseconds a client waits for the answer of all authenticators together; then it is not let in."),
+    setting!("auth.max_checks", auth.max_checks, Count(1, 1_000_000), "Clients that may wait for an authenticator at once. More are told that the server is busy (0x89)."),
+    setting!("auth.password_threads", auth.password_threads, Count(0, 1024), "Passwords checked at once; 0 means one per core."),
+    setting!("auth.rules_refresh_s", auth.rules_refresh_s, Seconds(1, 86_400), "After this time the rules of a connected client are asked for again where they come from outside."),
+    setting!("auth.rules_max_age_s", auth.rules_max_age_s, Seconds(1, 604_800), "Rules that could not be asked for again within this time do not hold any more, and the client may do nothing."),
+    setting!("auth.max_logins_per_s", auth.max_logins_per_s, Count(0, MAX_U32), "Logins per second of the whole node, with a burst of one second; more are told to come back later (0x9F). 0 means no limit."),
+    setting!("auth.max_failed_logins_per_user", auth.max_failed_logins_per_user, Count(0, MAX_U32), "Failed logins within `failed_login_window_s` that lock a user out, from wherever; 0 means none do. Whoever knows a user's name can then lock that user out."),
+    setting!("auth.max_failed_logins_per_address", auth.max_failed_logins_per_address, Count(0, MAX_U32), "Failed logins within `failed_login_window_s` that lock an IPv4 address, or a /64 of IPv6, out; 0 means none do."),
+    setting!("auth.failed_login_window_s", auth.failed_login_window_s, Seconds(1, 86_400), "The time in which failed logins are counted."),
+    setting!("auth.lockout_s", auth.lockout_s, Seconds(1, 604_800), "How long a user or an address is locked out."),
+    setting!("auth.flapping_disconnects", auth.flapping_disconnects, Count(0, MAX_U32), "Disconnects within `flapping_window_s` that get a client id banned; 0 means none do."),
+    setting!("auth.flapping_window_s", auth.flapping_window_s, Seconds(1, 86_400), "The time in which disconnects are counted."),
+    setting!("auth.flapping_ban_s", auth.flapping_ban_s, Seconds(1, 604_800), "How long a client that comes and goes too often is banned."),
+
     setting!("http.bind", http_bind, Kind::Bind, "Where HTTP is served."),
     setting!("http.anonymous", http.anonymous, choice::<Anonymous>(), "What those may do in the API who show no credentials. Only with `bind` on a loopback address."),
     setting!("http.metrics_access", http.metrics_access, choice::<Openness>(), "Whether `/metrics` needs credentials: never, only beyond loopback addresses, or always (those of a viewer)."),
@@ -149,6 +174,19 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("log.level", log_level, Levels, "How much is logged. Can be changed at run time over the API."),
     setting!("log.format", log_format, choice::<LogFormat>(), "Lines for people or JSON objects for machines."),
 ];
+
+impl Choice for NoMatch {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("allow", Self::Allow),
+        ("deny", Self::Deny),
+    ];
+}
+
+impl Choice for OnDenial {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("ignore", Self::Ignore), ("disconnect", Self::Disconnect)];
+}
 
 impl Choice for LogFormat {
     const NAMES: &'static [(&'static str, Self)] = &[("text", Self::Text), ("json", Self::Json)];

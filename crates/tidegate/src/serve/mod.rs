@@ -1,6 +1,7 @@
 //! `tidegate serve`: a node from start to graceful stop.
 
 mod allocator;
+mod banned;
 pub(crate) mod data_dir;
 mod greeting;
 mod node;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use api::FirstOperator;
-use broker::hooks::NoHooks;
+use auth::Auth;
 use broker::info::ListenerInfo;
 use broker::{Broker, Handle};
 use store::Store;
@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 
 use super::data_dir::{DataDir, OpenListener};
 use super::program::Program;
-use super::rules::NoRules;
-use super::{start_error, store_watch};
+use super::rules::Rules;
+use super::{banned, start_error, store_watch};
 use crate::config::Config;
 use crate::logging::LogLevels;
 
@@ -57,9 +57,14 @@ impl Node {
         // Ends with the runtime.
         tokio::spawn(store_watch::watch(store.clone()));
         let for_sessions = config.store.is_some().then(|| store.clone());
-        let broker = Broker::start(config.broker.clone(), Arc::new(NoHooks), for_sessions)
+        let auth = Auth::new(&config.auth, tokio::runtime::Handle::current())
+            .map_err(|errors| start_error::of_auth(&errors))?;
+        auth.follow(store.objects())
+            .context("cannot read who may come in from the store")?;
+        let broker = Broker::start(config.broker.clone(), Arc::new(auth.clone()), for_sessions)
             .map_err(|error| start_error::of_broker(&error, config))?;
         let handle = broker.handle();
+        banned::send_away(&auth, &handle);
         let mut listeners: Vec<_> = handle.listeners().into_iter().map(open_listener).collect();
         let mut first_operator = None;
         let http = match http_listener {
@@ -71,9 +76,14 @@ impl Node {
                 });
                 let parts = api::Parts {
                     node: Arc::new(handle.clone()),
-                    program: Arc::new(Program::new(log_levels, store.clone(), config)),
+                    program: Arc::new(Program::new(
+                        log_levels,
+                        store.clone(),
+                        auth.clone(),
+                        config,
+                    )),
                     objects: store.objects().clone(),
-                    rules: Arc::new(NoRules),
+                    rules: Arc::new(Rules(auth.clone())),
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;

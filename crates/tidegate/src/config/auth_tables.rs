@@ -1,0 +1,111 @@
+//! `[[auth.authenticator]]`, `[[auth.rule_source]]`, `[[auth.rule]]`: tables the crate `auth` understands, taken over
+//! as the JSON it reads from the store, too.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+use toml::de::{DeTable, DeValue};
+
+use super::draft::Draft;
+use super::problem::Origin;
+
+/// A table and where it stands.
+pub(super) struct AuthTable {
+    pub(super) value: Value,
+    pub(super) origin: Origin,
+}
+
+/// All of them, each kind in the order of the file.
+#[derive(Default)]
+pub(super) struct AuthTables {
+    pub(super) authenticators: Vec<AuthTable>,
+    pub(super) rule_sources: Vec<AuthTable>,
+    pub(super) rules: Vec<AuthTable>,
+}
+
+impl AuthTables {
+    /// The list a key of `[auth]` stands for, if it is one.
+    pub(super) fn list(&mut self, key: &str) -> Option<&mut Vec<AuthTable>> {
+        match key {
+            "authenticator" => Some(&mut self.authenticators),
+            "rule_source" => Some(&mut self.rule_sources),
+            "rule" => Some(&mut self.rules),
+            _ => None,
+        }
+    }
+}
+
+/// A TOML table as JSON; paths start at `folder`.
+pub(super) fn json_of(table: &DeTable<'_>, folder: &Path) -> Value {
+    let mut fields = Map::new();
+    for (key, value) in table {
+        let key = key.get_ref().as_ref();
+        let mut value = json_of_value(value.get_ref(), folder);
+        let is_path = key == "path" || key == "tls_ca" || key.ends_with("_file");
+        if let (true, Some(text)) = (is_path, value.as_str()) {
+            value = folder.join(text).display().to_string().into();
+        }
+        fields.insert(key.to_owned(), value);
+    }
+    Value::Object(fields)
+}
+
+fn json_of_value(value: &DeValue<'_>, folder: &Path) -> Value {
+    match value {
+        DeValue::String(text) => text.as_ref().into(),
+        DeValue::Boolean(flag) => (*flag).into(),
+        DeValue::Integer(number) => {
+            let digits = number.as_str().replace('_', "");
+            i64::from_str_radix(&digits, number.radix()).map_or(digits.into(), Into::into)
+        }
+        DeValue::Float(number) => {
+            let number: Option<f64> = number.as_str().parse().ok();
+            number.map_or(Value::Null, Into::into)
+        }
+        DeValue::Datetime(when) => when.to_string().into(),
+        DeValue::Array(values) => {
+            let values = values.iter();
+            values
+                .map(|value| json_of_value(value.get_ref(), folder))
+                .collect()
+        }
+        DeValue::Table(table) => json_of(table, folder),
+    }
+}
+
+/// Everything about who may come in, checked as the node will read it.
+pub(super) fn finish(draft: &mut Draft, users: Vec<broker::config::UserConfig>) -> auth::Settings {
+    let values = |tables: &[AuthTable]| tables.iter().map(|table| table.value.clone()).collect();
+    let tables = &draft.auth_tables;
+    let settings = auth::Settings {
+        limits: draft.node.auth.clone(),
+        users,
+        authenticators: values(&tables.authenticators),
+        rule_sources: values(&tables.rule_sources),
+        rules: values(&tables.rules),
+    };
+    // Nobody is asked here: what is started on this runtime never runs.
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let message = format!("cannot be checked: {error}");
+            draft.problem(Origin::Default, "auth", message);
+            return settings;
+        }
+    };
+    let problems = auth::Auth::new(&settings, runtime.handle().clone()).err();
+    for problem in problems.into_iter().flatten() {
+        let tables = &mut draft.auth_tables;
+        let list = problem.section.strip_prefix("auth.");
+        let list = list.and_then(|list| tables.list(list));
+        let origin = list.and_then(|tables| Some(tables.get(problem.at)?.origin.clone()));
+        // Credentials of users have been checked as settings before.
+        if let Some(origin) = origin {
+            draft.problem(origin, problem.section, problem.message);
+        }
+    }
+    settings
+}
