@@ -8,18 +8,21 @@ use crate::node::NotReady;
 
 /// What the page links to.
 const LINKS: [(&str, &str); 9] = [
+    (
+        "/api/docs",
+        "the HTTP API: what there is to ask and to change",
+    ),
+    (
+        "/api/v1/openapi.json",
+        "the same for programs (OpenAPI 3.1)",
+    ),
     ("/metrics", "metrics for Prometheus"),
     ("/healthz", "whether the process lives"),
     ("/readyz", "whether the node takes traffic"),
     ("/api/v1/node", "this node"),
-    ("/api/v1/listeners", "where it listens"),
     ("/api/v1/clients", "connected clients"),
-    (
-        "/api/v1/sessions",
-        "sessions, also of clients that are away",
-    ),
     ("/api/v1/subscriptions", "who subscribes to what"),
-    ("/api/v1/topics", "topic filters in use"),
+    ("/api/v1/settings", "how it is set up"),
 ];
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:44em;margin:2em auto;padding:0 1em;\
@@ -35,8 +38,26 @@ pub(crate) fn render(
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Tidegate</title>\
          <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head><body>\n\
-         <h1>Tidegate</h1>\n<p>An MQTT broker, version {version}. This node is {state}.</p>\n\
-         <h2>Listeners</h2>\n<table><tr><th>Name</th><th>Protocol</th><th>Address</th><th>Connections</th></tr>\n"
+         <h1>Tidegate</h1>\n<p>An MQTT broker, version {version}. This node is {state}.</p>\n"
+    );
+    if !listeners.is_empty() {
+        write_listeners(&mut page, listeners);
+    }
+    page.push_str("<h2>What is here</h2>\n<table>\n");
+    // Writing to a string cannot fail.
+    for (path, what) in LINKS {
+        let _ = writeln!(
+            page,
+            "<tr><td><a href=\"{path}\"><code>{path}</code></a></td><td>{what}</td></tr>"
+        );
+    }
+    page.push_str("</table>\n</body></html>\n");
+    page
+}
+
+fn write_listeners(page: &mut String, listeners: &[ListenerInfo]) {
+    page.push_str(
+        "<h2>Listeners</h2>\n<table><tr><th>Name</th><th>Protocol</th><th>Address</th><th>Connections</th></tr>\n",
     );
     // Writing to a string cannot fail.
     for listener in listeners {
@@ -49,15 +70,7 @@ pub(crate) fn render(
             listener.connections
         );
     }
-    page.push_str("</table>\n<h2>What is here</h2>\n<table>\n");
-    for (path, what) in LINKS {
-        let _ = writeln!(
-            page,
-            "<tr><td><a href=\"{path}\"><code>{path}</code></a></td><td>{what}</td></tr>"
-        );
-    }
-    page.push_str("</table>\n</body></html>\n");
-    page
+    page.push_str("</table>\n");
 }
 
 fn escape(text: &str) -> String {

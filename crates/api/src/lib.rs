@@ -1,18 +1,31 @@
-//! The HTTP API of a node: metrics, health, what is connected and subscribed, and the few things that can be
-//! changed at run time. It runs on the control plane and asks the shards by messages.
+//! The HTTP API of a node: health, metrics, what is connected and subscribed, who may connect, and everything that can
+//! be changed at run time. It runs on the control plane and asks the shards by messages.
 //!
-//! There is no authentication yet. So [`bind`] and [`serve`] refuse addresses beyond loopback unless told
-//! otherwise, and requests that a web page could have forged are refused.
+//! [`routes`] is the table of what there is; the router, the checks and the OpenAPI document come from it.
 
+mod access;
+mod app;
+mod audit;
+mod call;
+mod config;
+mod endpoint;
 mod exposition;
 mod gate;
 mod landing;
 mod node;
+mod objects;
+mod openapi;
 mod parameters;
 mod problem;
 mod process;
+mod resources;
 mod routes;
 mod server;
 
-pub use node::{Answer, Node, NotReady, Program};
-pub use server::{Error, HttpConfig, bind, serve};
+pub use access::new_local_token;
+pub use access::{FirstOperator, FirstOperatorError, NoRandomness, Role, ensure_first_operator};
+pub use app::Parts;
+pub use config::{Anonymous, HttpConfig, Openness};
+pub use node::{Answer, Node, NotReady, Program, SettingError, SettingInfo};
+pub use objects::{Invalid, ObjectRules, RuledKind};
+pub use server::{Error, bind, serve};

@@ -11,6 +11,9 @@ use broker::control::{
     RetainedInfo, RetainedQuery, StoredMessage,
 };
 use broker::info::{ClientInfo, ListenerInfo, MetricFamily, Query, SubscriptionInfo, TopicInfo};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::broadcast;
 
 /// What a question to the node is answered with, some time later.
@@ -157,8 +160,37 @@ pub trait Program: Send + Sync + 'static {
     fn log_level(&self) -> String;
     /// Changes what is logged: `debug`, or `info,broker=debug`. The error says what was expected.
     fn set_log_level(&self, level: &str) -> Result<(), String>;
+    /// Every setting there is, sorted by key; secrets without their value.
+    fn settings(&self) -> Vec<SettingInfo>;
+    /// Changes a setting until the node stops.
+    fn set_setting(&self, key: &str, value: &Value) -> Result<(), SettingError>;
     /// Metrics of the process that only the program knows, such as the allocator's.
     fn metrics(&self) -> Vec<MetricFamily> {
         Vec::new()
     }
+}
+
+/// A setting as the API shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct SettingInfo {
+    /// With its section: `limits.max_qos`, `listener.mqtt.bind`.
+    pub key: String,
+    /// As `tidegate.toml` would have it; `null` if it has none, `"***"` if it is a secret.
+    pub value: Value,
+    /// Where the value comes from: `default`, a place in a file, an environment variable, a flag, `api`.
+    pub origin: String,
+    /// Whether it can be changed while the node runs.
+    pub changeable: bool,
+    /// What a value has to be.
+    pub expected: String,
+    pub help: String,
+}
+
+/// Why a setting was not changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SettingError {
+    /// Only a restart changes it.
+    Fixed,
+    /// What was expected and what was found.
+    Invalid(String),
 }

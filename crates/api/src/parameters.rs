@@ -1,123 +1,216 @@
-//! Query parameters of the lists: each is known, well formed and given once, or the answer is 400 and says which
-//! is not. Also the cursors that lead from page to page.
+//! Query parameters: each is known, well formed and given once, or the answer is 400 and says which is not. The same
+//! table describes them in the OpenAPI document. Also the cursors that lead from page to page.
 
 use axum::extract::Query as Pairs;
 use axum::http::Uri;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use broker::info::Query;
+use serde_json::{Value, json};
 
 use crate::problem::Problem;
 
-const DEFAULT_LIMIT: usize = 100;
-const MAX_LIMIT: usize = 1000;
+pub(crate) const DEFAULT_LIMIT: usize = 100;
+pub(crate) const MAX_LIMIT: usize = 1000;
 
-/// Parameters that every list has.
-const PAGING: [&str; 2] = ["after", "limit"];
-pub(crate) const OF_CLIENTS: &[&str] = &["client_id", "client_id_contains", "username"];
-pub(crate) const OF_SESSIONS: &[&str] =
-    &["client_id", "client_id_contains", "username", "connected"];
-pub(crate) const OF_SUBSCRIPTIONS: &[&str] = &[
-    "client_id",
-    "client_id_contains",
-    "topic_filter",
-    "matches_topic",
-];
-pub(crate) const OF_TOPICS: &[&str] = &["topic_filter", "matches_topic"];
-
-/// What a list was asked for.
-#[derive(Debug, Default)]
-pub(crate) struct ListRequest {
-    /// The conditions; `after` and `limit` are left to who makes the page.
-    pub(crate) query: Query,
-    pub(crate) after: Option<Cursor>,
-    /// Rows of a page.
-    pub(crate) limit: usize,
+/// A parameter a request may have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parameter {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) shape: Shape,
 }
 
-impl ListRequest {
-    /// Reads the parameters of a request for a list that can be filtered by `filters`.
-    pub(crate) fn read(uri: &Uri, filters: &[&str]) -> Result<Self, Problem> {
-        let mut request = Self {
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Shape {
+    Text,
+    Flag,
+    /// `limit` of a list.
+    Limit,
+    /// `after` of a list.
+    Cursor,
+    /// A topic without wildcards.
+    Topic,
+    /// Some of these words, separated by commas.
+    Words(&'static [&'static str]),
+    /// A whole number within bounds, both included.
+    Number(u64, u64),
+}
+
+const fn parameter(name: &'static str, shape: Shape, about: &'static str) -> Parameter {
+    Parameter { name, about, shape }
+}
+
+pub(crate) const LIMIT: Parameter = parameter("limit", Shape::Limit, "Rows of a page.");
+pub(crate) const AFTER: Parameter = parameter(
+    "after",
+    Shape::Cursor,
+    "`next` of the page before; its form may change, do not make it up.",
+);
+pub(crate) const CLIENT_ID: Parameter = parameter("client_id", Shape::Text, "Exactly this client.");
+pub(crate) const CLIENT_ID_CONTAINS: Parameter = parameter(
+    "client_id_contains",
+    Shape::Text,
+    "Client ids with this in them.",
+);
+pub(crate) const USERNAME: Parameter = parameter("username", Shape::Text, "Exactly this user.");
+pub(crate) const CONNECTED: Parameter = parameter(
+    "connected",
+    Shape::Flag,
+    "`true`: the client is here, `false`: it is away.",
+);
+pub(crate) const TOPIC_FILTER: Parameter = parameter(
+    "topic_filter",
+    Shape::Text,
+    "Exactly this filter, as subscribed: `$share/workers/plant/#`.",
+);
+pub(crate) const MATCHES_TOPIC: Parameter = parameter(
+    "matches_topic",
+    Shape::Topic,
+    "Filters that match this topic name: `plant/7/temperature`.",
+);
+pub(crate) const MATCHES_FILTER: Parameter = parameter(
+    "matches_filter",
+    Shape::Text,
+    "Topics this filter matches: `plant/#`.",
+);
+pub(crate) const ID_CONTAINS: Parameter = parameter(
+    "id_contains",
+    Shape::Text,
+    "Objects whose id (or name) has this in it.",
+);
+
+/// The parameters of a request, checked against the table of its route.
+#[derive(Debug, Default)]
+pub(crate) struct Parameters {
+    given: Vec<(String, String)>,
+    after: Option<Cursor>,
+    limit: usize,
+}
+
+impl Parameters {
+    pub(crate) fn read(uri: &Uri, known: &[Parameter]) -> Result<Self, Problem> {
+        let mut parameters = Self {
             limit: DEFAULT_LIMIT,
             ..Self::default()
         };
-        let mut seen: Vec<String> = Vec::new();
-        for (name, value) in pairs(uri)? {
-            if !filters.contains(&name.as_str()) && !PAGING.contains(&name.as_str()) {
-                return Err(unknown(&name, &[filters, &PAGING].concat()));
-            }
-            if seen.contains(&name) {
+        let pairs = Pairs::<Vec<(String, String)>>::try_from_uri(uri)
+            .map_err(|rejection| Problem::bad_request(rejection.body_text()))?;
+        for (name, value) in pairs.0 {
+            let Some(parameter) = known.iter().find(|known| known.name == name) else {
+                return Err(unknown(&name, known));
+            };
+            if parameters.text(&name).is_some() {
                 return Err(Problem::parameter(
                     &name,
                     format!("{name} is given twice; give it once."),
                 ));
             }
-            request.set(&name, value)?;
-            seen.push(name);
-        }
-        Ok(request)
-    }
-
-    fn set(&mut self, name: &str, value: String) -> Result<(), Problem> {
-        let query = &mut self.query;
-        match name {
-            "client_id" => query.client_id = Some(value),
-            "client_id_contains" => query.client_id_contains = Some(value),
-            "username" => query.username = Some(value),
-            "topic_filter" => query.topic_filter = Some(value),
-            "matches_topic" if value.is_empty() || value.contains(['+', '#']) => {
-                return Err(expected(
-                    name,
-                    &value,
-                    "a topic name without wildcards, such as plant/7/temperature",
+            if !parameters.fits(parameter.shape, &value) {
+                return Err(Problem::parameter(
+                    &name,
+                    format!(
+                        "{name} is {value:?}; expected {}.",
+                        parameter.shape.expected()
+                    ),
                 ));
             }
-            "matches_topic" => query.matches_topic = Some(value),
-            "connected" => {
-                query.connected = match value.as_str() {
-                    "true" => Some(true),
-                    "false" => Some(false),
-                    _ => return Err(expected(name, &value, "true or false")),
-                };
-            }
-            "after" => match Cursor::decode(&value) {
-                Some(cursor) => self.after = Some(cursor),
-                None => {
-                    return Err(expected(
-                        name,
-                        &value,
-                        "the value of next in an earlier answer",
-                    ));
-                }
-            },
-            "limit" => match value.parse() {
-                Ok(limit @ 1..=MAX_LIMIT) => self.limit = limit,
-                _ => return Err(expected(name, &value, "a whole number from 1 to 1000")),
-            },
-            _ => return Err(unknown(name, &PAGING)),
+            parameters.given.push((name, value));
         }
-        Ok(())
+        Ok(parameters)
+    }
+
+    fn fits(&mut self, shape: Shape, value: &str) -> bool {
+        match shape {
+            Shape::Text => true,
+            Shape::Flag => matches!(value, "true" | "false"),
+            Shape::Topic => !value.is_empty() && !value.contains(['+', '#', '\0']),
+            Shape::Words(words) => value.split(',').all(|word| words.contains(&word)),
+            Shape::Number(min, max) => {
+                whole_number(value).is_some_and(|n| (min..=max).contains(&n))
+            }
+            Shape::Limit => match whole_number(value) {
+                Some(limit @ 1..=1000) => {
+                    self.limit = limit as usize;
+                    true
+                }
+                _ => false,
+            },
+            Shape::Cursor => {
+                self.after = Cursor::decode(value);
+                self.after.is_some()
+            }
+        }
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        let mut given = self.given.iter();
+        given
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// A text of its own, as questions to the node have them.
+    pub(crate) fn owned(&self, parameter: Parameter) -> Option<String> {
+        self.text(parameter.name).map(str::to_owned)
+    }
+
+    pub(crate) fn flag(&self, parameter: Parameter) -> Option<bool> {
+        self.text(parameter.name).map(|value| value == "true")
+    }
+
+    pub(crate) fn number(&self, parameter: Parameter) -> Option<u64> {
+        self.text(parameter.name).and_then(whole_number)
+    }
+
+    /// Rows of a page.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub(crate) fn after(&self) -> Option<Cursor> {
+        self.after.clone()
     }
 }
 
-/// For requests that have no parameters.
-pub(crate) fn refuse_any(uri: &Uri) -> Result<(), Problem> {
-    match pairs(uri)?.first() {
-        None => Ok(()),
-        Some((name, _)) => Err(unknown(name, &[])),
+/// Digits only: `+1` is no number in a URL.
+fn whole_number(text: &str) -> Option<u64> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+impl Shape {
+    fn expected(self) -> String {
+        match self {
+            Self::Text => "a text".into(),
+            Self::Flag => "true or false".into(),
+            Self::Limit => format!("a whole number from 1 to {MAX_LIMIT}"),
+            Self::Cursor => "the value of next in an earlier answer".into(),
+            Self::Topic => "a topic name without wildcards, such as plant/7/temperature".into(),
+            Self::Words(words) => format!("one or several of {}", words.join(", ")),
+            Self::Number(min, max) => format!("a whole number from {min} to {max}"),
+        }
+    }
+
+    pub(crate) fn schema(self) -> Value {
+        match self {
+            Self::Text | Self::Cursor => json!({"type": "string"}),
+            Self::Flag => json!({"type": "boolean"}),
+            Self::Limit => {
+                json!({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT})
+            }
+            Self::Topic => json!({"type": "string", "minLength": 1, "pattern": "^[^+#\\u0000]+$"}),
+            Self::Words(words) => {
+                let word = words.join("|");
+                json!({"type": "string", "pattern": format!("^({word})(,({word}))*$")})
+            }
+            Self::Number(min, max) => json!({"type": "integer", "minimum": min, "maximum": max}),
+        }
     }
 }
 
-fn pairs(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
-    let pairs = Pairs::<Vec<(String, String)>>::try_from_uri(uri);
-    pairs
-        .map(|Pairs(pairs)| pairs)
-        .map_err(|rejection| Problem::bad_request(rejection.body_text()))
-}
-
-fn unknown(name: &str, known: &[&str]) -> Problem {
-    let known = match known {
+fn unknown(name: &str, known: &[Parameter]) -> Problem {
+    let known: Vec<_> = known.iter().map(|known| known.name).collect();
+    let known = match known.as_slice() {
         [] => "this request takes none".to_owned(),
         known => format!("there are {}", known.join(", ")),
     };
@@ -127,11 +220,7 @@ fn unknown(name: &str, known: &[&str]) -> Problem {
     )
 }
 
-fn expected(name: &str, value: &str, expected: &str) -> Problem {
-    Problem::parameter(name, format!("{name} is {value:?}; expected {expected}."))
-}
-
-/// The last row of a page: a client id or a topic filter, in lists of subscriptions both. To users it is a word
+/// The last row of a page: a client id, a topic or an id, in lists of subscriptions two of them. To users it is a word
 /// without meaning that needs no escaping in a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cursor {
@@ -148,7 +237,7 @@ impl Cursor {
     }
 
     pub(crate) fn encode(&self) -> String {
-        // MQTT strings hold no NUL.
+        // MQTT strings hold no NUL, and ids of objects neither.
         URL_SAFE_NO_PAD.encode(format!("{}\0{}", self.first, self.second))
     }
 
@@ -163,36 +252,52 @@ impl Cursor {
 mod tests {
     use super::*;
 
-    fn read(query: &str) -> Result<ListRequest, Problem> {
+    const KNOWN: &[Parameter] = &[
+        LIMIT,
+        AFTER,
+        CLIENT_ID,
+        CLIENT_ID_CONTAINS,
+        USERNAME,
+        CONNECTED,
+        TOPIC_FILTER,
+        MATCHES_TOPIC,
+    ];
+
+    fn read(query: &str) -> Result<Parameters, Problem> {
         let uri: Uri = format!("/api/v1/subscriptions?{query}").parse().unwrap();
-        ListRequest::read(&uri, &[OF_SUBSCRIPTIONS, OF_SESSIONS].concat())
+        Parameters::read(&uri, KNOWN)
     }
 
     #[test]
-    fn parameters_become_a_query() {
+    fn parameters_are_read_and_decoded() {
         let next = Cursor::new("ä/b", "#").encode();
-        let request = read(&format!(
+        let read_all = read(&format!(
             "client_id=a%2Fb&client_id_contains=+x&username=&connected=false&topic_filter=a/%2B/%23\
              &matches_topic=a/b&limit=1000&after={next}"
         ))
         .unwrap();
-        assert_eq!(request.query.client_id.as_deref(), Some("a/b"));
-        assert_eq!(request.query.client_id_contains.as_deref(), Some(" x"));
-        assert_eq!(request.query.username.as_deref(), Some(""));
-        assert_eq!(request.query.connected, Some(false));
-        assert_eq!(request.query.topic_filter.as_deref(), Some("a/+/#"));
-        assert_eq!(request.query.matches_topic.as_deref(), Some("a/b"));
-        assert_eq!(request.limit, 1000);
-        assert_eq!(request.after, Some(Cursor::new("ä/b", "#")));
-        assert_eq!(read("").unwrap().limit, 100);
+        assert_eq!(read_all.text("client_id"), Some("a/b"));
+        assert_eq!(read_all.text("client_id_contains"), Some(" x"));
+        assert_eq!(read_all.owned(USERNAME).as_deref(), Some(""));
+        assert_eq!(read_all.flag(CONNECTED), Some(false));
+        assert_eq!(read_all.text("topic_filter"), Some("a/+/#"));
+        assert_eq!(read_all.text("matches_topic"), Some("a/b"));
+        assert_eq!(read_all.limit(), 1000);
+        assert_eq!(read_all.after(), Some(Cursor::new("ä/b", "#")));
+        assert_eq!(read("").unwrap().limit(), 100);
     }
 
     #[test]
     fn what_is_wrong_is_named_with_what_was_expected() {
         let cases = [
-            ("clientid=a", "clientid", "there are client_id, "),
+            (
+                "clientid=a",
+                "clientid",
+                "there are limit, after, client_id",
+            ),
             ("limit=0", "limit", "1 to 1000"),
             ("limit=1001", "limit", "1 to 1000"),
+            ("limit=%2B5", "limit", "1 to 1000"),
             ("limit=ten", "limit", "\"ten\""),
             ("connected=yes", "connected", "true or false"),
             ("matches_topic=a/%2B", "matches_topic", "without wildcards"),
@@ -206,6 +311,7 @@ mod tests {
             assert!(problem.detail.contains(hint), "{query}: {}", problem.detail);
         }
         let uri: Uri = "/api/v1/node?verbose=1".parse().unwrap();
-        assert!(refuse_any(&uri).unwrap_err().detail.contains("takes none"));
+        let problem = Parameters::read(&uri, &[]).unwrap_err();
+        assert!(problem.detail.contains("takes none"));
     }
 }

@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Why a request was not done. Every error of the API is one of these.
@@ -12,14 +13,31 @@ pub(crate) struct Problem {
     pub(crate) detail: String,
     /// The query parameter or body field that was wrong.
     pub(crate) parameter: Option<String>,
+    hint: Hint,
 }
 
-#[derive(Serialize)]
-struct Body<'a> {
+/// What the fields of the answer say beside.
+#[derive(Debug, PartialEq, Eq)]
+enum Hint {
+    None,
+    /// How to say who one is.
+    Challenge,
+    /// Seconds.
+    RetryAfter(u64),
+}
+
+/// Problem details (RFC 9457), `application/problem+json`.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Problem")]
+pub(crate) struct Body<'a> {
+    /// Always `about:blank`: the status says what kind of problem it is.
     r#type: &'static str,
+    /// The status in words.
     title: &'a str,
     status: u16,
+    /// What was wrong and what to do about it.
     detail: &'a str,
+    /// The query parameter or body field that was wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     parameter: Option<&'a str>,
 }
@@ -30,6 +48,7 @@ impl Problem {
             status,
             detail: detail.into(),
             parameter: None,
+            hint: Hint::None,
         }
     }
 
@@ -45,8 +64,44 @@ impl Problem {
         }
     }
 
+    /// A body that is JSON, but not with what was expected in the field of this name.
+    pub(crate) fn field(name: &str, detail: impl Into<String>) -> Self {
+        Self {
+            status: StatusCode::UNPROCESSABLE_ENTITY,
+            ..Self::parameter(name, detail)
+        }
+    }
+
+    /// A body that is JSON, but as a whole not what was expected.
+    pub(crate) fn unprocessable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+    }
+
     pub(crate) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    pub(crate) fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, detail)
+    }
+
+    /// Who asks has not said, or not proved, who it is.
+    pub(crate) fn unauthorized(detail: impl Into<String>) -> Self {
+        Self {
+            hint: Hint::Challenge,
+            ..Self::new(StatusCode::UNAUTHORIZED, detail)
+        }
+    }
+
+    pub(crate) fn too_many_requests(retry_after_s: u64, detail: impl Into<String>) -> Self {
+        Self {
+            hint: Hint::RetryAfter(retry_after_s),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail)
+        }
+    }
+
+    pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 }
 
@@ -60,10 +115,21 @@ impl IntoResponse for Problem {
             parameter: self.parameter.as_deref(),
         };
         let mut response = (self.status, axum::Json(body)).into_response();
-        response.headers_mut().insert(
+        let fields = response.headers_mut();
+        fields.insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
+        match self.hint {
+            Hint::None => {}
+            Hint::Challenge => {
+                let challenge = HeaderValue::from_static("Bearer realm=\"tidegate\"");
+                fields.insert(header::WWW_AUTHENTICATE, challenge);
+            }
+            Hint::RetryAfter(seconds) => {
+                fields.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            }
+        }
         response
     }
 }

@@ -1,100 +1,123 @@
-//! The routes: which path answers with what. `docs/http-api.md` tells users the same.
+//! The table of routes, and the router made of it: every request goes through the same checks, in the same order.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{DefaultBodyLimit, Path, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{RawPathParams, Request};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
-use broker::info::{ClientInfo, ListenerInfo, Query, SubscriptionInfo, TopicInfo};
-use serde::{Deserialize, Serialize};
+use axum::routing::{MethodFilter, on};
 
+use crate::access;
+use crate::app::App;
+use crate::audit;
+use crate::call::Call;
+use crate::endpoint::{Endpoint, Outcome};
 use crate::gate::{self, Gate};
-use crate::node::{Node, Program};
-use crate::parameters::{self, Cursor, ListRequest};
+use crate::objects::{self, ObjectRules};
+use crate::parameters::Parameters;
 use crate::problem::Problem;
-use crate::{exposition, landing, process};
+use crate::resources as of;
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// What every handler can ask.
-struct App<N> {
-    node: N,
-    program: Arc<dyn Program>,
-    started: SystemTime,
+/// Everything there is.
+pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
+    let mut table = Vec::new();
+    for endpoints in [
+        of::health::endpoints,
+        of::docs::endpoints,
+        of::node::endpoints,
+        of::login::endpoints,
+        of::clients::endpoints,
+        of::sessions::endpoints,
+        of::subscriptions::endpoints,
+        of::queues::endpoints,
+        of::retained::endpoints,
+        of::publish::endpoints,
+        of::listeners::endpoints,
+        of::settings::endpoints,
+        of::events::endpoints,
+        of::backup::endpoints,
+        audit::endpoints,
+    ] {
+        table.extend(endpoints());
+    }
+    for kind in objects::kinds(rules) {
+        table.extend(objects::endpoints(&kind));
+    }
+    table
 }
 
-type Shared<N> = State<Arc<App<N>>>;
-type Answer<T> = Result<Json<T>, Problem>;
+/// Where a connection comes from; the server puts it into each request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct From(pub(crate) IpAddr);
 
-/// One page of a list.
-#[derive(Serialize)]
-struct Page<T> {
-    data: Vec<T>,
-    /// To be given as `after` for the next page; `null` on the last.
-    next: Option<String>,
-}
-
-pub(crate) struct Settings {
-    pub(crate) gate: Gate,
-    pub(crate) max_body_bytes: usize,
-    pub(crate) request_timeout: Duration,
-}
-
-pub(crate) fn router<N: Node>(node: N, program: Arc<dyn Program>, settings: &Settings) -> Router {
-    let app = Arc::new(App {
-        node,
-        program,
-        started: SystemTime::now(),
-    });
-    let request_timeout = settings.request_timeout;
-    Router::new()
-        .route("/", get(index::<N>))
-        .route("/healthz", get(async || "ok\n"))
-        .route("/readyz", get(readyz::<N>))
-        .route("/metrics", get(metrics::<N>))
-        .route("/api/v1/node", get(node_info::<N>))
-        .route("/api/v1/listeners", get(listeners::<N>))
-        .route("/api/v1/clients", get(clients::<N>))
-        .route(
-            "/api/v1/clients/{client_id}",
-            get(client::<N>).delete(kick::<N>),
-        )
-        .route("/api/v1/sessions", get(sessions::<N>))
-        .route(
-            "/api/v1/sessions/{client_id}",
-            get(session::<N>).delete(discard_session::<N>),
-        )
-        .route("/api/v1/subscriptions", get(subscriptions::<N>))
-        .route("/api/v1/topics", get(topics::<N>))
-        .route(
-            "/api/v1/log-level",
-            get(log_level::<N>).put(set_log_level::<N>),
-        )
+pub(crate) fn router(app: &Arc<App>, table: Vec<Endpoint>) -> Router {
+    let mut router = Router::new();
+    for endpoint in table {
+        let filter = MethodFilter::try_from(endpoint.method.clone())
+            .expect("the table has only methods that axum knows");
+        let path = endpoint.path.clone();
+        let (app, endpoint) = (app.clone(), Arc::new(endpoint));
+        let handler = move |path: Result<RawPathParams, _>, request: Request| {
+            let (app, endpoint) = (app.clone(), endpoint.clone());
+            async move {
+                let path = path.map_err(
+                    |rejection: axum::extract::rejection::RawPathParamsRejection| {
+                        Problem::bad_request(format!("The path: {}.", rejection.body_text()))
+                    },
+                );
+                answer(app, &endpoint, path, request).await
+            }
+        };
+        router = router.route(&path, on(filter, handler));
+    }
+    let request_timeout = Duration::from_secs(app.config.request_timeout_s.into());
+    let gate = Gate {
+        loopback_only: app.is_local,
+    };
+    router
         .fallback(async |uri: Uri| {
-            Problem::not_found(format!(
-                "There is nothing at {}; / says what there is.",
-                uri.path()
-            ))
+            let path = uri.path();
+            Problem::not_found(format!("There is nothing at {path}; / says what there is."))
         })
         .method_not_allowed_fallback(async || {
-            Problem::new(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "The path is right, the method is not; see the Allow field.",
-            )
+            let detail = "The path is right, the method is not; see the Allow field.";
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
         })
-        .with_state(app)
-        .layer(DefaultBodyLimit::max(settings.max_body_bytes))
         .layer(middleware::from_fn(move |request, next| {
             bound_time(request_timeout, request, next)
         }))
-        .layer(middleware::from_fn_with_state(settings.gate, gate::check))
+        .layer(middleware::from_fn_with_state(gate, gate::check))
         .layer(middleware::map_response(add_common_fields))
+}
+
+async fn answer(
+    app: Arc<App>,
+    endpoint: &Endpoint,
+    path: Result<RawPathParams, Problem>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let from = parts.extensions.get::<From>();
+    let from = from.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |from| from.0);
+    let who = access::admit(&app, endpoint.access, &parts.headers, from).await?;
+    let path = path?;
+    let path = path
+        .iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let path: Vec<_> = path.collect();
+    if let Some((name, _)) = path.iter().find(|(_, value)| value.contains('\0')) {
+        let detail = format!("{name} in the path: a NUL cannot be in it.");
+        return Err(Problem::parameter(name, detail));
+    }
+    let query = Parameters::read(&parts.uri, &endpoint.parameters)?;
+    let call = Call::new(app, who, from, query, path, (parts, body));
+    let outcome: Outcome = (endpoint.handler)(call).await;
+    outcome
 }
 
 async fn bound_time(limit: Duration, request: Request, next: Next) -> Response {
@@ -102,7 +125,7 @@ async fn bound_time(limit: Duration, request: Request, next: Next) -> Response {
         .await
         .unwrap_or_else(|_| {
             let detail = format!("The node did not answer within {} s.", limit.as_secs());
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).into_response()
+            Problem::unavailable(detail).into_response()
         })
 }
 
@@ -120,299 +143,4 @@ async fn add_common_fields(mut response: Response) -> Response {
         ),
     );
     response
-}
-
-async fn index<N: Node>(State(app): Shared<N>) -> impl IntoResponse {
-    let page = landing::render(VERSION, app.node.not_ready(), &app.node.listeners());
-    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page)
-}
-
-#[derive(Serialize)]
-struct Readiness {
-    ready: bool,
-    reason: Option<&'static str>,
-}
-
-async fn readyz<N: Node>(State(app): Shared<N>) -> impl IntoResponse {
-    let not_ready = app.node.not_ready();
-    let status = if not_ready.is_some() {
-        StatusCode::SERVICE_UNAVAILABLE
-    } else {
-        StatusCode::OK
-    };
-    let readiness = Readiness {
-        ready: not_ready.is_none(),
-        reason: not_ready.map(crate::node::reason),
-    };
-    (status, Json(readiness))
-}
-
-async fn metrics<N: Node>(State(app): Shared<N>) -> impl IntoResponse {
-    let mut text = String::with_capacity(16 * 1024);
-    exposition::write(&app.node.metrics().await, "tidegate_", &mut text);
-    exposition::write(&app.program.metrics(), "tidegate_", &mut text);
-    // Not on a runtime thread: before Linux 6.2 the open files are counted one by one.
-    let process = tokio::task::spawn_blocking(process::families)
-        .await
-        .unwrap_or_default();
-    exposition::write(&process, "", &mut text);
-    ([(header::CONTENT_TYPE, exposition::CONTENT_TYPE)], text)
-}
-
-#[derive(Serialize)]
-struct NodeInfo {
-    version: &'static str,
-    pid: u32,
-    started_at_ms: u64,
-    uptime_s: u64,
-    ready: bool,
-    /// Over all listeners.
-    connections: u64,
-}
-
-async fn node_info<N: Node>(State(app): Shared<N>, uri: Uri) -> Answer<NodeInfo> {
-    parameters::refuse_any(&uri)?;
-    let started = app.started.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok(Json(NodeInfo {
-        version: VERSION,
-        pid: std::process::id(),
-        started_at_ms: u64::try_from(started.as_millis()).unwrap_or(u64::MAX),
-        uptime_s: app.started.elapsed().unwrap_or_default().as_secs(),
-        ready: app.node.not_ready().is_none(),
-        connections: app
-            .node
-            .listeners()
-            .iter()
-            .map(|listener| listener.connections)
-            .sum(),
-    }))
-}
-
-/// All of them on one page: they are few.
-async fn listeners<N: Node>(State(app): Shared<N>, uri: Uri) -> Answer<Page<ListenerInfo>> {
-    parameters::refuse_any(&uri)?;
-    Ok(Json(Page {
-        data: app.node.listeners(),
-        next: None,
-    }))
-}
-
-async fn clients<N: Node>(State(app): Shared<N>, uri: Uri) -> Answer<Page<ClientInfo>> {
-    let mut request = ListRequest::read(&uri, parameters::OF_CLIENTS)?;
-    request.query.connected = Some(true);
-    client_page(&app.node, request).await
-}
-
-async fn sessions<N: Node>(State(app): Shared<N>, uri: Uri) -> Answer<Page<ClientInfo>> {
-    let request = ListRequest::read(&uri, parameters::OF_SESSIONS)?;
-    client_page(&app.node, request).await
-}
-
-async fn client_page<N: Node>(node: &N, request: ListRequest) -> Answer<Page<ClientInfo>> {
-    let query = Query {
-        after: request.after.map(|cursor| cursor.first),
-        limit: request.limit + 1,
-        ..request.query
-    };
-    let rows = node.clients(query).await;
-    Ok(page(rows, request.limit, |row| {
-        Cursor::new(&row.client_id, "")
-    }))
-}
-
-async fn topics<N: Node>(State(app): Shared<N>, uri: Uri) -> Answer<Page<TopicInfo>> {
-    let request = ListRequest::read(&uri, parameters::OF_TOPICS)?;
-    let query = Query {
-        after: request.after.map(|cursor| cursor.first),
-        limit: request.limit + 1,
-        ..request.query
-    };
-    let rows = app.node.topics(query).await;
-    Ok(page(rows, request.limit, |row| {
-        Cursor::new(&row.topic_filter, "")
-    }))
-}
-
-async fn subscriptions<N: Node>(State(app): Shared<N>, uri: Uri) -> Answer<Page<SubscriptionInfo>> {
-    let request = ListRequest::read(&uri, parameters::OF_SUBSCRIPTIONS)?;
-    let wanted = request.limit + 1;
-    let mut rows = Vec::new();
-    // A page may end within a client's subscriptions, but the node pages by client: the rest of that client's
-    // come first.
-    if let Some(Cursor { first, second }) = &request.after
-        && request
-            .query
-            .client_id
-            .as_ref()
-            .is_none_or(|only| only == first)
-    {
-        let query = Query {
-            client_id: Some(first.clone()),
-            limit: usize::MAX,
-            ..request.query.clone()
-        };
-        rows = app.node.subscriptions(query).await;
-        rows.retain(|row| row.topic_filter > *second);
-        rows.truncate(wanted);
-    }
-    if rows.len() < wanted {
-        let query = Query {
-            after: request.after.map(|cursor| cursor.first),
-            limit: wanted - rows.len(),
-            ..request.query
-        };
-        rows.extend(app.node.subscriptions(query).await);
-    }
-    Ok(page(rows, request.limit, |row| {
-        Cursor::new(&row.client_id, &row.topic_filter)
-    }))
-}
-
-/// Cuts a page off `rows`, which hold one more than `limit` if there is a next page.
-fn page<T>(mut rows: Vec<T>, limit: usize, cursor: impl Fn(&T) -> Cursor) -> Json<Page<T>> {
-    let has_next = rows.len() > limit;
-    rows.truncate(limit);
-    let next = rows
-        .last()
-        .filter(|_| has_next)
-        .map(|row| cursor(row).encode());
-    Json(Page { data: rows, next })
-}
-
-type ClientId = Result<Path<String>, PathRejection>;
-
-/// The client id of a path, percent-decoded.
-fn client_id(path: ClientId, uri: &Uri) -> Result<String, Problem> {
-    parameters::refuse_any(uri)?;
-    match path {
-        Ok(Path(client_id)) => Ok(client_id),
-        Err(rejection) => Err(Problem::bad_request(format!(
-            "The client id in the path: {}",
-            rejection.body_text()
-        ))),
-    }
-}
-
-async fn connected_client<N: Node>(node: &N, client_id: &str) -> Result<ClientInfo, Problem> {
-    let known = node.client(client_id).await;
-    let has_session = known.is_some();
-    known.filter(|client| client.connected).ok_or_else(|| {
-        let hint = if has_session {
-            " Its session is under /api/v1/sessions."
-        } else {
-            ""
-        };
-        Problem::not_found(format!("No client {client_id:?} is connected.{hint}"))
-    })
-}
-
-async fn client<N: Node>(State(app): Shared<N>, path: ClientId, uri: Uri) -> Answer<ClientInfo> {
-    let client_id = client_id(path, &uri)?;
-    connected_client(&app.node, &client_id).await.map(Json)
-}
-
-async fn kick<N: Node>(
-    State(app): Shared<N>,
-    path: ClientId,
-    uri: Uri,
-) -> Result<StatusCode, Problem> {
-    let client_id = client_id(path, &uri)?;
-    connected_client(&app.node, &client_id).await?;
-    if !app.node.kick(&client_id).await {
-        return Err(Problem::not_found(format!(
-            "Client {client_id:?} has just left."
-        )));
-    }
-    tracing::info!(client_id, "client disconnected over the HTTP API");
-    Ok(StatusCode::NO_CONTENT)
-}
-
-fn no_session(client_id: &str) -> Problem {
-    Problem::not_found(format!("There is no session of a client {client_id:?}."))
-}
-
-async fn session<N: Node>(State(app): Shared<N>, path: ClientId, uri: Uri) -> Answer<ClientInfo> {
-    let client_id = client_id(path, &uri)?;
-    app.node
-        .client(&client_id)
-        .await
-        .map(Json)
-        .ok_or_else(|| no_session(&client_id))
-}
-
-async fn discard_session<N: Node>(
-    State(app): Shared<N>,
-    path: ClientId,
-    uri: Uri,
-) -> Result<StatusCode, Problem> {
-    let client_id = client_id(path, &uri)?;
-    let session = app
-        .node
-        .client(&client_id)
-        .await
-        .ok_or_else(|| no_session(&client_id))?;
-    if session.connected {
-        return Err(Problem::new(
-            StatusCode::CONFLICT,
-            format!(
-                "Client {client_id:?} is connected. DELETE it under /api/v1/clients to end both connection and session."
-            ),
-        ));
-    }
-    if !app.node.discard_session(&client_id).await {
-        return Err(no_session(&client_id));
-    }
-    tracing::info!(client_id, "session discarded over the HTTP API");
-    Ok(StatusCode::NO_CONTENT)
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LogLevel {
-    level: String,
-}
-
-async fn log_level<N: Node>(State(app): Shared<N>, uri: Uri) -> Answer<LogLevel> {
-    parameters::refuse_any(&uri)?;
-    Ok(Json(LogLevel {
-        level: app.program.log_level(),
-    }))
-}
-
-async fn set_log_level<N: Node>(
-    State(app): Shared<N>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Answer<LogLevel> {
-    parameters::refuse_any(&uri)?;
-    let LogLevel { level } = json_body(&headers, body)?;
-    app.program.set_log_level(&level).map_err(|expected| {
-        Problem::parameter("level", format!("level is {level:?}: {expected}"))
-    })?;
-    let level = app.program.log_level();
-    tracing::info!(level, "log level changed over the HTTP API");
-    Ok(Json(LogLevel { level }))
-}
-
-/// A body must say that it is JSON: a form of a foreign web page cannot.
-fn json_body<T: for<'de> Deserialize<'de>>(
-    headers: &HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<T, Problem> {
-    let media_type = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    let media_type = media_type.split(';').next().unwrap_or_default().trim();
-    if !media_type.eq_ignore_ascii_case("application/json") {
-        return Err(Problem::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "The body must be JSON, with Content-Type: application/json.",
-        ));
-    }
-    let body = body.map_err(|rejection| Problem::new(rejection.status(), rejection.body_text()))?;
-    serde_json::from_slice(&body).map_err(|error| {
-        Problem::bad_request(format!("The body is not what was expected: {error}."))
-    })
 }

@@ -4,20 +4,29 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tower_service::Service as _;
 
-use crate::gate::Gate;
-use crate::node::{Node, Program};
-use crate::routes::{self, Settings};
+use crate::access::Gatekeeper;
+use crate::app::{App, Parts};
+use crate::call::Stays;
+use crate::config::{Anonymous, HttpConfig};
+use crate::openapi;
+use crate::resources::docs;
+use crate::resources::node::VERSION;
+use crate::routes::{self, From};
 
 /// Head of a request and write buffer of a connection, in bytes.
 const MAX_BUFFER_BYTES: usize = 64 * 1024;
@@ -26,39 +35,6 @@ const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 /// Pause after a failed accept, for example when no file descriptor is free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HttpConfig {
-    /// Port 0 lets the system choose.
-    pub bind: SocketAddr,
-    /// Whether `bind` may be reachable from other machines although requests are not authenticated.
-    pub allow_remote_without_authentication: bool,
-    pub max_body_bytes: usize,
-    /// Connections at once; more wait in the kernel.
-    pub max_connections: usize,
-    /// Seconds for a request's head to arrive, for its answer to be made, and for a graceful stop.
-    pub request_timeout_s: u32,
-}
-
-impl HttpConfig {
-    /// The defaults at the given address.
-    pub fn new(bind: SocketAddr) -> Self {
-        Self {
-            bind,
-            allow_remote_without_authentication: false,
-            max_body_bytes: 64 * 1024,
-            max_connections: 256,
-            request_timeout_s: 10,
-        }
-    }
-
-    fn check(&self, address: SocketAddr) -> Result<(), Error> {
-        if !self.allow_remote_without_authentication && !is_loopback(address) {
-            return Err(Error::Exposed(address));
-        }
-        Ok(())
-    }
-}
-
 fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
@@ -66,8 +42,8 @@ fn is_loopback(address: SocketAddr) -> bool {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "the HTTP API has no authentication yet and {0} can be reached from other machines: bind it to 127.0.0.1, \
-         or set allow_remote_without_authentication if something else guards it"
+        "anonymous access to the HTTP API is for loopback addresses, and other machines can reach {0}: bind it to \
+         127.0.0.1, or set anonymous to \"none\""
     )]
     Exposed(SocketAddr),
     #[error("cannot listen for HTTP on {address}: {source}")]
@@ -82,37 +58,36 @@ pub enum Error {
 /// Opens the listener of `config`.
 pub async fn bind(config: &HttpConfig) -> Result<TcpListener, Error> {
     let address = config.bind;
-    config.check(address)?;
+    check(config, address)?;
     TcpListener::bind(address)
         .await
         .map_err(|source| Error::Bind { address, source })
 }
 
+fn check(config: &HttpConfig, address: SocketAddr) -> Result<(), Error> {
+    match config.anonymous != Anonymous::None && !is_loopback(address) {
+        true => Err(Error::Exposed(address)),
+        false => Ok(()),
+    }
+}
+
 /// Answers requests on `listener` until `shutdown` is done, then finishes those that have begun.
-pub async fn serve<N: Node>(
+pub async fn serve(
     listener: TcpListener,
     config: &HttpConfig,
-    node: N,
-    program: Arc<dyn Program>,
+    parts: Parts,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let address = listener.local_addr().map_err(Error::Address)?;
-    config.check(address)?;
-    let request_timeout = Duration::from_secs(config.request_timeout_s.into());
-    let settings = Settings {
-        gate: Gate {
-            loopback_only: is_loopback(address),
-        },
-        max_body_bytes: config.max_body_bytes,
-        request_timeout,
-    };
-    let router = routes::router(node, program, &settings);
+    check(config, address)?;
     let (stop, stopping) = watch::channel(false);
+    let router = router(config, parts, is_loopback(address), stopping.clone());
+    let request_timeout = Duration::from_secs(config.request_timeout_s.into());
     let mut connections = JoinSet::new();
     tokio::select! {
         () = shutdown => {}
-        () = accept(&listener, config.max_connections, &mut connections, |stream| {
-            connection(stream, router.clone(), request_timeout, stopping.clone())
+        () = accept(&listener, config.max_connections, &mut connections, |stream, from| {
+            connection(stream, from, router.clone(), request_timeout, stopping.clone())
         }) => {}
     }
     drop(listener);
@@ -124,12 +99,39 @@ pub async fn serve<N: Node>(
     Ok(())
 }
 
+fn router(
+    config: &HttpConfig,
+    parts: Parts,
+    is_local: bool,
+    stopping: watch::Receiver<bool>,
+) -> Router {
+    let table = routes::table(&parts.rules);
+    let document = openapi::document(VERSION, &table);
+    let app = App {
+        node: parts.node,
+        program: parts.program,
+        objects: parts.objects,
+        config: config.clone(),
+        gatekeeper: Gatekeeper::new(config, parts.local_token.as_deref()),
+        started: SystemTime::now(),
+        is_local,
+        changing: Mutex::default(),
+        streams: Arc::new(Semaphore::new(
+            config.max_event_streams.min(Semaphore::MAX_PERMITS),
+        )),
+        stopping,
+        document: format!("{document:#}"),
+        docs_page: docs::render(&document),
+    };
+    routes::router(&Arc::new(app), table)
+}
+
 /// Accepts for ever, holding at most `max_connections` open.
 async fn accept<F>(
     listener: &TcpListener,
     max_connections: usize,
     connections: &mut JoinSet<()>,
-    connection: impl Fn(TcpStream) -> F,
+    connection: impl Fn(TcpStream, SocketAddr) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -141,8 +143,8 @@ async fn accept<F>(
             .await
             .expect("the semaphore is never closed");
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let connection = connection(stream);
+            Ok((stream, from)) => {
+                let connection = connection(stream, from);
                 connections.spawn(async move {
                     connection.await;
                     drop(permit);
@@ -159,19 +161,29 @@ async fn accept<F>(
 
 async fn connection(
     stream: TcpStream,
+    from: SocketAddr,
     router: Router,
     request_timeout: Duration,
     mut stopping: watch::Receiver<bool>,
 ) {
+    let stays = Stays::default();
+    let marks = (From(from.ip()), stays.clone());
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let (from, stays) = marks.clone();
+        request.extensions_mut().insert(from);
+        request.extensions_mut().insert(stays);
+        router.clone().call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(request_timeout)
         .max_buf_size(MAX_BUFFER_BYTES)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
     let mut connection = pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
-        () = end_of_life(&mut stopping) => {
+        () = end_of_life(&stays, &mut stopping) => {
             connection.as_mut().graceful_shutdown();
             timeout(request_timeout, connection).await.unwrap_or(Ok(()))
         }
@@ -182,9 +194,18 @@ async fn connection(
 }
 
 /// Waits until a connection shall take no further request.
-async fn end_of_life(stopping: &mut watch::Receiver<bool>) {
+async fn end_of_life(stays: &Stays, stopping: &mut watch::Receiver<bool>) {
+    let too_old = async {
+        // Looked at again after each further span.
+        loop {
+            sleep(MAX_CONNECTION_AGE).await;
+            if !stays.0.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+    };
     tokio::select! {
         _ = stopping.wait_for(|stopping| *stopping) => {}
-        () = sleep(MAX_CONNECTION_AGE) => {}
+        () = too_old => {}
     }
 }

@@ -42,6 +42,7 @@ pub enum Refusal {
 
 /// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Published {
     /// Whether anybody subscribes to it now.
     pub has_subscribers: bool,
@@ -60,6 +61,7 @@ pub struct NewSubscription {
 
 /// One retained message without its payload.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RetainedInfo {
     pub topic: String,
     pub qos: u8,

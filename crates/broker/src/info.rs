@@ -5,6 +5,7 @@ use serde::Serialize;
 
 /// One connected client or one session that outlived its connection.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClientInfo {
     pub client_id: String,
     pub username: Option<String>,
@@ -38,6 +39,7 @@ pub struct ClientInfo {
 
 /// One subscription of one session.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SubscriptionInfo {
     pub client_id: String,
     /// As the client wrote it, `$share/...` included.
@@ -52,6 +54,7 @@ pub struct SubscriptionInfo {
 
 /// One topic filter and how many subscribe to it on the whole node.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TopicInfo {
     pub topic_filter: String,
     pub subscribers: usize,
@@ -60,6 +63,7 @@ pub struct TopicInfo {
 
 /// A listener of the configuration.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListenerInfo {
     pub name: String,
     /// `mqtt`, `mqtts`, `ws`, `wss` or `unix`.

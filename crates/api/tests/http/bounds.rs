@@ -24,34 +24,31 @@ async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_address_beyond_loopback_needs_a_word() {
+async fn beyond_loopback_there_is_no_anonymous_access() {
     let exposed = HttpConfig {
         bind: "0.0.0.0:0".parse().unwrap(),
         ..config()
     };
     let error = api::bind(&exposed).await.unwrap_err();
     assert!(matches!(error, Error::Exposed(_)));
-    assert!(
-        error
-            .to_string()
-            .contains("allow_remote_without_authentication"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("anonymous"), "{error}");
 
-    let allowed = HttpConfig {
-        allow_remote_without_authentication: true,
+    let closed = HttpConfig {
+        anonymous: api::Anonymous::None,
         ..exposed
     };
-    let server = Server::start_with(&FakeState::with_clients(0), allowed).await;
-    let mut stream = TcpStream::connect(("127.0.0.1", server.address.port()))
-        .await
-        .unwrap();
+    let server = Server::start_with(&FakeState::with_clients(0), closed).await;
     // Reached from elsewhere it has names that it cannot know.
-    stream
-        .write_all(b"GET /healthz HTTP/1.1\r\nHost: node.example\r\nConnection: close\r\n\r\n")
-        .await
-        .unwrap();
-    assert_eq!(Answer::parse(&read_to_end(&mut stream).await).status, 200);
+    for (path, status) in [("/healthz", 200), ("/metrics", 401), ("/api/docs", 401)] {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.address.port()))
+            .await
+            .unwrap();
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: node.example\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let answer = Answer::parse(&read_to_end(&mut stream).await);
+        assert_eq!(answer.status, status, "{path}");
+    }
 }
 
 #[tokio::test]

@@ -3,13 +3,21 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use api::{Answer, HttpConfig, Node, NotReady, Program};
+use api::{
+    Anonymous, Answer, HttpConfig, Invalid, Node, NotReady, ObjectRules, Parts, Program, RuledKind,
+    SettingError, SettingInfo,
+};
+use broker::control::{
+    Event, EventKind, ListenerRefusal, NewSubscription, Publication, Published, QueuedMessage,
+    Refusal, RetainedInfo, RetainedQuery, StoredMessage,
+};
 use broker::info::{
     ClientInfo, ListenerInfo, MetricFamily, MetricKind, MetricSample, MetricValue, Query,
     SubscriptionInfo, TopicInfo,
 };
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, broadcast, oneshot};
 use tokio::task::JoinHandle;
 
 #[derive(Default)]
@@ -22,6 +30,32 @@ pub(crate) struct FakeState {
     pub(crate) topics_asked: Notify,
     pub(crate) let_topics_go: Notify,
     pub(crate) level: Mutex<String>,
+    pub(crate) published: Mutex<Vec<Publication>>,
+    pub(crate) retained: Mutex<Vec<StoredMessage>>,
+    pub(crate) queue: Mutex<Vec<QueuedMessage>>,
+    pub(crate) stopped_listener: AtomicBool,
+    pub(crate) max_qos: Mutex<u64>,
+    events: Mutex<Option<broadcast::Sender<Arc<Event>>>>,
+}
+
+impl FakeState {
+    pub(crate) fn tell(&self, kind: EventKind) {
+        let event = Event { at_ms: 1, kind };
+        // Nobody has to listen.
+        let _ = self.sender().send(Arc::new(event));
+    }
+
+    /// Streams of events that are open.
+    pub(crate) fn listeners_of_events(&self) -> usize {
+        self.sender().receiver_count()
+    }
+
+    fn sender(&self) -> broadcast::Sender<Arc<Event>> {
+        let mut events = self.events.lock().unwrap();
+        events
+            .get_or_insert_with(|| broadcast::channel(8).0)
+            .clone()
+    }
 }
 
 /// Clients `c000`, `c001` and so on, every third away, and one with an awkward name before them.
@@ -80,6 +114,13 @@ pub(crate) fn subscription(client_id: &str, topic_filter: &str) -> SubscriptionI
     }
 }
 
+fn subscription_of(client_id: &str, new: &NewSubscription) -> SubscriptionInfo {
+    SubscriptionInfo {
+        qos: new.qos,
+        ..subscription(client_id, &new.topic_filter)
+    }
+}
+
 fn is_asked_for(query: &Query, client_id: &str) -> bool {
     query
         .client_id
@@ -103,12 +144,144 @@ impl Node for Fake {
         *self.0.not_ready.lock().unwrap()
     }
 
+    fn publish(&self, publication: Publication) -> Answer<'_, Result<Published, Refusal>> {
+        Box::pin(async move {
+            if publication.topic.contains('#') {
+                return Err(Refusal::Invalid {
+                    field: "topic",
+                    expected: "expected a topic without wildcards".into(),
+                });
+            }
+            if publication.topic == "full" {
+                return Err(Refusal::NotStored);
+            }
+            self.0.published.lock().unwrap().push(publication);
+            Ok(Published {
+                has_subscribers: true,
+            })
+        })
+    }
+
+    fn subscribe<'a>(
+        &'a self,
+        client_id: &'a str,
+        subscription: NewSubscription,
+    ) -> Answer<'a, Option<Result<u8, Refusal>>> {
+        Box::pin(async move {
+            self.client(client_id).await?;
+            let row = subscription_of(client_id, &subscription);
+            self.0.subscriptions.lock().unwrap().push(row);
+            Some(Ok(subscription.qos))
+        })
+    }
+
+    fn unsubscribe<'a>(&'a self, client_id: &'a str, topic_filter: &'a str) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let mut rows = self.0.subscriptions.lock().unwrap();
+            let before = rows.len();
+            rows.retain(|row| row.client_id != client_id || row.topic_filter != topic_filter);
+            rows.len() < before
+        })
+    }
+
+    fn retained(&self, query: RetainedQuery) -> Answer<'_, Vec<RetainedInfo>> {
+        Box::pin(async move {
+            let retained = self.0.retained.lock().unwrap();
+            let rows = retained.iter().filter(|message| {
+                query
+                    .after
+                    .as_ref()
+                    .is_none_or(|after| message.topic > *after)
+            });
+            rows.take(query.limit)
+                .map(|message| RetainedInfo {
+                    topic: message.topic.clone(),
+                    qos: message.qos,
+                    payload_bytes: message.payload.len(),
+                    published_at_ms: 1,
+                    expires_at_ms: None,
+                    publisher: None,
+                })
+                .collect()
+        })
+    }
+
+    fn retained_message<'a>(&'a self, topic: &'a str) -> Answer<'a, Option<StoredMessage>> {
+        Box::pin(async move {
+            let retained = self.0.retained.lock().unwrap();
+            retained
+                .iter()
+                .find(|message| message.topic == topic)
+                .cloned()
+        })
+    }
+
+    fn delete_retained<'a>(&'a self, topic: &'a str) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let mut retained = self.0.retained.lock().unwrap();
+            let before = retained.len();
+            retained.retain(|message| message.topic != topic);
+            retained.len() < before
+        })
+    }
+
+    fn queue<'a>(
+        &'a self,
+        client_id: &'a str,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Answer<'a, Option<Vec<QueuedMessage>>> {
+        Box::pin(async move {
+            self.client(client_id).await?;
+            let queue = self.0.queue.lock().unwrap();
+            let behind = queue
+                .iter()
+                .filter(|queued| after.is_none_or(|after| queued.position > after));
+            Some(behind.take(limit).cloned().collect())
+        })
+    }
+
+    fn clear_queue<'a>(&'a self, client_id: &'a str) -> Answer<'a, Option<u64>> {
+        Box::pin(async move {
+            self.client(client_id).await?;
+            Some(std::mem::take(&mut *self.0.queue.lock().unwrap()).len() as u64)
+        })
+    }
+
+    fn start_listener<'a>(&'a self, name: &'a str) -> Answer<'a, Result<(), ListenerRefusal>> {
+        let _ = name;
+        Box::pin(async move {
+            match self.0.stopped_listener.swap(false, Ordering::SeqCst) {
+                true => Ok(()),
+                false => Err(ListenerRefusal::Already("running")),
+            }
+        })
+    }
+
+    fn stop_listener<'a>(
+        &'a self,
+        name: &'a str,
+        disconnect: bool,
+    ) -> Answer<'a, Result<(), ListenerRefusal>> {
+        let _ = (name, disconnect);
+        Box::pin(async move {
+            match self.0.stopped_listener.swap(true, Ordering::SeqCst) {
+                false => Ok(()),
+                true => Err(ListenerRefusal::Already("stopped")),
+            }
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<Arc<Event>> {
+        self.0.sender().subscribe()
+    }
+
     fn listeners(&self) -> Vec<ListenerInfo> {
         vec![ListenerInfo {
             name: "mqtt".into(),
             protocol: "mqtt",
             address: "127.0.0.1:1883".into(),
-            running: true,
+            running: !self.0.stopped_listener.load(Ordering::SeqCst),
             connections: 7,
             max_connections: 10,
         }]
@@ -226,6 +399,32 @@ impl Program for FakeState {
         Ok(())
     }
 
+    fn settings(&self) -> Vec<SettingInfo> {
+        let setting = |key: &str, value: Value, changeable| SettingInfo {
+            key: key.into(),
+            value,
+            origin: "default".into(),
+            changeable,
+            expected: "a whole number from 0 to 2".into(),
+            help: "What it is.".into(),
+        };
+        vec![
+            setting("limits.max_qos", json!(*self.max_qos.lock().unwrap()), true),
+            setting("listener.mqtt.bind", json!("127.0.0.1:1883"), false),
+            setting("user.ann.credential", json!("***"), false),
+        ]
+    }
+
+    fn set_setting(&self, key: &str, value: &Value) -> Result<(), SettingError> {
+        if key != "limits.max_qos" {
+            return Err(SettingError::Fixed);
+        }
+        let value = value.as_u64().filter(|value| *value <= 2);
+        let value = value.ok_or(SettingError::Invalid("expected a whole number".into()))?;
+        *self.max_qos.lock().unwrap() = value;
+        Ok(())
+    }
+
     fn metrics(&self) -> Vec<MetricFamily> {
         vec![MetricFamily {
             name: "allocated_bytes",
@@ -239,31 +438,89 @@ impl Program for FakeState {
     }
 }
 
+/// Rules that take any object with a `role` of any text and hide its `password`.
+struct FakeRules;
+
+impl ObjectRules for FakeRules {
+    fn accept(
+        &self,
+        kind: RuledKind,
+        _id: &str,
+        mut input: Value,
+        current: Option<&Value>,
+    ) -> Result<Value, Invalid> {
+        if kind == RuledKind::User && input.get("password").is_none() {
+            match current {
+                Some(current) => input["password"] = current["password"].clone(),
+                None => {
+                    return Err(Invalid {
+                        field: "password".into(),
+                        detail: "a new user needs one.".into(),
+                    });
+                }
+            }
+        }
+        Ok(input)
+    }
+
+    fn show(&self, _kind: RuledKind, stored: &Value) -> Value {
+        let mut shown = stored.clone();
+        shown.as_object_mut().unwrap().remove("password");
+        shown
+    }
+
+    fn schemas(&self, _kind: RuledKind) -> (Value, Value) {
+        (json!({"type": "object"}), json!({"type": "object"}))
+    }
+}
+
+/// The token of the token file.
+pub(crate) const LOCAL_TOKEN: &str = "the-local-token";
+
 /// A server that runs until it is told to stop.
 pub(crate) struct Server {
     pub(crate) address: std::net::SocketAddr,
+    pub(crate) objects: store::Objects,
     stop: oneshot::Sender<()>,
     running: JoinHandle<Result<(), api::Error>>,
+    _store: Arc<(store::Store, tempfile::TempDir)>,
 }
 
 impl Server {
+    /// A server that lets everybody do everything.
     pub(crate) async fn start(state: &Arc<FakeState>) -> Self {
         Self::start_with(state, config()).await
     }
 
+    /// A server that asks for credentials.
+    pub(crate) async fn closed(state: &Arc<FakeState>) -> Self {
+        Self::start_with(state, HttpConfig::new("127.0.0.1:0".parse().unwrap())).await
+    }
+
     pub(crate) async fn start_with(state: &Arc<FakeState>, config: HttpConfig) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = store::Store::open(dir.path(), store::Config::default()).unwrap();
+        let objects = store.objects().clone();
         let listener: TcpListener = api::bind(&config).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let (node, program) = (Fake(state.clone()), state.clone());
+        let parts = Parts {
+            node: Arc::new(Fake(state.clone())),
+            program: state.clone(),
+            objects: objects.clone(),
+            rules: Arc::new(FakeRules),
+            local_token: Some(LOCAL_TOKEN.into()),
+        };
         let running = tokio::spawn(async move {
             let shutdown = async { stopped.await.unwrap_or(()) };
-            api::serve(listener, &config, node, program, shutdown).await
+            api::serve(listener, &config, parts, shutdown).await
         });
         Self {
             address,
+            objects,
             stop,
             running,
+            _store: Arc::new((store, dir)),
         }
     }
 
@@ -275,5 +532,8 @@ impl Server {
 }
 
 pub(crate) fn config() -> HttpConfig {
-    HttpConfig::new("127.0.0.1:0".parse().unwrap())
+    HttpConfig {
+        anonymous: Anonymous::Admin,
+        ..HttpConfig::new("127.0.0.1:0".parse().unwrap())
+    }
 }

@@ -1,9 +1,14 @@
 //! The HTTP API over a real socket, with a node made of lists behind it.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
+mod access;
 mod bounds;
 mod client;
+mod description;
+mod events;
 mod fake;
+mod objects;
+mod steering;
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -244,9 +249,10 @@ async fn what_is_wrong_with_a_request_is_said() {
             400,
             "there are topic_filter",
         ),
+        ("GET", "/api/v1/clients/a%00b", 400, "NUL"),
         ("GET", "/api/v1/node?a", 400, "takes none"),
         ("DELETE", "/api/v1/clients/c001?force=1", 400, "force"),
-        ("GET", "/api/v1/clients/%FF", 400, "client id"),
+        ("GET", "/api/v1/clients/%FF", 400, "path"),
     ];
     for (method, target, status, hint) in cases {
         let answer = request(server.address, method, target, "", "").await;
@@ -292,16 +298,17 @@ async fn the_log_level_is_read_and_set() {
     .await;
     assert_eq!((set.status, set.json()), (200, json!({"level": "debug"})));
 
-    let long = format!(r#"{{"level":"{}"}}"#, "x".repeat(70_000));
+    let long = format!(r#"{{"level":"{}"}}"#, "x".repeat(1_100_000));
     let cases = [
         (
             json_type,
             r#"{"level":"loud"}"#,
-            400,
+            422,
             "expected info or debug",
         ),
-        (json_type, r#"{"level":1}"#, 400, "expected a string"),
-        (json_type, r#"{"levels":"info"}"#, 400, "expected `level`"),
+        (json_type, r#"{"level":1}"#, 422, "expected a string"),
+        (json_type, r#"{"levels":"info"}"#, 422, "expected `level`"),
+        (json_type, "{", 400, "not JSON"),
         (json_type, "", 400, "body"),
         ("", r#"{"level":"info"}"#, 415, "application/json"),
         (

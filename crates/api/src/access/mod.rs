@@ -1,0 +1,252 @@
+//! Who may use the API: roles, what proves who one is, and the bound on guessing.
+
+mod attempts;
+mod basic;
+mod first;
+mod password;
+mod secret;
+mod tokens;
+
+use std::net::IpAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::http::{HeaderMap, StatusCode, header};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use first::{FirstOperator, FirstOperatorError, ensure_first_operator};
+pub(crate) use password::{Passwords, check as check_password};
+pub use secret::NoRandomness;
+pub(crate) use secret::{Hashed, random_id, random_secret};
+pub(crate) use tokens::Issued;
+
+use crate::app::App;
+use crate::endpoint::Access;
+use crate::objects::{self, api_key, operator};
+use crate::problem::Problem;
+use attempts::Attempts;
+use tokens::Tokens;
+
+/// What somebody may do; each role may do what those before it may.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Looks.
+    Viewer,
+    /// Steers clients and messages, and says who may connect.
+    Operator,
+    /// Everything.
+    Admin,
+}
+
+/// What proved who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Proof {
+    /// A token an operator got for a password.
+    Token,
+    ApiKey,
+    /// The node's own token file: somebody who can read the data directory.
+    LocalToken,
+    /// Nothing, and `http.anonymous` says that this will do.
+    Anonymous,
+    /// Nothing, at a route that is open to all.
+    Nothing,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The operator's name or the key's id.
+    pub(crate) name: String,
+    pub(crate) proof: Proof,
+    pub(crate) role: Role,
+}
+
+impl Identity {
+    /// Who has not said who it is, where nobody has to.
+    fn nobody() -> Self {
+        Self {
+            name: "anonymous".to_owned(),
+            proof: Proof::Nothing,
+            role: Role::Viewer,
+        }
+    }
+
+    /// What it may do; `None`: nothing that needs a role.
+    pub(crate) fn role_or_none(&self) -> Option<Role> {
+        (self.proof != Proof::Nothing).then_some(self.role)
+    }
+}
+
+/// Everything the checks remember between requests.
+pub(crate) struct Gatekeeper {
+    pub(crate) passwords: Passwords,
+    pub(crate) tokens: Tokens,
+    pub(crate) attempts: Attempts,
+    /// Of the token file, if there is one.
+    local_token: Option<Hashed>,
+}
+
+impl Gatekeeper {
+    pub(crate) fn new(config: &crate::HttpConfig, local_token: Option<&str>) -> Self {
+        Self {
+            passwords: Passwords::default(),
+            tokens: Tokens::default(),
+            attempts: Attempts::new(config.max_failed_logins, config.failed_login_window_s),
+            local_token: local_token.map(Hashed::of),
+        }
+    }
+}
+
+/// Who asks, if that is enough for a route.
+pub(crate) async fn admit(
+    app: &App,
+    access: Access,
+    headers: &HeaderMap,
+    from: IpAddr,
+) -> Result<Identity, Problem> {
+    let needed = match access {
+        Access::Open => {
+            // Wrong credentials do not make an open door a closed one.
+            let known = admitted(app, headers, from).await;
+            return Ok(known.unwrap_or_else(|_| Identity::nobody()));
+        }
+        Access::Metrics if app.is_open(app.config.metrics_access) => return Ok(Identity::nobody()),
+        Access::Docs if app.is_open(app.config.docs_access) => return Ok(Identity::nobody()),
+        Access::Metrics | Access::Docs => Role::Viewer,
+        Access::Role(role) => role,
+    };
+    let who = admitted(app, headers, from).await?;
+    match who.role_or_none() >= Some(needed) {
+        true => Ok(who),
+        false => Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            format!(
+                "This needs the role {}; {} is {}.",
+                needed.name(),
+                who.name,
+                who.role.name()
+            ),
+        )),
+    }
+}
+
+/// Who sent a request, with or without a right to.
+pub(crate) async fn admitted(
+    app: &App,
+    headers: &HeaderMap,
+    from: IpAddr,
+) -> Result<Identity, Problem> {
+    if let Some(identity) = identify(app, headers, from).await? {
+        return Ok(identity);
+    }
+    match app.config.anonymous.role() {
+        Some(role) if app.is_local && from.to_canonical().is_loopback() => Ok(Identity {
+            name: "anonymous".to_owned(),
+            proof: Proof::Anonymous,
+            role,
+        }),
+        _ => Err(Problem::unauthorized(
+            "Credentials are needed: a token from POST /api/v1/login as `Authorization: Bearer TOKEN`, or an API key as \
+             HTTP Basic.",
+        )),
+    }
+}
+
+/// Who sent a request, by its Authorization field. `None`: it has none.
+async fn identify(
+    app: &App,
+    headers: &HeaderMap,
+    from: IpAddr,
+) -> Result<Option<Identity>, Problem> {
+    let mut fields = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(field) = fields.next() else {
+        return Ok(None);
+    };
+    if fields.next().is_some() {
+        return Err(Problem::unauthorized(
+            "There is more than one Authorization field.",
+        ));
+    }
+    let unreadable = || {
+        Problem::unauthorized(
+            "The Authorization field must be `Bearer TOKEN`, or `Basic` with the id and the secret of an API key.",
+        )
+    };
+    let text = field.to_str().map_err(|_| unreadable())?;
+    let (scheme, credentials) = text.split_once(' ').ok_or_else(unreadable)?;
+    let credentials = credentials.trim();
+    let identity = if scheme.eq_ignore_ascii_case("bearer") {
+        by_token(app, credentials, from).await?
+    } else if scheme.eq_ignore_ascii_case("basic") {
+        let (id, secret) = basic::decode(credentials).ok_or_else(unreadable)?;
+        by_api_key(app, &id, &secret).await?
+    } else {
+        return Err(unreadable());
+    };
+    Ok(Some(identity))
+}
+
+async fn by_token(app: &App, token: &str, from: IpAddr) -> Result<Identity, Problem> {
+    let hashed = Hashed::of(token);
+    let is_local = app.gatekeeper.local_token.as_ref() == Some(&hashed);
+    if is_local && from.to_canonical().is_loopback() {
+        return Ok(Identity {
+            name: "local".to_owned(),
+            proof: Proof::LocalToken,
+            role: Role::Admin,
+        });
+    }
+    let stale = || {
+        Problem::unauthorized(
+            "The token is unknown or has expired; POST /api/v1/login gives a new one.",
+        )
+    };
+    let login = app.gatekeeper.tokens.find(&hashed).ok_or_else(stale)?;
+    // The operator may have been changed, shut out or deleted since.
+    let operator = objects::load::<operator::Stored>(app, operator::KIND, &login.operator).await?;
+    let operator = operator.filter(|operator| {
+        operator.enabled && Hashed::of(&operator.password_hash) == login.password
+    });
+    let Some(operator) = operator else {
+        app.gatekeeper.tokens.revoke(&hashed);
+        return Err(stale());
+    };
+    Ok(Identity {
+        name: login.operator,
+        proof: Proof::Token,
+        role: operator.role,
+    })
+}
+
+async fn by_api_key(app: &App, id: &str, secret: &str) -> Result<Identity, Problem> {
+    let hashed = Hashed::of(secret);
+    let key = objects::load::<api_key::Stored>(app, api_key::KIND, id).await?;
+    let now_ms = now_ms();
+    let key = key.filter(|key| {
+        (key.secret_hash == hashed) & key.enabled & key.expires_at_ms.is_none_or(|at| now_ms < at)
+    });
+    let Some(key) = key else {
+        return Err(Problem::unauthorized(
+            "There is no API key with this id and secret, or it has expired or is disabled.",
+        ));
+    };
+    Ok(Identity {
+        name: id.to_owned(),
+        proof: Proof::ApiKey,
+        role: key.role,
+    })
+}
+
+/// A token for the data directory, good until the node stops.
+pub fn new_local_token() -> Result<String, NoRandomness> {
+    random_secret()
+}
+
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}

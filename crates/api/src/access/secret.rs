@@ -1,0 +1,118 @@
+//! Random secrets and the form in which they are kept. A secret of 256 random bits cannot be guessed, so a plain hash
+//! protects it; passwords, which people choose, are another matter (see `password`).
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use serde::{Deserialize, Serialize};
+
+/// The system has no randomness to give.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the system has no randomness to give")]
+pub struct NoRandomness;
+
+/// 256 random bits as text.
+pub(crate) fn random_secret() -> Result<String, NoRandomness> {
+    random_text::<32>()
+}
+
+/// A random id with a word in front; short, and not a secret.
+pub(crate) fn random_id(prefix: &str) -> Result<String, NoRandomness> {
+    Ok(format!("{prefix}{}", random_text::<9>()?))
+}
+
+/// A password of 120 random bits, in groups that can be read aloud.
+pub(crate) fn random_password() -> Result<String, NoRandomness> {
+    // Without letters and digits that look alike; 32 of them, so that each byte's low bits choose one fairly.
+    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    let mut bytes = [0; 24];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| NoRandomness)?;
+    let groups: Vec<String> = bytes
+        .chunks(6)
+        .map(|chunk| {
+            let letters = chunk
+                .iter()
+                .map(|byte| char::from(LETTERS[usize::from(byte % 32)]));
+            letters.collect()
+        })
+        .collect();
+    Ok(groups.join("-"))
+}
+
+fn random_text<const BYTES: usize>() -> Result<String, NoRandomness> {
+    let mut bytes = [0; BYTES];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| NoRandomness)?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+/// SHA-256 of a secret. Two of them are compared, never secrets: how far they agree tells nothing about the secret.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Hashed([u8; 32]);
+
+impl Hashed {
+    pub(crate) fn of(secret: &str) -> Self {
+        let mut hash = [0; 32];
+        hash.copy_from_slice(digest(&SHA256, secret.as_bytes()).as_ref());
+        Self(hash)
+    }
+}
+
+impl fmt::Debug for Hashed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hashed(***)")
+    }
+}
+
+impl From<Hashed> for String {
+    fn from(hashed: Hashed) -> Self {
+        URL_SAFE_NO_PAD.encode(hashed.0)
+    }
+}
+
+impl TryFrom<String> for Hashed {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).unwrap_or_default();
+        let bytes = bytes.try_into().map_err(|_| "not a hash of 32 bytes")?;
+        Ok(Self(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_differ_and_only_their_hash_is_kept() {
+        let (one, other) = (random_secret().unwrap(), random_secret().unwrap());
+        assert_eq!(one.len(), 43);
+        assert_ne!(one, other);
+        let kept = serde_json::to_string(&Hashed::of(&one)).unwrap();
+        assert!(!kept.contains(&one));
+        let read: Hashed = serde_json::from_str(&kept).unwrap();
+        assert_eq!(read, Hashed::of(&one));
+        assert_ne!(read, Hashed::of(&other));
+        assert_eq!(format!("{read:?}"), "Hashed(***)");
+        assert!(serde_json::from_str::<Hashed>("\"abc\"").is_err());
+    }
+
+    #[test]
+    fn passwords_can_be_read_aloud() {
+        let password = random_password().unwrap();
+        let groups: Vec<_> = password.split('-').collect();
+        assert!(
+            groups.len() == 4 && groups.iter().all(|group| group.len() == 6),
+            "{password}"
+        );
+        assert!(!password.contains(['0', '1', 'l', 'o']), "{password}");
+    }
+}

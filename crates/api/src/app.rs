@@ -1,0 +1,54 @@
+//! What every handler can ask: the node, the program, the store, and what the API remembers itself.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use store::Objects;
+use tokio::sync::{Mutex, Semaphore, watch};
+
+use crate::access::Gatekeeper;
+use crate::config::{HttpConfig, Openness};
+use crate::node::{Node, Program};
+use crate::objects::ObjectRules;
+
+/// What the API is made of; the program has it all.
+pub struct Parts {
+    pub node: Arc<dyn Node>,
+    pub program: Arc<dyn Program>,
+    pub objects: Objects,
+    pub rules: Arc<dyn ObjectRules>,
+    /// The token in the data directory that makes its owner an admin, for requests from this machine.
+    pub local_token: Option<String>,
+}
+
+pub(crate) struct App {
+    pub(crate) node: Arc<dyn Node>,
+    pub(crate) program: Arc<dyn Program>,
+    pub(crate) objects: Objects,
+    pub(crate) config: HttpConfig,
+    pub(crate) gatekeeper: Gatekeeper,
+    pub(crate) started: SystemTime,
+    /// Bound to loopback.
+    pub(crate) is_local: bool,
+    /// Held while an object changes: conditions are checked against what is there, and the audit log has the order of
+    /// the changes.
+    pub(crate) changing: Mutex<()>,
+    /// Event streams that may be open at once.
+    pub(crate) streams: Arc<Semaphore>,
+    /// True from when the API shall end on.
+    pub(crate) stopping: watch::Receiver<bool>,
+    /// The OpenAPI document and the page that shows it.
+    pub(crate) document: String,
+    pub(crate) docs_page: String,
+}
+
+impl App {
+    /// Whether a route with this setting lets in who has no credentials.
+    pub(crate) fn is_open(&self, openness: Openness) -> bool {
+        match openness {
+            Openness::Open => true,
+            Openness::OpenOnLoopback => self.is_local,
+            Openness::Viewers => false,
+        }
+    }
+}

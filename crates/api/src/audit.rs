@@ -1,0 +1,225 @@
+//! The audit log: who changed what, from where. Kept in the store, bounded, without secrets.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::access::{Identity, Proof, Role, now_ms};
+use crate::app::App;
+use crate::call::{self, Call, Page};
+use crate::endpoint::{Endpoint, Outcome, get};
+use crate::objects::{blocking, store_problem};
+use crate::parameters::{Cursor, Parameter, Shape};
+use crate::problem::Problem;
+
+const JOURNAL: &str = "audit";
+/// A larger object is told by its version only.
+const MAX_VALUE_BYTES: usize = 16 * 1024;
+/// Entries looked at for one page of a filtered list; a page may end early, its `next` goes on.
+const MAX_LOOKED_AT: usize = 10_000;
+
+/// One change, or one try to log in.
+#[derive(Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Entry {
+    at_ms: u64,
+    /// The operator's name, the API key's id, `local` for the token file, or what somebody claimed to be.
+    who: String,
+    /// `null` if it proved nothing.
+    proof: Option<Proof>,
+    role: Option<Role>,
+    /// The address the request came from.
+    from: String,
+    /// What was done: `operator.put`, `client.kick`, `login.failed`.
+    action: String,
+    /// What it was done to: an object's id, a client id, a topic.
+    subject: Option<String>,
+    version_before: Option<u64>,
+    version_after: Option<u64>,
+    /// The object before and after, without its secrets; left out if it is large.
+    before: Option<Value>,
+    after: Option<Value>,
+}
+
+/// An entry as it is answered.
+#[derive(Serialize, JsonSchema)]
+struct AuditEntry {
+    /// Grows with every entry.
+    number: u64,
+    #[serde(flatten)]
+    entry: Entry,
+}
+
+/// What happened to an object: version and value without secrets.
+pub(crate) struct Change<'a> {
+    pub(crate) kind: &'static str,
+    pub(crate) id: &'a str,
+    pub(crate) before: Option<(u64, Value)>,
+    pub(crate) after: Option<(u64, Value)>,
+}
+
+/// A change of a configuration object.
+pub(crate) async fn object(call: &Call, change: Change<'_>) {
+    let what = match (&change.before, &change.after) {
+        (None, _) => "create",
+        (Some(_), Some(_)) => "change",
+        (Some(_), None) => "delete",
+    };
+    let bounded = |value: &Value| {
+        let is_small = value.to_string().len() <= MAX_VALUE_BYTES;
+        is_small.then(|| value.clone())
+    };
+    let entry = Entry {
+        version_before: change.before.as_ref().map(|(version, _)| *version),
+        version_after: change.after.as_ref().map(|(version, _)| *version),
+        before: change.before.as_ref().and_then(|(_, value)| bounded(value)),
+        after: change.after.as_ref().and_then(|(_, value)| bounded(value)),
+        ..entry(call, format!("{}.{what}", change.kind), Some(change.id))
+    };
+    append(&call.app, entry).await;
+}
+
+/// Anything else that was done.
+pub(crate) async fn action(call: &Call, action: &str, subject: Option<&str>, after: Option<Value>) {
+    let entry = Entry {
+        after,
+        ..entry(call, action.to_owned(), subject)
+    };
+    append(&call.app, entry).await;
+}
+
+/// A try to log in under a name.
+pub(crate) async fn login(call: &Call, username: &str, role: Option<Role>) {
+    let action = match role {
+        Some(_) => "login",
+        None => "login.failed",
+    };
+    let entry = Entry {
+        who: username.chars().take(64).collect(),
+        proof: None,
+        role,
+        ..entry(call, action.to_owned(), None)
+    };
+    append(&call.app, entry).await;
+}
+
+fn entry(call: &Call, action: String, subject: Option<&str>) -> Entry {
+    let Identity { name, proof, role } = call.who.clone();
+    Entry {
+        at_ms: now_ms(),
+        who: name,
+        proof: Some(proof),
+        role: Some(role),
+        from: call.from.to_canonical().to_string(),
+        action,
+        subject: subject.map(str::to_owned),
+        version_before: None,
+        version_after: None,
+        before: None,
+        after: None,
+    }
+}
+
+async fn append(app: &App, entry: Entry) {
+    tracing::info!(
+        target: "audit",
+        who = entry.who,
+        from = entry.from,
+        subject = entry.subject,
+        version = entry.version_after,
+        "{}",
+        entry.action
+    );
+    let max_entries = app.config.max_audit_entries;
+    let value = serde_json::to_value(entry).expect("its fields are plain");
+    // The change has been made; that it is not in the log must at least be told.
+    let appended = blocking(app, move |objects| {
+        objects.append(JOURNAL, &value, max_entries)
+    })
+    .await;
+    match appended {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::error!(%error, "a change is missing in the audit log"),
+        Err(_) => tracing::error!("a change is missing in the audit log"),
+    }
+}
+
+const WHO: Parameter = Parameter {
+    name: "who",
+    about: "Exactly this operator, API key id, or `local`.",
+    shape: Shape::Text,
+};
+const ACTION: Parameter = Parameter {
+    name: "action",
+    about: "Actions that begin so: `operator.`, `login`.",
+    shape: Shape::Text,
+};
+const SUBJECT: Parameter = Parameter {
+    name: "subject",
+    about: "Exactly this object, client or topic.",
+    shape: Shape::Text,
+};
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        get("/api/v1/audit", "listAudit", list)
+            .role(Role::Admin)
+            .tag("access")
+            .summary("The audit log, newest first")
+            .description("Every change made over this API and every try to log in. Old entries go when there are too many.")
+            .parameters(&[WHO, ACTION, SUBJECT])
+            .pages::<AuditEntry>(),
+    ]
+}
+
+async fn list(call: Call) -> Outcome {
+    let limit = call.query.limit();
+    let (who, action, subject) = (
+        call.query.owned(WHO),
+        call.query.owned(ACTION),
+        call.query.owned(SUBJECT),
+    );
+    let mut before = match call.query.after() {
+        None => None,
+        Some(cursor) => Some(cursor.first.parse::<u64>().map_err(|_| {
+            Problem::parameter(
+                "after",
+                "after is not the value of next in an earlier answer.",
+            )
+        })?),
+    };
+    let (rows, next) = blocking(&call.app, move |objects| {
+        let mut rows = Vec::new();
+        let mut looked_at = 0;
+        loop {
+            let found = objects.journal(JOURNAL, before, limit + 1)?;
+            let is_end = found.len() <= limit;
+            for (number, value) in found {
+                if rows.len() == limit || looked_at == MAX_LOOKED_AT {
+                    return Ok((rows, before));
+                }
+                looked_at += 1;
+                before = Some(number);
+                let Ok(entry) = serde_json::from_value::<Entry>(value) else {
+                    continue;
+                };
+                let fits = who.as_ref().is_none_or(|who| *who == entry.who)
+                    && action
+                        .as_ref()
+                        .is_none_or(|start| entry.action.starts_with(start))
+                    && (subject.is_none() || subject == entry.subject);
+                if fits {
+                    rows.push(AuditEntry { number, entry });
+                }
+            }
+            if is_end {
+                return Ok((rows, None));
+            }
+        }
+    })
+    .await?
+    .map_err(|error: store::Error| store_problem(&error))?;
+    call::ok(Page {
+        data: rows,
+        next: next.map(|number| Cursor::new(&number.to_string(), "").encode()),
+    })
+}

@@ -1,0 +1,82 @@
+//! The settings of the HTTP API. Every bound it enforces stands here.
+
+use std::net::SocketAddr;
+
+use crate::access::Role;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// Port 0 lets the system choose.
+    pub bind: SocketAddr,
+    /// What those may do who show no credentials; on loopback addresses only.
+    pub anonymous: Anonymous,
+    pub metrics_access: Openness,
+    pub docs_access: Openness,
+    pub max_body_bytes: usize,
+    /// Of a backup that is restored.
+    pub max_restore_bytes: usize,
+    /// Connections at once; more wait in the kernel.
+    pub max_connections: usize,
+    /// Streams of events at once.
+    pub max_event_streams: usize,
+    /// Seconds for a request's head to arrive, for its answer to be made, and for a graceful stop.
+    pub request_timeout_s: u32,
+    /// Seconds a token of a login is good for.
+    pub token_ttl_s: u32,
+    /// Failed logins from one address within `failed_login_window_s`; then it has to wait.
+    pub max_failed_logins: u32,
+    pub failed_login_window_s: u32,
+    /// Entries of the audit log; one more ends the oldest.
+    pub max_audit_entries: u64,
+}
+
+impl HttpConfig {
+    /// The defaults at the given address.
+    pub fn new(bind: SocketAddr) -> Self {
+        Self {
+            bind,
+            anonymous: Anonymous::None,
+            metrics_access: Openness::OpenOnLoopback,
+            docs_access: Openness::OpenOnLoopback,
+            max_body_bytes: 1 << 20,
+            max_restore_bytes: 64 << 20,
+            max_connections: 256,
+            max_event_streams: 64,
+            request_timeout_s: 10,
+            token_ttl_s: 3600,
+            max_failed_logins: 10,
+            failed_login_window_s: 300,
+            max_audit_entries: 100_000,
+        }
+    }
+}
+
+/// The role of those who show no credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Anonymous {
+    #[default]
+    None,
+    Viewer,
+    Admin,
+}
+
+impl Anonymous {
+    pub(crate) fn role(self) -> Option<Role> {
+        match self {
+            Self::None => None,
+            Self::Viewer => Some(Role::Viewer),
+            Self::Admin => Some(Role::Admin),
+        }
+    }
+}
+
+/// Whether a route needs credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Openness {
+    /// None.
+    Open,
+    /// None if HTTP is bound to a loopback address.
+    OpenOnLoopback,
+    /// Those of a viewer.
+    Viewers,
+}

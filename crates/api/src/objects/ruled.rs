@@ -1,0 +1,174 @@
+//! Objects the API keeps but does not understand: who may connect over MQTT and what they may do there. Those who
+//! enforce these rules say what fits, over [`ObjectRules`].
+
+use std::sync::Arc;
+
+use schemars::SchemaGenerator;
+use serde_json::Value;
+
+use super::{Accepted, Kind, Names};
+use crate::access::Role;
+use crate::app::App;
+use crate::problem::Problem;
+
+/// A kind of objects whose meaning is known elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RuledKind {
+    /// Who may log in over MQTT with a password.
+    User,
+    /// How those who connect prove who they are.
+    Authenticator,
+    /// Who may publish and subscribe what.
+    AclRule,
+    /// Who is shut out.
+    Ban,
+}
+
+/// What a client wrote is not an object of its kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Invalid {
+    /// The path of the field, such as `password` or `topics[2]`; empty: the object as a whole.
+    pub field: String,
+    /// What is wrong and what was expected, as a sentence.
+    pub detail: String,
+}
+
+/// Who understands these objects. Called on threads that may block.
+pub trait ObjectRules: Send + Sync + 'static {
+    /// From what a client wrote, without the id, to what is stored. `current` is what is stored now: secrets that are
+    /// left out stay what they are.
+    fn accept(
+        &self,
+        kind: RuledKind,
+        id: &str,
+        input: Value,
+        current: Option<&Value>,
+    ) -> Result<Value, Invalid>;
+
+    /// What is shown of a stored object: everything but its secrets.
+    fn show(&self, kind: RuledKind, stored: &Value) -> Value;
+
+    /// JSON schemas (2020-12) of objects: of what is written and what is shown. They hold no references.
+    fn schemas(&self, kind: RuledKind) -> (Value, Value);
+}
+
+pub(super) fn kinds(rules: &Arc<dyn ObjectRules>) -> Vec<Ruled> {
+    [
+        RuledKind::User,
+        RuledKind::Authenticator,
+        RuledKind::AclRule,
+        RuledKind::Ban,
+    ]
+    .into_iter()
+    .map(|kind| Ruled {
+        kind,
+        names: names_of(kind),
+        rules: rules.clone(),
+    })
+    .collect()
+}
+
+pub(super) struct Ruled {
+    kind: RuledKind,
+    names: Names,
+    rules: Arc<dyn ObjectRules>,
+}
+
+fn names_of(kind: RuledKind) -> Names {
+    match kind {
+        RuledKind::User => Names {
+            kind: "user",
+            path: "users",
+            one: "a user",
+            many: "users",
+            type_name: "User",
+            id_field: "username",
+            tag: "rules",
+            read: Role::Viewer,
+            write: Role::Operator,
+            id_prefix: None,
+            about: "Those who may connect over MQTT with a name and a password.",
+        },
+        RuledKind::Authenticator => Names {
+            kind: "authenticator",
+            path: "authenticators",
+            one: "an authenticator",
+            many: "authenticators",
+            type_name: "Authenticator",
+            id_field: "id",
+            tag: "rules",
+            // They say where the credentials of others are kept.
+            read: Role::Admin,
+            write: Role::Admin,
+            id_prefix: None,
+            about: "Ways in which those who connect over MQTT prove who they are, asked one after the other.",
+        },
+        RuledKind::AclRule => Names {
+            kind: "acl_rule",
+            path: "acl-rules",
+            one: "an ACL rule",
+            many: "ACL rules",
+            type_name: "AclRule",
+            id_field: "id",
+            tag: "rules",
+            read: Role::Viewer,
+            write: Role::Operator,
+            id_prefix: Some("rule-"),
+            about: "Who may publish and subscribe what. The first rule that fits decides.",
+        },
+        RuledKind::Ban => Names {
+            kind: "ban",
+            path: "bans",
+            one: "a ban",
+            many: "bans",
+            type_name: "Ban",
+            id_field: "id",
+            tag: "rules",
+            read: Role::Viewer,
+            write: Role::Operator,
+            id_prefix: Some("ban-"),
+            about: "Clients, users and addresses that are shut out.",
+        },
+    }
+}
+
+impl Kind for Ruled {
+    fn names(&self) -> &Names {
+        &self.names
+    }
+
+    fn input_schema(&self, _generator: &mut SchemaGenerator) -> Value {
+        self.rules.schemas(self.kind).0
+    }
+
+    fn view_schema(&self, _generator: &mut SchemaGenerator) -> Value {
+        self.rules.schemas(self.kind).1
+    }
+
+    fn accept<'a>(
+        &'a self,
+        _app: &'a App,
+        id: &'a str,
+        input: Value,
+        current: Option<&'a Value>,
+    ) -> Accepted<'a> {
+        let (rules, kind) = (self.rules.clone(), self.kind);
+        let (id, current) = (id.to_owned(), current.cloned());
+        Box::pin(async move {
+            // It may hash a password or look at files.
+            let accept = move || rules.accept(kind, &id, input, current.as_ref());
+            let accepted = tokio::task::spawn_blocking(accept)
+                .await
+                .map_err(|_| Problem::unavailable("The object cannot be checked now."))?;
+            let stored = accepted.map_err(|invalid| match invalid.field.as_str() {
+                "" => Problem::unprocessable(invalid.detail),
+                field => Problem::field(field, format!("{field}: {}", invalid.detail)),
+            })?;
+            Ok(stored.into())
+        })
+    }
+
+    fn show(&self, _app: &App, stored: &Value) -> Value {
+        self.rules.show(self.kind, stored)
+    }
+}

@@ -1,0 +1,119 @@
+//! The schemas of a kind's bodies and answers: what the kind says, with id, version and times around it.
+
+use std::sync::Arc;
+
+use schemars::SchemaGenerator;
+use serde_json::{Map, Value, json};
+
+use super::Kind;
+use crate::endpoint::SchemaOf;
+
+/// A GET's answer.
+pub(super) fn view(kind: Arc<dyn Kind>) -> SchemaOf {
+    named(kind, "", |kind, generator| {
+        let mut schema = object(kind.view_schema(generator));
+        add_id(&*kind, &mut schema, true);
+        add_version(&mut schema, true);
+        schema
+    })
+}
+
+/// A POST's answer.
+pub(super) fn created(kind: Arc<dyn Kind>) -> SchemaOf {
+    if kind.once().is_empty() {
+        return view(kind);
+    }
+    named(kind, "Created", |kind, generator| {
+        let mut schema = object(kind.view_schema(generator));
+        add_id(&*kind, &mut schema, true);
+        add_version(&mut schema, true);
+        for (name, about) in kind.once() {
+            let property = json!({"type": "string", "description": about});
+            add(&mut schema, name, property, true);
+        }
+        schema
+    })
+}
+
+/// A POST's body.
+pub(super) fn create_input(kind: Arc<dyn Kind>) -> SchemaOf {
+    named(kind, "New", |kind, generator| {
+        let mut schema = object(kind.input_schema(generator));
+        let must_give = kind.names().id_prefix.is_none();
+        add_id(&*kind, &mut schema, must_give);
+        schema
+    })
+}
+
+/// A PUT's body.
+pub(super) fn put_input(kind: Arc<dyn Kind>) -> SchemaOf {
+    named(kind, "Input", |kind, generator| {
+        object(kind.input_schema(generator))
+    })
+}
+
+/// The schema under a name of its own in the document.
+fn named(
+    kind: Arc<dyn Kind>,
+    suffix: &'static str,
+    make: impl Fn(Arc<dyn Kind>, &mut SchemaGenerator) -> Value + Send + Sync + 'static,
+) -> SchemaOf {
+    Arc::new(move |generator| {
+        let name = format!("{}{suffix}", kind.names().type_name);
+        if !generator.definitions().contains_key(&name) {
+            let schema = make(kind.clone(), generator);
+            generator.definitions_mut().insert(name.clone(), schema);
+        }
+        json!({"$ref": format!("#/components/schemas/{name}")})
+    })
+}
+
+fn object(schema: Value) -> Value {
+    match schema {
+        Value::Object(mut fields) => {
+            for unwanted in ["$schema", "title"] {
+                fields.remove(unwanted);
+            }
+            Value::Object(fields)
+        }
+        _ => json!({"type": "object"}),
+    }
+}
+
+fn add(schema: &mut Value, name: &str, property: Value, is_required: bool) {
+    let Some(schema) = schema.as_object_mut() else {
+        return;
+    };
+    let properties = schema
+        .entry("properties")
+        .or_insert_with(|| Value::Object(Map::new()));
+    properties[name] = property;
+    if is_required {
+        let required = schema.entry("required").or_insert_with(|| json!([]));
+        if let Some(required) = required.as_array_mut() {
+            required.push(name.into());
+        }
+    }
+}
+
+fn add_id(kind: &dyn Kind, schema: &mut Value, is_required: bool) {
+    let property = json!({
+        "type": "string", "minLength": 1, "maxLength": super::MAX_ID_BYTES,
+        "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]+$",
+    });
+    add(schema, kind.names().id_field, property, is_required);
+}
+
+fn add_version(schema: &mut Value, is_required: bool) {
+    for (name, about) in [
+        (
+            "version",
+            "Grows with every change; the ETag without its quotes.",
+        ),
+        ("created_at_ms", "When it was made."),
+        ("updated_at_ms", "When it was changed last."),
+    ] {
+        let property = json!({"type": "integer", "minimum": 0, "description": about});
+        add(schema, name, property, is_required);
+    }
+}

@@ -1,0 +1,162 @@
+//! What happens at the node as one listener of the API gets it: filtered, with counters now and then, and ended when
+//! the listener's credentials are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::control::{Event, EventKind};
+use broker::info::{MetricFamily, MetricValue};
+use serde_json::{Map, Value, json};
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use crate::access::{self, now_ms};
+use crate::app::App;
+use crate::call::Call;
+
+/// Silence after which something is sent, and after which the credentials are looked at again.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Names of events, as in `types=`. `lost` is always told.
+pub(super) const TYPES: &[&str] = &[
+    "connected",
+    "disconnected",
+    "subscribed",
+    "unsubscribed",
+    "dropped",
+    "alarm_raised",
+    "alarm_cleared",
+    "stats",
+];
+
+pub(super) struct Feed {
+    app: Arc<App>,
+    headers: axum::http::HeaderMap,
+    from: std::net::IpAddr,
+    events: broadcast::Receiver<Arc<Event>>,
+    stopping: watch::Receiver<bool>,
+    keep_alive: Interval,
+    stats: Interval,
+    filter: Filter,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// What this listener wants.
+pub(super) struct Filter {
+    /// Empty: everything.
+    pub(super) types: Vec<String>,
+    pub(super) client_id: Option<String>,
+    pub(super) stats_every: Duration,
+}
+
+pub(super) enum Item {
+    /// Its name and JSON.
+    Event(String, String),
+    /// Nothing happened for a while.
+    KeepAlive,
+}
+
+impl Feed {
+    pub(super) fn new(call: &Call, filter: Filter, permit: OwnedSemaphorePermit) -> Self {
+        let every = |period| {
+            let mut ticks = interval_at(Instant::now() + period, period);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            ticks
+        };
+        Self {
+            app: call.app.clone(),
+            headers: call.headers().clone(),
+            from: call.from,
+            events: call.app.node.events(),
+            stopping: call.app.stopping.clone(),
+            keep_alive: every(KEEP_ALIVE),
+            stats: every(filter.stats_every),
+            filter,
+            _permit: permit,
+        }
+    }
+
+    /// The next thing to be told; `None`: that was all.
+    pub(super) async fn next(&mut self) -> Option<Item> {
+        enum Woken {
+            Event(Result<Arc<Event>, RecvError>),
+            Stats,
+            KeepAlive,
+        }
+        let wants_stats = self.wants("stats");
+        loop {
+            let woken = tokio::select! {
+                _ = self.stopping.wait_for(|stopping| *stopping) => return None,
+                event = self.events.recv() => Woken::Event(event),
+                _ = self.stats.tick(), if wants_stats => Woken::Stats,
+                _ = self.keep_alive.tick() => Woken::KeepAlive,
+            };
+            match woken {
+                Woken::Event(Ok(event)) => {
+                    if let Some(item) = self.told(&event) {
+                        return Some(item);
+                    }
+                }
+                Woken::Event(Err(RecvError::Lagged(count))) => {
+                    let lost = json!({"event": "lost", "at_ms": now_ms(), "count": count});
+                    return Some(Item::Event("lost".into(), lost.to_string()));
+                }
+                Woken::Event(Err(RecvError::Closed)) => return None,
+                Woken::Stats => {
+                    let stats = stats(&self.app.node.metrics().await);
+                    return Some(Item::Event("stats".into(), stats.to_string()));
+                }
+                Woken::KeepAlive => {
+                    let who = access::admitted(&self.app, &self.headers, self.from).await;
+                    return who.is_ok().then_some(Item::KeepAlive);
+                }
+            }
+        }
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.filter.types.is_empty() || self.filter.types.iter().any(|wanted| wanted == name)
+    }
+
+    fn told(&self, event: &Event) -> Option<Item> {
+        let json = serde_json::to_value(event).ok()?;
+        let name = json["event"].as_str()?;
+        let is_of_client = self
+            .filter
+            .client_id
+            .as_deref()
+            .is_none_or(|wanted| client_of(&event.kind) == Some(wanted));
+        (is_of_client && self.wants(name)).then(|| Item::Event(name.to_owned(), json.to_string()))
+    }
+}
+
+fn client_of(kind: &EventKind) -> Option<&str> {
+    match kind {
+        EventKind::Connected { client_id, .. }
+        | EventKind::Disconnected { client_id, .. }
+        | EventKind::Subscribed { client_id, .. }
+        | EventKind::Unsubscribed { client_id, .. } => Some(client_id),
+        EventKind::Dropped { client_id, .. } => client_id.as_deref(),
+        EventKind::AlarmRaised { .. } | EventKind::AlarmCleared { .. } => None,
+    }
+}
+
+/// The node's counters and gauges, each summed up over its labels.
+fn stats(families: &[MetricFamily]) -> Value {
+    let mut totals = Map::new();
+    for family in families {
+        let numbers = family
+            .samples
+            .iter()
+            .filter_map(|sample| match sample.value {
+                MetricValue::Number(number) => Some(number),
+                MetricValue::Histogram { .. } => None,
+            });
+        let numbers: Vec<f64> = numbers.collect();
+        if !numbers.is_empty() {
+            let total: f64 = numbers.iter().sum();
+            totals.insert(family.name.to_owned(), json!(total));
+        }
+    }
+    json!({"event": "stats", "at_ms": now_ms(), "metrics": totals})
+}

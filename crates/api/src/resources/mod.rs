@@ -1,0 +1,38 @@
+//! What the API offers beside configuration objects: one file per subject, each with its rows of the table of routes.
+
+pub(crate) mod backup;
+pub(crate) mod clients;
+pub(crate) mod docs;
+mod event_feed;
+pub(crate) mod events;
+pub(crate) mod health;
+pub(crate) mod listeners;
+pub(crate) mod login;
+mod message;
+pub(crate) mod node;
+pub(crate) mod publish;
+pub(crate) mod queues;
+pub(crate) mod retained;
+pub(crate) mod sessions;
+pub(crate) mod settings;
+pub(crate) mod subscriptions;
+mod websocket;
+
+use broker::control::Refusal;
+
+use crate::problem::Problem;
+
+/// A broker's no, as a problem.
+fn refused(refusal: &Refusal) -> Problem {
+    match refusal {
+        Refusal::Invalid { field, expected } => {
+            Problem::field(field, format!("{field}: {expected}."))
+        }
+        Refusal::Quota(_) => Problem::conflict(format!("{refusal}.")),
+        Refusal::NotStored | Refusal::Unavailable => Problem::unavailable(format!("{refusal}.")),
+    }
+}
+
+fn no_session(client_id: &str) -> Problem {
+    Problem::not_found(format!("There is no session of a client {client_id:?}."))
+}

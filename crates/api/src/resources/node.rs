@@ -1,0 +1,51 @@
+//! The node itself, in a few words.
+
+use std::time::UNIX_EPOCH;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::access::Role;
+use crate::call::{self, Call};
+use crate::endpoint::{Endpoint, Outcome, get};
+
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+#[derive(Serialize, JsonSchema)]
+struct NodeInfo {
+    version: &'static str,
+    pid: u32,
+    started_at_ms: u64,
+    uptime_s: u64,
+    /// Whether it takes traffic.
+    ready: bool,
+    /// Why not.
+    not_ready_reason: Option<&'static str>,
+    /// Over all listeners.
+    connections: u64,
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        get("/api/v1/node", "getNode", node)
+            .role(Role::Viewer)
+            .summary("Version, process, uptime")
+            .answers::<NodeInfo>(200, "The node."),
+    ]
+}
+
+async fn node(call: Call) -> Outcome {
+    let app = &call.app;
+    let started = app.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let not_ready = app.node.not_ready();
+    let listeners = app.node.listeners();
+    call::ok(NodeInfo {
+        version: VERSION,
+        pid: std::process::id(),
+        started_at_ms: u64::try_from(started.as_millis()).unwrap_or(u64::MAX),
+        uptime_s: app.started.elapsed().unwrap_or_default().as_secs(),
+        ready: not_ready.is_none(),
+        not_ready_reason: not_ready.map(crate::node::reason),
+        connections: listeners.iter().map(|listener| listener.connections).sum(),
+    })
+}

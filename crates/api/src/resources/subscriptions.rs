@@ -1,0 +1,178 @@
+//! Who subscribes to what; subscribing and unsubscribing on behalf of a client.
+
+use broker::control::NewSubscription;
+use broker::info::{Query, SubscriptionInfo, TopicInfo};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::clients::ABOUT_CLIENT_ID;
+use super::{no_session, refused};
+use crate::access::Role;
+use crate::audit;
+use crate::call::{self, Call};
+use crate::endpoint::{Endpoint, Outcome, delete, get, post};
+use crate::parameters::{CLIENT_ID, CLIENT_ID_CONTAINS, Cursor, MATCHES_TOPIC, TOPIC_FILTER};
+use crate::problem::Problem;
+
+/// A subscription to be made.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SubscriptionInput {
+    /// As a client would write it, `$share/...` included.
+    #[schemars(length(min = 1))]
+    topic_filter: String,
+    #[serde(default)]
+    #[schemars(range(max = 2))]
+    qos: u8,
+    #[serde(default)]
+    no_local: bool,
+    #[serde(default)]
+    retain_as_published: bool,
+    /// 0: send retained messages, 1: only if the subscription is new, 2: do not.
+    #[serde(default)]
+    #[schemars(range(max = 2))]
+    retain_handling: u8,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Subscribed {
+    granted_qos: u8,
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    let of_session = "/api/v1/sessions/{client_id}/subscriptions";
+    vec![
+        get("/api/v1/subscriptions", "listSubscriptions", list)
+            .role(Role::Viewer)
+            .tag("clients")
+            .summary("List subscriptions")
+            .parameters(&[CLIENT_ID, CLIENT_ID_CONTAINS, TOPIC_FILTER, MATCHES_TOPIC])
+            .pages::<SubscriptionInfo>(),
+        get("/api/v1/topics", "listTopics", topics)
+            .role(Role::Viewer)
+            .tag("clients")
+            .summary("List topic filters in use")
+            .parameters(&[TOPIC_FILTER, MATCHES_TOPIC])
+            .pages::<TopicInfo>(),
+        post(of_session, "subscribe", subscribe)
+            .role(Role::Operator)
+            .tag("clients")
+            .summary("Subscribe on behalf of a client")
+            .path_parameter("client_id", ABOUT_CLIENT_ID)
+            .body::<SubscriptionInput>()
+            .answers::<Subscribed>(200, "The session has the subscription.")
+            .problem(409, "A limit of the session or of the node is reached."),
+        delete(
+            format!("{of_session}/{{topic_filter}}"),
+            "unsubscribe",
+            unsubscribe,
+        )
+        .role(Role::Operator)
+        .tag("clients")
+        .summary("Unsubscribe on behalf of a client")
+        .path_parameter("client_id", ABOUT_CLIENT_ID)
+        .path_parameter(
+            "topic_filter",
+            "As subscribed, percent-encoded: `plant%2F%23`.",
+        )
+        .answers_nothing(204, "The session no longer has the subscription."),
+    ]
+}
+
+async fn list(call: Call) -> Outcome {
+    let limit = call.query.limit();
+    let wanted = limit + 1;
+    let after = call.query.after();
+    let query = Query {
+        client_id: call.query.owned(CLIENT_ID),
+        client_id_contains: call.query.owned(CLIENT_ID_CONTAINS),
+        topic_filter: call.query.owned(TOPIC_FILTER),
+        matches_topic: call.query.owned(MATCHES_TOPIC),
+        ..Query::default()
+    };
+    let node = &call.app.node;
+    let mut rows = Vec::new();
+    // A page may end within a client's subscriptions, but the node pages by client: the rest of that client's
+    // come first.
+    if let Some(Cursor { first, second }) = &after
+        && query.client_id.as_ref().is_none_or(|only| only == first)
+    {
+        let rest = Query {
+            client_id: Some(first.clone()),
+            limit: usize::MAX,
+            ..query.clone()
+        };
+        rows = node.subscriptions(rest).await;
+        rows.retain(|row| row.topic_filter > *second);
+        rows.truncate(wanted);
+    }
+    if rows.len() < wanted {
+        let others = Query {
+            after: after.map(|cursor| cursor.first),
+            limit: wanted - rows.len(),
+            ..query
+        };
+        rows.extend(node.subscriptions(others).await);
+    }
+    call::page(rows, limit, |row| {
+        Cursor::new(&row.client_id, &row.topic_filter)
+    })
+}
+
+async fn topics(call: Call) -> Outcome {
+    let query = Query {
+        topic_filter: call.query.owned(TOPIC_FILTER),
+        matches_topic: call.query.owned(MATCHES_TOPIC),
+        after: call.query.after().map(|cursor| cursor.first),
+        limit: call.query.limit() + 1,
+        ..Query::default()
+    };
+    let rows = call.app.node.topics(query).await;
+    call::page(rows, call.query.limit(), |row| {
+        Cursor::new(&row.topic_filter, "")
+    })
+}
+
+async fn subscribe(mut call: Call) -> Outcome {
+    let input: SubscriptionInput = call.json().await?;
+    for (field, value) in [
+        ("qos", input.qos),
+        ("retain_handling", input.retain_handling),
+    ] {
+        if value > 2 {
+            return Err(Problem::field(
+                field,
+                format!("{field}: expected 0, 1 or 2."),
+            ));
+        }
+    }
+    let after = serde_json::to_value(&input).ok();
+    let subscription = NewSubscription {
+        topic_filter: input.topic_filter,
+        qos: input.qos,
+        no_local: input.no_local,
+        retain_as_published: input.retain_as_published,
+        retain_handling: input.retain_handling,
+    };
+    let client_id = call.path("client_id");
+    let granted_qos = call
+        .app
+        .node
+        .subscribe(client_id, subscription)
+        .await
+        .ok_or_else(|| no_session(client_id))?
+        .map_err(|refusal| refused(&refusal))?;
+    audit::action(&call, "session.subscribe", Some(client_id), after).await;
+    call::ok(Subscribed { granted_qos })
+}
+
+async fn unsubscribe(call: Call) -> Outcome {
+    let (client_id, topic_filter) = (call.path("client_id"), call.path("topic_filter"));
+    if !call.app.node.unsubscribe(client_id, topic_filter).await {
+        let detail = format!("There is no subscription of {client_id:?} to {topic_filter:?}.");
+        return Err(Problem::not_found(detail));
+    }
+    let after = serde_json::json!({"topic_filter": topic_filter});
+    audit::action(&call, "session.unsubscribe", Some(client_id), Some(after)).await;
+    call::done()
+}

@@ -1,0 +1,136 @@
+//! The stream of events through a WebSocket: one text message each. What the client sends is read and left aside.
+
+use std::io;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::IntoResponse as _;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+use ws::{Decoder, DecoderOptions, Event, Opcode, Role};
+
+use super::event_feed::{Feed, Item};
+use crate::call::Call;
+use crate::endpoint::Outcome;
+use crate::problem::Problem;
+
+/// A client that does not take an event within this time is gone.
+const WRITE_WITHIN: Duration = Duration::from_secs(30);
+const READ_BUFFER_BYTES: usize = 4096;
+const OPTIONS: DecoderOptions = DecoderOptions {
+    role: Role::Server,
+    refuse_text: false,
+    max_message_bytes: 64 * 1024,
+};
+
+pub(super) fn is_asked_for(headers: &HeaderMap) -> bool {
+    let upgrade = headers.get(header::UPGRADE);
+    upgrade.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}
+
+/// 101, and a task that tells what happens.
+pub(super) fn answer(call: &mut Call, feed: Feed) -> Outcome {
+    let headers = call.headers();
+    let is_version = |value: &HeaderValue| value.as_bytes() == b"13";
+    if !headers
+        .get(header::SEC_WEBSOCKET_VERSION)
+        .is_some_and(is_version)
+    {
+        return Err(Problem::bad_request("Sec-WebSocket-Version: expected 13."));
+    }
+    let key = headers.get(header::SEC_WEBSOCKET_KEY);
+    let key = key
+        .and_then(|key| key.to_str().ok())
+        .filter(|key| key.len() == 24)
+        .ok_or_else(|| Problem::bad_request("Sec-WebSocket-Key is missing or no key."))?;
+    let accept = HeaderValue::try_from(ws::accept_key(key))
+        .map_err(|_| Problem::bad_request("Sec-WebSocket-Key is no key."))?;
+    let upgrade = call.parts.extensions.remove::<OnUpgrade>();
+    let upgrade = upgrade.ok_or_else(|| {
+        Problem::bad_request("This connection cannot become a WebSocket; ask with HTTP/1.1.")
+    })?;
+    tokio::spawn(async move {
+        match upgrade.await {
+            Ok(upgraded) => {
+                if let Err(error) = tell(TokioIo::new(upgraded), feed).await {
+                    tracing::debug!(%error, "a WebSocket of events ended");
+                }
+            }
+            Err(error) => tracing::debug!(%error, "a WebSocket of events did not begin"),
+        }
+    });
+    let fields = [
+        (header::UPGRADE, HeaderValue::from_static("websocket")),
+        (header::CONNECTION, HeaderValue::from_static("upgrade")),
+        (header::SEC_WEBSOCKET_ACCEPT, accept),
+    ];
+    Ok((StatusCode::SWITCHING_PROTOCOLS, fields).into_response())
+}
+
+async fn tell(mut socket: TokioIo<hyper::upgrade::Upgraded>, mut feed: Feed) -> io::Result<()> {
+    let mut decoder = Decoder::new(OPTIONS);
+    let mut incoming = Vec::with_capacity(READ_BUFFER_BYTES);
+    let mut out = Vec::new();
+    loop {
+        out.clear();
+        tokio::select! {
+            item = feed.next() => match item {
+                Some(Item::Event(_, json)) => {
+                    ws::encode_frame(Opcode::Text, json.as_bytes(), None, &mut out);
+                }
+                Some(Item::KeepAlive) => ws::encode_frame(Opcode::Ping, b"", None, &mut out),
+                None => {
+                    ws::encode_close(Some(ws::close::GOING_AWAY), "", None, &mut out);
+                    return write(&mut socket, &out).await;
+                }
+            },
+            read = socket.read_buf(&mut incoming) => {
+                if read? == 0 {
+                    return Ok(());
+                }
+                if !hear(&mut decoder, &mut incoming, &mut out) {
+                    return write(&mut socket, &out).await;
+                }
+            }
+        }
+        write(&mut socket, &out).await?;
+    }
+}
+
+/// Reads what came; false: the connection ends with what is in `out`.
+fn hear(decoder: &mut Decoder, incoming: &mut Vec<u8>, out: &mut Vec<u8>) -> bool {
+    let mut at = 0;
+    loop {
+        match decoder.decode(&mut incoming[at..]) {
+            Ok(step) => {
+                match step.event {
+                    None => {
+                        at += step.consumed;
+                        incoming.drain(..at);
+                        return true;
+                    }
+                    Some(Event::Ping(payload)) => {
+                        ws::encode_frame(Opcode::Pong, payload, None, out);
+                    }
+                    Some(Event::Close { code, .. }) => {
+                        ws::encode_close(code, "", None, out);
+                        return false;
+                    }
+                    Some(Event::Data { .. } | Event::Pong(_)) => {}
+                }
+                at += step.consumed;
+            }
+            Err(error) => {
+                ws::encode_close(Some(error.code), error.detail, None, out);
+                return false;
+            }
+        }
+    }
+}
+
+async fn write(socket: &mut TokioIo<hyper::upgrade::Upgraded>, bytes: &[u8]) -> io::Result<()> {
+    let written = timeout(WRITE_WITHIN, socket.write_all(bytes)).await;
+    written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}

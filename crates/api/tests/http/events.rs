@@ -1,0 +1,173 @@
+//! The stream of events, as Server-Sent Events and through a WebSocket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::control::EventKind;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use api::HttpConfig;
+
+use crate::client::get;
+use crate::fake::{FakeState, Server, config};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+async fn open(server: &Server, target: &str, fields: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Reads until this text has come.
+async fn read_until(stream: &mut TcpStream, text: &str) -> String {
+    let mut read = Vec::new();
+    let waiting = async {
+        while !String::from_utf8_lossy(&read).contains(text) {
+            let mut some = [0; 4096];
+            let count = stream.read(&mut some).await.unwrap();
+            assert_ne!(
+                count,
+                0,
+                "closed before {text:?}: {}",
+                String::from_utf8_lossy(&read)
+            );
+            read.extend_from_slice(&some[..count]);
+        }
+    };
+    timeout(DEADLINE, waiting).await.expect("it comes in time");
+    String::from_utf8_lossy(&read).into_owned()
+}
+
+fn disconnected(client_id: &str) -> EventKind {
+    EventKind::Disconnected {
+        client_id: client_id.into(),
+        username: None,
+        reason: "normal",
+    }
+}
+
+async fn wait_for_listeners(state: &Arc<FakeState>, count: usize) {
+    let waiting = async {
+        while state.listeners_of_events() != count {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(DEADLINE, waiting)
+        .await
+        .expect("they come and go in time");
+}
+
+#[tokio::test]
+async fn events_are_streamed_and_filtered() {
+    let state = FakeState::with_clients(0);
+    let server = Server::start(&state).await;
+    let mut all = open(&server, "/api/v1/events", "").await;
+    let head = read_until(&mut all, ": connected").await;
+    assert!(head.contains("content-type: text/event-stream"), "{head}");
+    let mut one = open(
+        &server,
+        "/api/v1/events?client_id=pump&types=connected,disconnected",
+        "",
+    )
+    .await;
+    read_until(&mut one, ": connected").await;
+    state.tell(disconnected("valve"));
+    state.tell(disconnected("pump"));
+    let told = read_until(&mut all, "pump").await;
+    assert!(told.contains("event: disconnected\ndata: {"), "{told}");
+    assert!(
+        told.contains("valve") && told.contains("\"reason\":\"normal\""),
+        "{told}"
+    );
+    let told = read_until(&mut one, "pump").await;
+    assert!(!told.contains("valve"), "{told}");
+    let wrong = get(server.address, "/api/v1/events?types=rain").await;
+    assert_eq!(
+        (wrong.status, wrong.problem().contains("disconnected")),
+        (400, true)
+    );
+}
+
+#[tokio::test]
+async fn counters_come_now_and_then_and_losses_are_told() {
+    let state = FakeState::with_clients(0);
+    let server = Server::start(&state).await;
+    let mut stream = open(&server, "/api/v1/events?stats_interval_s=1&types=stats", "").await;
+    let told = read_until(&mut stream, "messages_received_total").await;
+    let line = told
+        .lines()
+        .find_map(|line| line.strip_prefix("data: "))
+        .unwrap();
+    let stats: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(stats["metrics"]["messages_received_total"], 12.0);
+    // More than the node keeps for a slow listener, before this one has a chance to look.
+    for n in 0..20 {
+        state.tell(disconnected(&n.to_string()));
+    }
+    read_until(&mut stream, "event: lost").await;
+}
+
+#[tokio::test]
+async fn a_websocket_carries_the_same() {
+    let state = FakeState::with_clients(0);
+    let server = Server::start(&state).await;
+    let fields = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                  Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let mut stream = open(&server, "/api/v1/events?types=disconnected", fields).await;
+    let head = read_until(&mut stream, "\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    assert!(head.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
+    wait_for_listeners(&state, 1).await;
+    state.tell(disconnected("pump"));
+    let mut frame = [0; 2];
+    timeout(DEADLINE, stream.read_exact(&mut frame))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(frame[0], 0x81, "a whole text message");
+    let mut payload = vec![0; usize::from(frame[1])];
+    stream.read_exact(&mut payload).await.unwrap();
+    let event: Value = serde_json::from_slice(&payload).unwrap();
+    assert_eq!(
+        (event["event"].as_str(), event["client_id"].as_str()),
+        (Some("disconnected"), Some("pump"))
+    );
+    // Close, masked with zeros; it is answered and the stream of events ends.
+    stream
+        .write_all(&[0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe8])
+        .await
+        .unwrap();
+    let mut rest = Vec::new();
+    timeout(DEADLINE, stream.read_to_end(&mut rest))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(rest, [0x88, 2, 0x03, 0xe8]);
+    wait_for_listeners(&state, 0).await;
+}
+
+#[tokio::test]
+async fn streams_are_bounded_and_end_with_the_node() {
+    let state = FakeState::with_clients(0);
+    let narrow = HttpConfig {
+        max_event_streams: 1,
+        ..config()
+    };
+    let server = Server::start_with(&state, narrow).await;
+    let mut first = open(&server, "/api/v1/events", "").await;
+    read_until(&mut first, ": connected").await;
+    let second = get(server.address, "/api/v1/events").await;
+    assert_eq!(second.status, 429);
+    let running = server.stop();
+    let mut rest = Vec::new();
+    timeout(DEADLINE, first.read_to_end(&mut rest))
+        .await
+        .unwrap()
+        .unwrap();
+    timeout(DEADLINE, running).await.unwrap().unwrap().unwrap();
+}
