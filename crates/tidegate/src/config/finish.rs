@@ -5,19 +5,20 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use api::HttpConfig;
+use api::{Anonymous, HttpConfig};
 use broker::config::{BindAddress, ListenerConfig, TlsConfig, UserConfig};
 
 use super::draft::Draft;
 use super::nearest::nearest;
 use super::setting::{Bind, Choice as _};
 use super::table::{Listener, Protocol};
-use super::{Config, tls_files};
+use super::{Config, shown, tls_files};
 
 /// Longest path a Unix socket can have on Linux, the closing NUL aside.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -> (Config, Draft) {
+    let mut settings = shown::settings(&draft);
     let mut broker = draft.node.broker.clone();
     let max_packet_size = broker.limits.max_packet_size;
     for listener in std::mem::take(&mut draft.listeners) {
@@ -33,12 +34,16 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         draft.problem(origin, "listener", message);
     }
     broker.users = finish_users(&mut draft);
+    let data_dir = draft.node.data_dir.take();
+    let data_dir = data_dir.unwrap_or_else(|| home.default_dir());
+    shown::fill_in(
+        &mut settings,
+        "node.data_dir",
+        &data_dir.display().to_string(),
+    );
     let config = Config {
-        data_dir: draft
-            .node
-            .data_dir
-            .take()
-            .unwrap_or_else(|| home.default_dir()),
+        data_dir,
+        settings,
         store: draft.node.store_enabled.then(|| draft.node.store.clone()),
         warnings: warnings(&broker.listeners, broker.users.is_empty(), http.as_ref()),
         http,
@@ -241,12 +246,11 @@ fn finish_http(draft: &mut Draft) -> Option<HttpConfig> {
         bind: address,
         ..draft.node.http.clone()
     };
-    if !http.allow_remote_without_authentication && !is_loopback(address) {
+    if http.anonymous != Anonymous::None && !is_loopback(address) {
         let message = format!(
-            "other machines can reach {address} and the API asks for no password; bind it to 127.0.0.1, or \
-             set http.allow_remote_without_authentication if something in front of it asks"
+            "only with http.bind on a loopback address such as 127.0.0.1, and other machines can reach {address}"
         );
-        draft.problem(draft.origin("http.bind"), "http.bind", message);
+        draft.problem(draft.origin("http.anonymous"), "http.anonymous", message);
     }
     Some(http)
 }
@@ -326,7 +330,8 @@ fn warnings(
     }
     if let Some(http) = http.filter(|http| !is_loopback(http.bind)) {
         warnings.push(format!(
-            "the HTTP API on {} asks for no password (http.allow_remote_without_authentication)",
+            "the HTTP API on {} is not encrypted: passwords and tokens can be read on the way there; put a proxy \
+             with TLS in front (http.bind)",
             http.bind
         ));
     }

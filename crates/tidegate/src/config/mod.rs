@@ -9,6 +9,7 @@ mod nearest;
 mod problem;
 mod reference;
 mod setting;
+mod shown;
 mod size;
 mod table;
 #[cfg(test)]
@@ -41,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) file: Option<PathBuf>,
     /// What is allowed but probably not meant.
     pub(crate) warnings: Vec<String>,
+    /// Every setting with its value and where that comes from, as the API shows it.
+    pub(crate) settings: Vec<api::SettingInfo>,
     origins: HashMap<String, Origin>,
 }
 

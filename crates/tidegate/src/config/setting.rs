@@ -1,6 +1,7 @@
 //! What one setting is: a key, the kind of its value, where the value lives and a sentence of help. Reading,
 //! checking, defaults and the reference all work on this.
 
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -99,6 +100,16 @@ pub(super) enum Value {
 pub(super) enum Bind {
     Off,
     At(BindAddress),
+}
+
+impl fmt::Display for Bind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::At(BindAddress::Tcp(address)) => address.fmt(f),
+            Self::At(BindAddress::Unix(path)) => path.display().fmt(f),
+        }
+    }
 }
 
 impl Kind {
@@ -226,11 +237,7 @@ impl Kind {
             (_, Value::Number(number)) => number.to_string(),
             (_, Value::Text(text)) => quoted(text),
             (_, Value::Path(path)) => quoted(&path.display().to_string()),
-            (_, Value::Bind(bind)) => quoted(&match bind {
-                Bind::Off => "off".to_owned(),
-                Bind::At(BindAddress::Tcp(address)) => address.to_string(),
-                Bind::At(BindAddress::Unix(path)) => path.display().to_string(),
-            }),
+            (_, Value::Bind(bind)) => quoted(&bind.to_string()),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use api::HttpConfig;
+use api::{Anonymous, HttpConfig, Openness};
 use broker::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, Limits, ListenerConfig};
 
 use super::setting::Kind::{Bytes, Count, Credential, Flag, Levels, Path, Seconds, Text};
@@ -133,9 +133,17 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("store.cache_bytes", store.cache_bytes, Bytes(1 << 20, MAX_MEMORY), "Memory for what was read of sessions, retained messages and objects."),
 
     setting!("http.bind", http_bind, Kind::Bind, "Where HTTP is served."),
-    setting!("http.allow_remote_without_authentication", http.allow_remote_without_authentication, Flag, "Whether `bind` may be an address other machines can reach although the API asks for no password. Only with something in front that does."),
+    setting!("http.anonymous", http.anonymous, choice::<Anonymous>(), "What those may do in the API who show no credentials. Only with `bind` on a loopback address."),
+    setting!("http.metrics_access", http.metrics_access, choice::<Openness>(), "Whether `/metrics` needs credentials: never, only beyond loopback addresses, or always (those of a viewer)."),
+    setting!("http.docs_access", http.docs_access, choice::<Openness>(), "The same for the API's description, `/api/docs` and `/api/v1/openapi.json`."),
+    setting!("http.token_ttl_s", http.token_ttl_s, Seconds(60, 604_800), "How long the token of a login is good for."),
+    setting!("http.max_failed_logins", http.max_failed_logins, Count(1, 1_000_000), "Failed logins from one address within `failed_login_window_s`; then it has to wait (429). Ten times as many for one name."),
+    setting!("http.failed_login_window_s", http.failed_login_window_s, Seconds(1, 86_400), "Time in which failed logins are counted, and how long one has to wait."),
+    setting!("http.max_audit_entries", http.max_audit_entries, Count(100, 100_000_000), "Entries of the audit log; the oldest go."),
     setting!("http.max_connections", http.max_connections, Count(1, 10_000), "Connections at once; more wait."),
+    setting!("http.max_event_streams", http.max_event_streams, Count(0, 10_000), "Streams of events at once; more are refused (429)."),
     setting!("http.max_body_bytes", http.max_body_bytes, Bytes(1024, 1 << 30), "Largest body of a request."),
+    setting!("http.max_restore_bytes", http.max_restore_bytes, Bytes(1024, 1 << 34), "Largest backup that can be restored."),
     setting!("http.request_timeout_s", http.request_timeout_s, Seconds(1, 3600), "Time for a request to arrive, for its answer to be made, and for those under way when the node stops."),
 
     setting!("log.level", log_level, Levels, "How much is logged. Can be changed at run time over the API."),
@@ -144,6 +152,22 @@ pub(super) const NODE: &[Setting<Node>] = &[
 
 impl Choice for LogFormat {
     const NAMES: &'static [(&'static str, Self)] = &[("text", Self::Text), ("json", Self::Json)];
+}
+
+impl Choice for Anonymous {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("none", Self::None),
+        ("viewer", Self::Viewer),
+        ("admin", Self::Admin),
+    ];
+}
+
+impl Choice for Openness {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("open", Self::Open),
+        ("open_on_loopback", Self::OpenOnLoopback),
+        ("viewers", Self::Viewers),
+    ];
 }
 
 /// What clients speak on a listener.

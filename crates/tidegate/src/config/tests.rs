@@ -414,13 +414,13 @@ conf/tidegate.toml:25:1: user.ann.credential: missing; `tidegate password` print
 conf/tidegate.toml:27:1: user.username: a user needs a username that is not empty"#,
     );
     let exposed = Said {
-        sets: &["http.bind=0.0.0.0:80"],
+        sets: &["http.bind=0.0.0.0:80", "http.anonymous=viewer"],
         ..Said::default()
     };
     assert_eq!(
         exposed.problems(),
-        "--set http.bind: other machines can reach 0.0.0.0:80 and the API asks for no password; bind it to \
-         127.0.0.1, or set http.allow_remote_without_authentication if something in front of it asks"
+        "--set http.anonymous: only with http.bind on a loopback address such as 127.0.0.1, and other machines can \
+         reach 0.0.0.0:80"
     );
     let none_left = Said {
         sets: &["listener.mqtt.bind=off", "listener.ws.bind=off"],
@@ -503,7 +503,6 @@ fn what_is_probably_not_meant_is_a_warning() {
             "listener.ws.bind=0.0.0.0:8083",
             "listener.ws.allow_anonymous=true",
             "http.bind=0.0.0.0:8080",
-            "http.allow_remote_without_authentication=true",
         ],
         ..Said::default()
     }
@@ -518,7 +517,7 @@ fn what_is_probably_not_meant_is_a_warning() {
         [
             "nobody can log in on listener `mqtt`: there a",
             "listener `ws` lets anybody in who can reach i",
-            "the HTTP API on 0.0.0.0:8080 asks for no pass",
+            "the HTTP API on 0.0.0.0:8080 is not encrypted",
         ]
     );
 }
@@ -686,4 +685,33 @@ fn the_template_is_a_configuration() {
     let config = file(&text).config();
     assert_eq!(config.broker.limits, Limits::default());
     assert_eq!(config.broker.users[0].username, "ann");
+}
+
+#[test]
+fn the_api_shows_every_setting_without_secrets() {
+    let credential = credential();
+    let config = Said {
+        sets: &[
+            "limits.max_qos=1",
+            &format!("user.ann.credential={credential}"),
+        ],
+        ..Said::default()
+    }
+    .config();
+    let find = |key: &str| {
+        let mut settings = config.settings.iter();
+        let setting = settings.find(|setting| setting.key == key);
+        setting.unwrap_or_else(|| panic!("no {key}"))
+    };
+    let max_qos = find("limits.max_qos");
+    assert_eq!(
+        (&max_qos.value, &*max_qos.origin),
+        (&serde_json::json!(1), "--set limits.max_qos")
+    );
+    assert_eq!(find("user.ann.credential").value, "***");
+    assert_eq!(find("listener.mqtt.bind").value, "127.0.0.1:1883");
+    assert_eq!(find("listener.mqtt.bind").origin, "default");
+    assert!(find("log.level").changeable && !max_qos.changeable);
+    assert!(find("node.data_dir").value.is_string());
+    assert!(!format!("{:?}", config.settings).contains(&credential));
 }

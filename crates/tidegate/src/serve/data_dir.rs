@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
+/// Holds the token with which `tidegate ctl` on this machine is an admin.
+pub(crate) const TOKEN_FILE: &str = "api.token";
+
 /// A data directory that is ours until this is dropped or the process ends, however it ends.
 #[derive(Debug)]
 pub(super) struct DataDir {
@@ -77,6 +80,7 @@ impl DataDir {
         let data_dir = Self { path, _lock: lock };
         // Left by a node that did not stop cleanly.
         data_dir.remove_node_file()?;
+        data_dir.remove(TOKEN_FILE)?;
         Ok(data_dir)
     }
 
@@ -108,9 +112,35 @@ impl DataDir {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Takes `node.json` away; to be called at a clean stop.
+    /// Makes a token for the API and writes it where only the owner of the directory can read it.
+    pub(super) fn write_token_file(&self) -> anyhow::Result<String> {
+        let token = api::new_local_token()?;
+        self.write_secret(TOKEN_FILE, &format!("{token}\n"))?;
+        Ok(token)
+    }
+
+    /// Writes a file that only its owner can read, and says where it is.
+    pub(super) fn write_secret(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+        let path = self.path.join(name);
+        self.remove(name)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path);
+        file.and_then(|mut file| file.write_all(text.as_bytes()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Takes `node.json` and the token away; to be called at a clean stop.
     pub(super) fn remove_node_file(&self) -> anyhow::Result<()> {
-        let path = self.node_file();
+        self.remove(TOKEN_FILE)?;
+        self.remove("node.json")
+    }
+
+    fn remove(&self, name: &str) -> anyhow::Result<()> {
+        let path = self.path.join(name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(error).with_context(|| format!("cannot remove {}", path.display()))
@@ -181,9 +211,16 @@ mod tests {
             node["listeners"],
             json!([{"name": "mqtt", "protocol": "mqtt", "address": "127.0.0.1:41234"}])
         );
+        let token = data_dir.write_token_file().unwrap();
+        let path = folder.path().join(TOKEN_FILE);
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{token}\n"));
+        let mode =
+            std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
         // As a process that was killed leaves it.
         drop(data_dir);
         DataDir::open(folder.path()).unwrap();
         assert!(!folder.path().join("node.json").exists());
+        assert!(!path.exists());
     }
 }

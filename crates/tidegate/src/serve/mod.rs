@@ -1,17 +1,20 @@
 //! `tidegate serve`: a node from start to graceful stop.
 
 mod allocator;
-mod data_dir;
+pub(crate) mod data_dir;
 mod greeting;
 mod node;
 mod open_files;
+mod program;
+mod rules;
 mod signals;
 mod start_error;
 mod store_watch;
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use anyhow::Context as _;
+use api::FirstOperator;
 
 use crate::config::Config;
 use crate::logging::{self, LogFormat};
@@ -19,6 +22,8 @@ use data_dir::DataDir;
 use node::Node;
 use signals::{Request, Signals};
 
+/// Holds the password of the first operator if the first start had no terminal to show it on.
+const FIRST_PASSWORD_FILE: &str = "first-password";
 /// Threads of the control plane: HTTP and what waits on the shards. The shards have their own.
 const CONTROL_THREADS: usize = 2;
 
@@ -39,9 +44,12 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
         .context("cannot start the control plane")?;
     runtime.block_on(async {
         let mut signals = Signals::listen().context("cannot listen for signals")?;
-        let node = Node::start(&config, data_dir.path(), log_levels).await?;
+        let node = Node::start(&config, &data_dir, log_levels).await?;
         data_dir.write_node_file(node.listeners())?;
         announce(&config, &node, &data_dir);
+        if let Some(first) = node.first_operator() {
+            tell_first_operator(first, &data_dir)?;
+        }
         let signal = loop {
             match signals.next().await {
                 Request::Stop(signal) => break signal,
@@ -58,6 +66,27 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
         tracing::info!("stopped");
         Ok(())
     })
+}
+
+/// Tells the password of the first operator: to a terminal, or, since what is no terminal is a log that many read, in a
+/// file for the owner of the node.
+fn tell_first_operator(first: &FirstOperator, data_dir: &DataDir) -> anyhow::Result<()> {
+    let FirstOperator { username, password } = first;
+    let mut terminal = io::stdout();
+    if terminal.is_terminal() {
+        let _ = writeln!(
+            terminal,
+            "First start: the API has the operator `{username}` with the password\n\n    {password}\n\nIt is not shown \
+             again. On this machine, `tidegate ctl` needs no password."
+        );
+        return Ok(());
+    }
+    let path = data_dir.write_secret(FIRST_PASSWORD_FILE, &format!("{password}\n"))?;
+    tracing::info!(
+        "first start: the API has the operator `{username}`; its password is in {}: read it, then delete that file",
+        path.display()
+    );
+    Ok(())
 }
 
 fn announce(config: &Config, node: &Node, data_dir: &DataDir) {

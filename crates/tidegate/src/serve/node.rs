@@ -4,24 +4,28 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use api::FirstOperator;
 use broker::hooks::NoHooks;
-use broker::info::{ListenerInfo, MetricFamily};
+use broker::info::ListenerInfo;
 use broker::{Broker, Handle};
 use store::Store;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::data_dir::OpenListener;
-use super::{allocator, start_error, store_watch};
+use super::data_dir::{DataDir, OpenListener};
+use super::program::Program;
+use super::rules::NoRules;
+use super::{start_error, store_watch};
 use crate::config::Config;
 use crate::logging::LogLevels;
 
 pub(super) struct Node {
     broker: Broker,
     handle: Handle,
-    store: Option<Store>,
+    store: Store,
     http: Option<Http>,
     listeners: Vec<OpenListener>,
+    first_operator: Option<FirstOperator>,
 }
 
 struct Http {
@@ -33,7 +37,7 @@ impl Node {
     /// Opens every listener and starts the shards. The errors name the setting to change.
     pub(super) async fn start(
         config: &Config,
-        data_dir: &Path,
+        data_dir: &DataDir,
         log_levels: LogLevels,
     ) -> anyhow::Result<Self> {
         // First, because a port of HTTP that is taken shall not cost clients a connection.
@@ -47,19 +51,17 @@ impl Node {
             }
             None => None,
         };
-        let store = config
-            .store
-            .as_ref()
-            .map(|store| open_store(&data_dir.join("store"), store))
-            .transpose()?;
-        if let Some(store) = &store {
-            // Ends with the runtime.
-            tokio::spawn(store_watch::watch(store.clone()));
-        }
-        let broker = Broker::start(config.broker.clone(), Arc::new(NoHooks), store.clone())
+        // Configuration objects are kept even where sessions and messages are not.
+        let store_config = config.store.clone().unwrap_or_default();
+        let store = open_store(&data_dir.path().join("store"), &store_config)?;
+        // Ends with the runtime.
+        tokio::spawn(store_watch::watch(store.clone()));
+        let for_sessions = config.store.is_some().then(|| store.clone());
+        let broker = Broker::start(config.broker.clone(), Arc::new(NoHooks), for_sessions)
             .map_err(|error| start_error::of_broker(&error, config))?;
         let handle = broker.handle();
         let mut listeners: Vec<_> = handle.listeners().into_iter().map(open_listener).collect();
+        let mut first_operator = None;
         let http = match http_listener {
             Some((http, listener)) => {
                 listeners.push(OpenListener {
@@ -67,18 +69,21 @@ impl Node {
                     protocol: "http".into(),
                     address: listener.local_addr()?.to_string(),
                 });
+                let parts = api::Parts {
+                    node: Arc::new(handle.clone()),
+                    program: Arc::new(Program::new(log_levels, store.clone(), config)),
+                    objects: store.objects().clone(),
+                    rules: Arc::new(NoRules),
+                    local_token: Some(data_dir.write_token_file()?),
+                };
+                first_operator = make_first_operator(&store).await?;
                 let (stop, stopped) = oneshot::channel();
-                let node = handle.clone();
-                let program = Arc::new(Program {
-                    log_levels,
-                    store: store.clone(),
-                });
                 let task = tokio::spawn(async move {
                     let shutdown = async {
                         // Dropping the sender asks for the same.
                         let _ = stopped.await;
                     };
-                    api::serve(listener, &http, node, program, shutdown).await
+                    api::serve(listener, &http, parts, shutdown).await
                 });
                 Some(Http { stop, task })
             }
@@ -90,7 +95,13 @@ impl Node {
             store,
             http,
             listeners,
+            first_operator,
         })
+    }
+
+    /// The operator this start has made, to be told once.
+    pub(super) fn first_operator(&self) -> Option<&FirstOperator> {
+        self.first_operator.as_ref()
     }
 
     pub(super) fn listeners(&self) -> &[OpenListener] {
@@ -107,21 +118,30 @@ impl Node {
         if tokio::task::spawn_blocking(|| broker.stop()).await.is_err() {
             tracing::error!("stopping the shards ended by a panic; this is a bug");
         }
-        if let Some(store) = self.store {
-            let closed = tokio::task::spawn_blocking(move || store.close()).await;
-            if closed.is_err() {
-                tracing::error!("closing the store ended by a panic; this is a bug");
+        if let Some(http) = self.http {
+            // If it has ended already, its error is what the next line tells.
+            let _ = http.stop.send(());
+            match http.task.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!("the HTTP listener ended early: {error}"),
+                Err(_) => tracing::error!("the HTTP listener ended by a panic; this is a bug"),
             }
         }
-        let Some(http) = self.http else { return };
-        // If it has ended already, its error is what the next line tells.
-        let _ = http.stop.send(());
-        match http.task.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!("the HTTP listener ended early: {error}"),
-            Err(_) => tracing::error!("the HTTP listener ended by a panic; this is a bug"),
+        let store = self.store;
+        let closed = tokio::task::spawn_blocking(move || store.close()).await;
+        if closed.is_err() {
+            tracing::error!("closing the store ended by a panic; this is a bug");
         }
     }
+}
+
+/// Makes the operator `admin` if there is no operator.
+async fn make_first_operator(store: &Store) -> anyhow::Result<Option<FirstOperator>> {
+    let objects = store.objects().clone();
+    let made = tokio::task::spawn_blocking(move || api::ensure_first_operator(&objects));
+    Ok(made
+        .await
+        .context("making the first operator ended by a panic")??)
 }
 
 /// Opens what outlives the node, and tells what was not as it should be.
@@ -142,27 +162,5 @@ fn open_listener(listener: ListenerInfo) -> OpenListener {
         name: listener.name,
         protocol: listener.protocol.to_owned(),
         address: listener.address,
-    }
-}
-
-/// What of the program the API shows and steers.
-struct Program {
-    log_levels: LogLevels,
-    store: Option<Store>,
-}
-
-impl api::Program for Program {
-    fn log_level(&self) -> String {
-        self.log_levels.current()
-    }
-
-    fn set_log_level(&self, level: &str) -> Result<(), String> {
-        self.log_levels.set(level)
-    }
-
-    fn metrics(&self) -> Vec<MetricFamily> {
-        let mut metrics = allocator::metrics();
-        metrics.extend(self.store.iter().flat_map(store_watch::metrics));
-        metrics
     }
 }

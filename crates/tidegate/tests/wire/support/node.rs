@@ -56,6 +56,8 @@ impl Node {
             "--data-dir".to_owned(),
             data_dir.display().to_string(),
         ];
+        // Tests of the API's access start nodes that set it otherwise.
+        all.extend(["--set", "http.anonymous=admin"].map(str::to_owned));
         let listeners = ["--mqtt", "--ws", "--http"];
         all.extend(
             listeners
