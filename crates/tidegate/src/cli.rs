@@ -9,6 +9,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::client::{ClientError, PubArgs, SubArgs};
 use crate::config::{self, Flag, Problems, Sources};
+use crate::ctl::{CtlArgs, CtlError};
 use crate::logging::LogFormat;
 use crate::password::PasswordArgs;
 
@@ -17,8 +18,8 @@ Exit status:
   0  done
   1  something else failed
   2  wrong usage, or something is wrong with the configuration
-  3  the broker cannot be reached, or the connection to it was lost
-  4  the broker refused
+  3  the broker (or node) cannot be reached, or the connection to it was lost
+  4  the broker (or node) refused
   5  a time limit (-W) passed";
 
 /// What a failed command ends with.
@@ -39,6 +40,9 @@ impl From<Exit> for ExitCode {
 
 /// The exit status that tells scripts what kind of failure this was.
 pub(crate) fn exit_code_of(error: &anyhow::Error) -> Exit {
+    if let Some(error) = error.downcast_ref::<CtlError>() {
+        return error.exit();
+    }
     match error.downcast_ref::<ClientError>() {
         Some(error) => error.exit(),
         None if error.is::<Problems>() => Exit::Usage,
@@ -72,6 +76,8 @@ enum Command {
     Pub(PubArgs),
     /// Subscribe to topics of a broker and write what comes
     Sub(SubArgs),
+    /// Look into a running node and steer it, over its HTTP API
+    Ctl(CtlArgs),
     /// Put a broker under load and report how it bears it
     Bench(bench::BenchArgs),
     /// Check or explain the configuration
@@ -183,6 +189,7 @@ impl Cli {
             }
             Command::Pub(arguments) => arguments.run()?,
             Command::Sub(arguments) => arguments.run()?,
+            Command::Ctl(arguments) => arguments.run()?,
             Command::Bench(arguments) => return bench::run(arguments),
             Command::Config(ConfigCommand::Check { file, sets }) => check(file, sets)?,
             Command::Config(ConfigCommand::Reference { format }) => print(&match format {

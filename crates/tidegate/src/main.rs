@@ -3,6 +3,7 @@
 mod cli;
 mod client;
 mod config;
+mod ctl;
 mod logging;
 mod password;
 mod serve;

@@ -9,8 +9,14 @@ use super::setting::Raw;
 use super::table::NODE;
 
 const PREFIX: &str = "TIDEGATE_";
-/// Variables that are no settings: the configuration file, the password of `pub` and `sub`.
-const OTHER_VARIABLES: [&str; 2] = ["TIDEGATE_CONFIG", "TIDEGATE_PASSWORD"];
+/// Variables that are no settings: the configuration file, the password of `pub` and `sub`, what `ctl` is told.
+const OTHER_VARIABLES: [&str; 5] = [
+    "TIDEGATE_CONFIG",
+    "TIDEGATE_PASSWORD",
+    "TIDEGATE_API_URL",
+    "TIDEGATE_API_KEY",
+    "TIDEGATE_API_TOKEN",
+];
 const DATA_DIR: &str = "TIDEGATE_DATA_DIR";
 
 /// Applies every variable that looks like a setting. `TIDEGATE_` variables of other shapes are left alone:

@@ -1,0 +1,27 @@
+//! Why `tidegate ctl` did not do what it was asked; scripts tell the kinds apart by the exit status.
+
+use crate::cli::Exit;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CtlError {
+    #[error("{0}")]
+    Usage(String),
+    #[error("cannot reach the node at {url}: {reason}")]
+    Unreachable { url: String, reason: String },
+    /// The node answered that it will not.
+    #[error("the node refused ({status}): {detail}")]
+    Refused { status: u16, detail: String },
+    /// Something answered that is no node.
+    #[error("{url} does not answer like a node: {reason}")]
+    Strange { url: String, reason: String },
+}
+
+impl CtlError {
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Usage(_) => Exit::Usage,
+            Self::Unreachable { .. } | Self::Strange { .. } => Exit::Connection,
+            Self::Refused { .. } => Exit::Refused,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `tidegate ctl backup` and `restore`: all configuration objects as one file.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+
+use super::http::Client;
+use super::show::{Output, print};
+
+#[derive(Args)]
+pub(super) struct BackupArgs {
+    /// Where to write it [default: standard output]
+    file: Option<PathBuf>,
+}
+
+impl BackupArgs {
+    pub(super) async fn run(self, client: &Client) -> anyhow::Result<()> {
+        let body = client.stream("/api/v1/backup").await?;
+        let backup = client.whole(body).await?;
+        let Some(file) = &self.file else {
+            return print(&String::from_utf8_lossy(&backup));
+        };
+        write(file, &backup).with_context(|| format!("cannot write {}", file.display()))?;
+        let objects = backup
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count()
+            .saturating_sub(1);
+        eprintln!(
+            "{objects} objects are in {}; it holds hashes of passwords.",
+            file.display()
+        );
+        Ok(())
+    }
+}
+
+/// Only its owner may read it. The old file stays until the new one is whole.
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".new");
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&unfinished)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&unfinished, path)
+}
+
+#[derive(Args)]
+pub(super) struct RestoreArgs {
+    /// A file that `tidegate ctl backup` has written
+    file: PathBuf,
+    /// Delete objects that are not in the file
+    #[arg(long)]
+    replace: bool,
+}
+
+impl RestoreArgs {
+    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+        let shown = self.file.display();
+        let file = std::fs::read(&self.file).with_context(|| format!("cannot read {shown}"))?;
+        let path = match self.replace {
+            true => "/api/v1/restore?replace=true",
+            false => "/api/v1/restore",
+        };
+        let answer = client.post_file(path, "application/x-ndjson", file).await?;
+        let (written, removed) = (&answer["written"], &answer["removed"]);
+        output.done(
+            &format!("{written} objects are restored, {removed} are deleted"),
+            &answer,
+        )
+    }
+}

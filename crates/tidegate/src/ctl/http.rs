@@ -1,0 +1,316 @@
+//! A small HTTP client: one connection per request, JSON in and out, errors as the node words them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::CtlError;
+use super::target::{Proof, Target};
+use crate::client;
+
+/// For connecting, and for an answer to begin.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Of an answer that is read as a whole.
+const MAX_ANSWER_BYTES: usize = 1 << 30;
+
+pub(super) struct Client {
+    target: Target,
+    authorization: Option<String>,
+}
+
+/// An object with its version.
+pub(super) struct Versioned {
+    pub(super) value: Value,
+    pub(super) etag: Option<String>,
+}
+
+impl Client {
+    pub(super) fn new(target: Target) -> Self {
+        let authorization = match &target.proof {
+            Proof::Token(token) => Some(format!("Bearer {token}")),
+            Proof::ApiKey(pair) => Some(format!("Basic {}", STANDARD.encode(pair))),
+            Proof::Nothing | Proof::Login { .. } => None,
+        };
+        Self {
+            target,
+            authorization,
+        }
+    }
+
+    /// Gets a token if we have a name and a password.
+    pub(super) async fn log_in(&mut self) -> Result<(), CtlError> {
+        if let Proof::Login { username, password } = &self.target.proof {
+            let body = json!({"username": username, "password": password});
+            let login = self.post("/api/v1/login", &body).await?;
+            let token = login["token"].as_str().unwrap_or_default();
+            self.authorization = Some(format!("Bearer {token}"));
+        }
+        Ok(())
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Result<Value, CtlError> {
+        Ok(self.get_versioned(path).await?.value)
+    }
+
+    pub(super) async fn get_versioned(&self, path: &str) -> Result<Versioned, CtlError> {
+        let response = self.send(Method::GET, path, None, &[]).await?;
+        let etag = response.headers().get(header::ETAG);
+        let etag = etag.and_then(|etag| etag.to_str().ok()).map(str::to_owned);
+        Ok(Versioned {
+            value: self.json(response).await?,
+            etag,
+        })
+    }
+
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, CtlError> {
+        let body = ("application/json", Bytes::from(body.to_string()));
+        let response = self.send(Method::POST, path, Some(body), &[]).await?;
+        self.json(response).await
+    }
+
+    /// A POST without a body.
+    pub(super) async fn ask(&self, path: &str) -> Result<Value, CtlError> {
+        let response = self.send(Method::POST, path, None, &[]).await?;
+        self.json(response).await
+    }
+
+    pub(super) async fn post_file(
+        &self,
+        path: &str,
+        media_type: &'static str,
+        file: Vec<u8>,
+    ) -> Result<Value, CtlError> {
+        let body = (media_type, Bytes::from(file));
+        let response = self.send(Method::POST, path, Some(body), &[]).await?;
+        self.json(response).await
+    }
+
+    /// A PUT, with `etag` only if the object is still in that version.
+    pub(super) async fn put(
+        &self,
+        path: &str,
+        body: &Value,
+        etag: Option<&str>,
+    ) -> Result<Value, CtlError> {
+        let fields: Vec<_> = etag
+            .map(|etag| (header::IF_MATCH, etag))
+            .into_iter()
+            .collect();
+        let body = ("application/json", Bytes::from(body.to_string()));
+        let response = self.send(Method::PUT, path, Some(body), &fields).await?;
+        self.json(response).await
+    }
+
+    pub(super) async fn delete(&self, path: &str) -> Result<Value, CtlError> {
+        let response = self.send(Method::DELETE, path, None, &[]).await?;
+        self.json(response).await
+    }
+
+    /// The rows of a list, up to `limit` of them (0: all), and whether there are more.
+    pub(super) async fn rows(
+        &self,
+        path: &str,
+        limit: usize,
+    ) -> Result<(Vec<Value>, bool), CtlError> {
+        let mut rows = Vec::new();
+        let mut after = String::new();
+        loop {
+            let separator = if path.contains('?') { '&' } else { '?' };
+            let page_size = match limit {
+                0 => 1000,
+                limit => (limit - rows.len()).min(1000),
+            };
+            let paging = format!("{separator}limit={page_size}{after}");
+            let mut page = self.get(&format!("{path}{paging}")).await?;
+            if let Value::Array(more) = page["data"].take() {
+                rows.extend(more);
+            }
+            let Some(next) = page["next"].as_str() else {
+                return Ok((rows, false));
+            };
+            if limit != 0 && rows.len() >= limit {
+                return Ok((rows, true));
+            }
+            after = format!("&after={next}");
+        }
+    }
+
+    /// The beginning of an answer whose body is read as it comes.
+    pub(super) async fn stream(&self, path: &str) -> Result<Incoming, CtlError> {
+        let response = self.send(Method::GET, path, None, &[]).await?;
+        Ok(response.into_body())
+    }
+
+    pub(super) fn unreachable(&self, reason: impl ToString) -> CtlError {
+        CtlError::Unreachable {
+            url: self.target.to_string(),
+            reason: reason.to_string(),
+        }
+    }
+
+    fn strange(&self, reason: impl ToString) -> CtlError {
+        CtlError::Strange {
+            url: self.target.to_string(),
+            reason: reason.to_string(),
+        }
+    }
+
+    async fn json(&self, response: Response<Incoming>) -> Result<Value, CtlError> {
+        let body = self.whole(response.into_body()).await?;
+        if body.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&body).map_err(|_| self.strange("its answer is not JSON"))
+    }
+
+    pub(super) async fn whole(&self, body: Incoming) -> Result<Bytes, CtlError> {
+        let limited = http_body_util::Limited::new(body, MAX_ANSWER_BYTES);
+        let collected = limited.collect().await;
+        Ok(collected
+            .map_err(|error| self.unreachable(error))?
+            .to_bytes())
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Bytes)>,
+        fields: &[(header::HeaderName, &str)],
+    ) -> Result<Response<Incoming>, CtlError> {
+        let Target {
+            host, port, prefix, ..
+        } = &self.target;
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{prefix}{path}"))
+            .header(header::HOST, format!("{host}:{port}"))
+            .header(
+                header::USER_AGENT,
+                concat!("tidegate-ctl/", env!("CARGO_PKG_VERSION")),
+            );
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        for (name, value) in fields {
+            request = request.header(name, *value);
+        }
+        let body = match body {
+            Some((media_type, body)) => {
+                request = request.header(header::CONTENT_TYPE, media_type);
+                Full::new(body)
+            }
+            None => Full::default(),
+        };
+        let request = request
+            .body(body)
+            .map_err(|error| CtlError::Usage(format!("this cannot be asked over HTTP: {error}")))?;
+        let answer = timeout(PATIENCE, self.exchange(request)).await;
+        let response = answer.map_err(|_| self.unreachable("no answer in 30 s"))??;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        Err(self.refusal(status, response).await)
+    }
+
+    async fn refusal(&self, status: StatusCode, response: Response<Incoming>) -> CtlError {
+        let body = self.whole(response.into_body()).await.unwrap_or_default();
+        let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let Some(detail) = problem["detail"].as_str() else {
+            return self.strange(format!("status {status}"));
+        };
+        let hint = match (status, &self.target.proof) {
+            (StatusCode::UNAUTHORIZED, Proof::Nothing) => {
+                "\nGive --login NAME, --key-file FILE or --token-file FILE; or --data-dir DIR for a node of this machine."
+            }
+            _ => "",
+        };
+        CtlError::Refused {
+            status: status.as_u16(),
+            detail: format!("{detail}{hint}"),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, CtlError> {
+        let host = self
+            .target
+            .host
+            .trim_start_matches('[')
+            .trim_end_matches(']');
+        let stream = TcpStream::connect((host, self.target.port))
+            .await
+            .map_err(|error| self.unreachable(error))?;
+        if !self.target.is_tls {
+            return self.over(stream, request).await;
+        }
+        let config = client::tls_for_https(self.target.cafile.as_deref())
+            .map_err(|error| CtlError::Usage(error.to_string()))?;
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| CtlError::Usage(format!("{host} is no name a certificate can have")))?;
+        let stream = TlsConnector::from(Arc::clone(&config))
+            .connect(name, stream)
+            .await;
+        self.over(stream.map_err(|error| self.unreachable(error))?, request)
+            .await
+    }
+
+    async fn over<S>(
+        &self,
+        stream: S,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, CtlError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(|error| self.unreachable(error))?;
+        // Its errors are those of the request or of the body.
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await;
+        response.map_err(|error| self.unreachable(error))
+    }
+}
+
+/// As a part of a path or a value in a query.
+pub(super) fn encoded(text: &str) -> String {
+    use std::fmt::Write as _;
+    text.bytes().fold(String::new(), |mut encoded, byte| {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            // Writing to a string cannot fail.
+            other => drop(write!(encoded, "%{other:02X}")),
+        }
+        encoded
+    })
+}
+
+/// A path with those parameters that have a value.
+pub(super) fn with_query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
+    let given = parameters.iter().filter_map(|(name, value)| {
+        let value = value.as_deref()?;
+        Some(format!("{name}={}", encoded(value)))
+    });
+    let given: Vec<_> = given.collect();
+    match given.is_empty() {
+        true => path.to_owned(),
+        false => format!("{path}?{}", given.join("&")),
+    }
+}

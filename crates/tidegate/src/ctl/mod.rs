@@ -1,0 +1,136 @@
+//! `tidegate ctl`: steers a node over its HTTP API, with tables for people and JSON for scripts.
+
+mod commands;
+mod error;
+mod events;
+mod files;
+mod http;
+mod objects;
+mod show;
+mod target;
+
+use clap::{Args, Subcommand};
+
+pub(crate) use error::CtlError;
+use http::Client;
+use show::{Format, Output};
+use target::TargetArgs;
+
+#[derive(Args)]
+pub(crate) struct CtlArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Print JSON instead of tables
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The node: version, uptime, whether it takes traffic
+    Status,
+    /// As whom the node knows us
+    Whoami,
+    /// Connected clients
+    #[command(subcommand)]
+    Clients(commands::Clients),
+    /// Sessions, also of clients that are away, and what waits in them
+    #[command(subcommand)]
+    Sessions(commands::Sessions),
+    /// Who subscribes to what
+    #[command(subcommand)]
+    Subscriptions(commands::Subscriptions),
+    /// Topic filters in use
+    Topics(commands::TopicsArgs),
+    /// Retained messages
+    #[command(subcommand)]
+    Retained(commands::Retained),
+    /// Publish a message in the node's name
+    Publish(commands::PublishArgs),
+    /// Those who may connect over MQTT with a name and a password
+    #[command(subcommand)]
+    Users(objects::Objects),
+    /// Ways in which those who connect prove who they are
+    #[command(subcommand)]
+    Authenticators(objects::Objects),
+    /// Rules about who may publish and subscribe what
+    #[command(subcommand)]
+    Acl(objects::Objects),
+    /// Clients, users and addresses that are shut out
+    #[command(subcommand)]
+    Bans(objects::Objects),
+    /// People who use the HTTP API
+    #[command(subcommand)]
+    Operators(objects::Objects),
+    /// Programs that use the HTTP API
+    #[command(subcommand)]
+    Keys(objects::Objects),
+    /// Where the node listens
+    #[command(subcommand)]
+    Listeners(commands::Listeners),
+    /// What the node was told, and changing what can change while it runs
+    #[command(subcommand)]
+    Settings(commands::Settings),
+    /// What is logged, or, with LEVEL, changing that
+    LogLevel {
+        /// Such as debug or info,broker=debug
+        level: Option<String>,
+    },
+    /// Who changed what
+    Audit(commands::AuditArgs),
+    /// Print what happens, as it happens
+    Events(events::EventsArgs),
+    /// Write all configuration objects into a file
+    Backup(files::BackupArgs),
+    /// Bring back the objects of a backup
+    Restore(files::RestoreArgs),
+}
+
+impl CtlArgs {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let target = self.target.find()?;
+        let output = Output {
+            format: match self.json {
+                true => Format::Json,
+                false => Format::Table,
+            },
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let mut client = Client::new(target);
+            client.log_in().await?;
+            run(self.command, &client, &output).await
+        })
+    }
+}
+
+async fn run(command: Command, client: &Client, output: &Output) -> anyhow::Result<()> {
+    use objects::Kind;
+    match command {
+        Command::Status => commands::status(client, output).await,
+        Command::Whoami => commands::whoami(client, output).await,
+        Command::Clients(command) => command.run(client, output).await,
+        Command::Sessions(command) => command.run(client, output).await,
+        Command::Subscriptions(command) => command.run(client, output).await,
+        Command::Topics(arguments) => arguments.run(client, output).await,
+        Command::Retained(command) => command.run(client, output).await,
+        Command::Publish(arguments) => arguments.run(client, output).await,
+        Command::Users(command) => command.run(Kind::Users, client, output).await,
+        Command::Authenticators(command) => command.run(Kind::Authenticators, client, output).await,
+        Command::Acl(command) => command.run(Kind::AclRules, client, output).await,
+        Command::Bans(command) => command.run(Kind::Bans, client, output).await,
+        Command::Operators(command) => command.run(Kind::Operators, client, output).await,
+        Command::Keys(command) => command.run(Kind::ApiKeys, client, output).await,
+        Command::Listeners(command) => command.run(client, output).await,
+        Command::Settings(command) => command.run(client, output).await,
+        Command::LogLevel { level } => commands::log_level(level, client, output).await,
+        Command::Audit(arguments) => arguments.run(client, output).await,
+        Command::Events(arguments) => arguments.run(client).await,
+        Command::Backup(arguments) => arguments.run(client).await,
+        Command::Restore(arguments) => arguments.run(client, output).await,
+    }
+}

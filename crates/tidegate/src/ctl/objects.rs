@@ -1,0 +1,251 @@
+//! Users, authenticators, ACL rules, bans, operators and API keys: the same commands for all of them, with fields as
+//! NAME=VALUE.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use super::CtlError;
+use super::commands::Limit;
+use super::http::{Client, encoded, with_query};
+use super::show::{Column, Output};
+use crate::password;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    Users,
+    Authenticators,
+    AclRules,
+    Bans,
+    Operators,
+    ApiKeys,
+}
+
+impl Kind {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Users => "/api/v1/users",
+            Self::Authenticators => "/api/v1/authenticators",
+            Self::AclRules => "/api/v1/acl-rules",
+            Self::Bans => "/api/v1/bans",
+            Self::Operators => "/api/v1/operators",
+            Self::ApiKeys => "/api/v1/api-keys",
+        }
+    }
+
+    fn id_field(self) -> &'static str {
+        match self {
+            Self::Users | Self::Operators => "username",
+            _ => "id",
+        }
+    }
+
+    fn columns(self) -> &'static [Column] {
+        match self {
+            Self::Users => &[
+                ("USER", "username"),
+                ("SUPERUSER", "is_superuser"),
+                ("PASSWORD", "has_password"),
+                ("DESCRIPTION", "description"),
+                ("CHANGED", "updated_at_ms"),
+            ],
+            Self::Authenticators => &[
+                ("ID", "id"),
+                ("TYPE", "type"),
+                ("ENABLED", "enabled"),
+                ("CHANGED", "updated_at_ms"),
+            ],
+            Self::AclRules => &[
+                ("ID", "id"),
+                ("ORDER", "order"),
+                ("PERMISSION", "permission"),
+                ("ACTION", "action"),
+                ("TOPICS", "topics"),
+                ("USER", "username"),
+                ("CLIENT ID", "client_id"),
+                ("ADDRESS", "address"),
+            ],
+            Self::Bans => &[
+                ("ID", "id"),
+                ("CLIENT ID", "client_id"),
+                ("USER", "username"),
+                ("ADDRESS", "address"),
+                ("UNTIL", "until_ms"),
+                ("REASON", "reason"),
+            ],
+            Self::Operators => &[
+                ("OPERATOR", "username"),
+                ("ROLE", "role"),
+                ("ENABLED", "enabled"),
+                ("DESCRIPTION", "description"),
+                ("CHANGED", "updated_at_ms"),
+            ],
+            Self::ApiKeys => &[
+                ("ID", "id"),
+                ("ROLE", "role"),
+                ("ENABLED", "enabled"),
+                ("EXPIRES", "expires_at_ms"),
+                ("DESCRIPTION", "description"),
+            ],
+        }
+    }
+}
+
+#[derive(Subcommand)]
+pub(super) enum Objects {
+    /// List them
+    List {
+        /// Only those with this in their name or id
+        #[arg(long, value_name = "PART")]
+        contains: Option<String>,
+        #[command(flatten)]
+        limit: Limit,
+    },
+    /// Show one
+    Show { id: String },
+    /// Make one, such as `users add ann --ask-password` or `acl add permission=deny 'topics=["secret/#"]'`
+    Add {
+        /// Its name or id, then its fields; an id may be left out where the node can make one
+        #[arg(value_name = "ID] [NAME=VALUE")]
+        words: Vec<String>,
+        #[command(flatten)]
+        fields: FieldsArgs,
+    },
+    /// Change fields of one; the others stay what they are
+    Set {
+        id: String,
+        #[arg(value_name = "NAME=VALUE")]
+        assignments: Vec<String>,
+        #[command(flatten)]
+        fields: FieldsArgs,
+    },
+    /// Delete one
+    Delete { id: String },
+}
+
+#[derive(Args)]
+pub(super) struct FieldsArgs {
+    /// File with a JSON object that has the fields
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Ask for the password at the terminal
+    #[arg(long, conflicts_with = "password_file")]
+    ask_password: bool,
+    /// Read the password from a file
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+}
+
+impl FieldsArgs {
+    /// All that was said, what stands as NAME=VALUE last.
+    fn fields(&self, assignments: &[String]) -> anyhow::Result<Map<String, Value>> {
+        let mut fields = match &self.from {
+            None => Map::new(),
+            Some(file) => {
+                let shown = file.display();
+                let text = std::fs::read_to_string(file)
+                    .with_context(|| format!("cannot read {shown}"))?;
+                let read: Value =
+                    serde_json::from_str(&text).with_context(|| format!("{shown} is not JSON"))?;
+                match read {
+                    Value::Object(fields) => fields,
+                    _ => {
+                        return Err(
+                            CtlError::Usage(format!("{shown}: expected a JSON object")).into()
+                        );
+                    }
+                }
+            }
+        };
+        let password = match &self.password_file {
+            Some(file) => Some(password::from_file(file)?),
+            None if self.ask_password => {
+                let password = password::ask("New password: ")?;
+                if password::ask("Once more: ")? != password {
+                    anyhow::bail!("the two passwords differ; nothing was changed");
+                }
+                Some(password)
+            }
+            None => None,
+        };
+        if let Some(password) = password {
+            let password = String::from_utf8(password).context("the password is not UTF-8")?;
+            fields.insert("password".to_owned(), json!(password));
+        }
+        for assignment in assignments {
+            let (name, value) = assignment.split_once('=').ok_or_else(|| {
+                CtlError::Usage(format!(
+                    "{assignment:?}: expected NAME=VALUE, such as role=viewer"
+                ))
+            })?;
+            fields.insert(name.to_owned(), value_of(value));
+        }
+        Ok(fields)
+    }
+}
+
+/// What a value on the command line means: JSON if it is, else text.
+pub(super) fn value_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| json!(text))
+}
+
+impl Objects {
+    pub(super) async fn run(
+        self,
+        kind: Kind,
+        client: &Client,
+        output: &Output,
+    ) -> anyhow::Result<()> {
+        let one = |id: &str| format!("{}/{}", kind.path(), encoded(id));
+        match self {
+            Self::List { contains, limit } => {
+                let path = with_query(kind.path(), &[("id_contains", contains)]);
+                output.rows(client.rows(&path, limit.limit).await?, kind.columns())
+            }
+            Self::Show { id } => output.one(&client.get(&one(&id)).await?),
+            Self::Add { words, fields } => {
+                let (id, assignments) = match words.split_first() {
+                    Some((id, rest)) if !id.contains('=') => (Some(id), rest),
+                    _ => (None, &words[..]),
+                };
+                let mut body = fields.fields(assignments)?;
+                if let Some(id) = id {
+                    body.insert(kind.id_field().to_owned(), json!(id));
+                }
+                let made = client.post(kind.path(), &Value::Object(body)).await?;
+                let id = made[kind.id_field()].as_str().unwrap_or_default();
+                match made["secret"].as_str() {
+                    Some(secret) => output.done(
+                        &format!("{id} is made. Its secret is not shown again; for --key-file:\n{id}:{secret}"),
+                        &made,
+                    ),
+                    None => output.done(&format!("{id} is made"), &made),
+                }
+            }
+            Self::Set {
+                id,
+                assignments,
+                fields,
+            } => {
+                let changes = fields.fields(&assignments)?;
+                let current = client.get_versioned(&one(&id)).await?;
+                let mut body = current.value;
+                if let Some(body) = body.as_object_mut() {
+                    body.extend(changes);
+                    // `name=null` takes a field away.
+                    body.retain(|_, value| !value.is_null());
+                }
+                let changed = client
+                    .put(&one(&id), &body, current.etag.as_deref())
+                    .await?;
+                output.done(&format!("{id} is changed"), &changed)
+            }
+            Self::Delete { id } => {
+                let answer = client.delete(&one(&id)).await?;
+                output.done(&format!("{id} is deleted"), &answer)
+            }
+        }
+    }
+}

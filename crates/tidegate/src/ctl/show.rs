@@ -1,0 +1,184 @@
+//! Answers as people read them (aligned columns, times as dates) and as scripts do (JSON).
+
+use std::io::{self, Write as _};
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Table,
+    Json,
+}
+
+pub(super) struct Output {
+    pub(super) format: Format,
+}
+
+/// The heading of a column and the field it shows.
+pub(super) type Column = (&'static str, &'static str);
+
+impl Output {
+    /// A list, and a word on standard error if there are more rows.
+    pub(super) fn rows(
+        &self,
+        (rows, has_more): (Vec<Value>, bool),
+        columns: &[Column],
+    ) -> anyhow::Result<()> {
+        match self.format {
+            Format::Json => print(&format!("{:#}\n", Value::Array(rows)))?,
+            Format::Table => print(&table(&rows, columns))?,
+        }
+        if has_more {
+            eprintln!("There are more; --limit 0 shows all.");
+        }
+        Ok(())
+    }
+
+    /// One thing: a line per field.
+    pub(super) fn one(&self, value: &Value) -> anyhow::Result<()> {
+        match (self.format, value) {
+            (Format::Table, Value::Object(fields)) => {
+                let width = fields.keys().map(|name| name.len()).max().unwrap_or(0);
+                let lines = fields
+                    .iter()
+                    .map(|(name, value)| format!("{name:width$}  {}\n", cell(name, value)));
+                print(&lines.collect::<String>())
+            }
+            (_, value) => print(&format!("{value:#}\n")),
+        }
+    }
+
+    /// What was done, for people; JSON has what the node answered.
+    pub(super) fn done(&self, what: &str, answer: &Value) -> anyhow::Result<()> {
+        match self.format {
+            Format::Table => print(&format!("{what}\n")),
+            Format::Json if answer.is_null() => Ok(()),
+            Format::Json => print(&format!("{answer:#}\n")),
+        }
+    }
+}
+
+/// Writes to standard output. A reader that went away (`| head`) is no failure.
+pub(super) fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome.context("cannot write to standard output"),
+    }
+}
+
+fn table(rows: &[Value], columns: &[Column]) -> String {
+    let mut lines: Vec<Vec<String>> = vec![
+        columns
+            .iter()
+            .map(|(heading, _)| (*heading).to_owned())
+            .collect(),
+    ];
+    for row in rows {
+        lines.push(
+            columns
+                .iter()
+                .map(|(_, field)| cell(field, &row[*field]))
+                .collect(),
+        );
+    }
+    let width = |column: usize| {
+        lines
+            .iter()
+            .map(|line| line[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..columns.len()).map(width).collect();
+    let mut text = String::new();
+    for line in &lines {
+        let cells = line
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Longer cells are cut in tables; `--json` has all of it.
+const MAX_CELL_CHARS: usize = 80;
+
+fn cell(field: &str, value: &Value) -> String {
+    let text = match value {
+        Value::Null => "-".to_owned(),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        Value::Number(number) if field.ends_with("_at_ms") || field == "until_ms" => {
+            number.as_u64().map_or_else(|| number.to_string(), date)
+        }
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    // What a client calls itself shall not move the cursor.
+    let mut shown: String = text
+        .chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .take(MAX_CELL_CHARS)
+        .collect();
+    if shown.len() < text.len() && text.chars().count() > MAX_CELL_CHARS {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Milliseconds since 1970 as `2026-11-21T10:02:04Z`.
+pub(super) fn date(ms: u64) -> String {
+    let (days, second) = (ms / 86_400_000, ms / 1000 % 86_400);
+    // Days from civil, backwards (Howard Hinnant): years of 400 begin on the first of March.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn tables_are_aligned_and_cannot_be_forged() {
+        let rows = [
+            json!({"id": "a\n\u{1b}[2J", "n": 1, "on": true, "x_at_ms": 0}),
+            json!({"id": "ää", "n": null}),
+        ];
+        let columns = [("ID", "id"), ("N", "n"), ("ON", "on"), ("SINCE", "x_at_ms")];
+        let text = table(&rows, &columns);
+        assert_eq!(
+            text,
+            "ID       N  ON   SINCE\na\u{fffd}\u{fffd}[2J  1  yes  1970-01-01T00:00:00Z\nää       -  -    -\n"
+        );
+        assert!(cell("a", &json!("x".repeat(100))).ends_with('…'));
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01T00:00:00Z");
+        assert_eq!(date(951_782_400_000), "2000-02-29T00:00:00Z");
+        assert_eq!(date(1_767_225_599_000), "2025-12-31T23:59:59Z");
+        assert_eq!(date(4_107_542_400_000), "2100-03-01T00:00:00Z");
+    }
+}

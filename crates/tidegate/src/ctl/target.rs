@@ -1,0 +1,250 @@
+//! Which node, and as whom: by default the one of this machine's data directory, whose token file makes its owner an
+//! admin; else a URL with an API key, a token, or an operator's name and password.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+use serde_json::Value;
+
+use super::CtlError;
+use crate::config::{self, Sources};
+use crate::password;
+use crate::serve::data_dir::TOKEN_FILE;
+
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Which node, and as whom")]
+pub(super) struct TargetArgs {
+    /// The node's HTTP address, such as https://node.example (or in the environment variable TIDEGATE_API_URL) [default:
+    /// the node of the data directory]
+    #[arg(long, value_name = "URL", global = true)]
+    url: Option<String>,
+    /// Data directory of a node on this machine [default: the one `tidegate serve` would use]
+    #[arg(long, value_name = "DIR", global = true)]
+    data_dir: Option<PathBuf>,
+    /// File with an API key as ID:SECRET on one line (or in the environment variable TIDEGATE_API_KEY)
+    #[arg(long, value_name = "FILE", global = true)]
+    key_file: Option<PathBuf>,
+    /// File with a token (or in the environment variable TIDEGATE_API_TOKEN)
+    #[arg(long, value_name = "FILE", global = true)]
+    token_file: Option<PathBuf>,
+    /// Log in as this operator; the password is asked for, or read from --login-password-file
+    #[arg(long, value_name = "NAME", global = true)]
+    login: Option<String>,
+    /// File with the password of --login
+    #[arg(long, value_name = "FILE", requires = "login", global = true)]
+    login_password_file: Option<PathBuf>,
+    /// PEM file with the authorities to trust for https:// instead of the system's
+    #[arg(long, value_name = "FILE", global = true)]
+    cafile: Option<PathBuf>,
+}
+
+/// A node and what proves who we are.
+pub(super) struct Target {
+    pub(super) is_tls: bool,
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// Before `/api`; empty or beginning with a slash.
+    pub(super) prefix: String,
+    pub(super) cafile: Option<PathBuf>,
+    pub(super) proof: Proof,
+}
+
+pub(super) enum Proof {
+    Nothing,
+    Token(String),
+    /// `ID:SECRET`
+    ApiKey(String),
+    Login {
+        username: String,
+        password: String,
+    },
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}:{}{}", self.host, self.port, self.prefix)
+    }
+}
+
+impl TargetArgs {
+    pub(super) fn find(&self) -> anyhow::Result<Target> {
+        let mut proof = self.proof()?;
+        let (url, is_given) = match self.url.clone().or_else(|| variable("TIDEGATE_API_URL")) {
+            Some(url) => (url, true),
+            None => {
+                let data_dir = self.data_dir()?;
+                if matches!(proof, Proof::Nothing) {
+                    proof = local_token(&data_dir)?;
+                }
+                (address_of(&data_dir)?, false)
+            }
+        };
+        // A node on a loopback address may be told apart from others by its data directory only.
+        if is_given && matches!(proof, Proof::Nothing) && self.data_dir.is_some() {
+            proof = local_token(&self.data_dir()?)?;
+        }
+        let (is_tls, host, port, prefix) = parse(&url)?;
+        Ok(Target {
+            is_tls,
+            host,
+            port,
+            prefix,
+            cafile: self.cafile.clone(),
+            proof,
+        })
+    }
+
+    fn proof(&self) -> anyhow::Result<Proof> {
+        if let Some(username) = self.login.clone() {
+            let password = match &self.login_password_file {
+                Some(file) => password::from_file(file)?,
+                None => password::ask(&format!("Password of {username}: "))?,
+            };
+            let password = String::from_utf8(password).context("the password is not UTF-8")?;
+            return Ok(Proof::Login { username, password });
+        }
+        if let Some(file) = &self.key_file {
+            return Ok(Proof::ApiKey(one_line(file)?));
+        }
+        if let Some(file) = &self.token_file {
+            return Ok(Proof::Token(one_line(file)?));
+        }
+        Ok(
+            match (variable("TIDEGATE_API_KEY"), variable("TIDEGATE_API_TOKEN")) {
+                (Some(key), _) => Proof::ApiKey(key),
+                (None, Some(token)) => Proof::Token(token),
+                (None, None) => Proof::Nothing,
+            },
+        )
+    }
+
+    fn data_dir(&self) -> anyhow::Result<PathBuf> {
+        match &self.data_dir {
+            Some(data_dir) => Ok(data_dir.clone()),
+            None => Ok(config::load(&Sources::of_process(None))?.data_dir),
+        }
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn one_line(path: &Path) -> anyhow::Result<String> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(text.trim().to_owned())
+}
+
+/// The token of a running node of ours; without one the node may still let us look.
+fn local_token(data_dir: &Path) -> anyhow::Result<Proof> {
+    let path = data_dir.join(TOKEN_FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(token) => Ok(Proof::Token(token.trim().to_owned())),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            let path = path.display();
+            Err(CtlError::Usage(format!(
+                "{path} belongs to somebody else; be the user the node runs as, or give --login, --key-file or --token-file"
+            ))
+            .into())
+        }
+        Err(_) => Ok(Proof::Nothing),
+    }
+}
+
+/// Where the node of a data directory serves HTTP.
+fn address_of(data_dir: &Path) -> anyhow::Result<String> {
+    let shown = data_dir.display();
+    let text = std::fs::read_to_string(data_dir.join("node.json")).map_err(|_| {
+        CtlError::Usage(format!(
+            "no node runs with the data directory {shown}; start one, or say with --url or --data-dir which one is meant"
+        ))
+    })?;
+    let node: Value =
+        serde_json::from_str(&text).with_context(|| format!("{shown}/node.json is damaged"))?;
+    let mut listeners = node["listeners"].as_array().into_iter().flatten();
+    let http = listeners.find(|listener| listener["protocol"] == "http");
+    let address = http.and_then(|listener| listener["address"].as_str());
+    let address = address.ok_or_else(|| {
+        CtlError::Usage(format!(
+            "the node with the data directory {shown} serves no HTTP; it was started with http.bind = \"off\""
+        ))
+    })?;
+    // Bound to every address it is on loopback, too.
+    let address = address
+        .replace("0.0.0.0:", "127.0.0.1:")
+        .replace("[::]:", "[::1]:");
+    Ok(format!("http://{address}"))
+}
+
+fn parse(url: &str) -> Result<(bool, String, u16, String), CtlError> {
+    let wrong = || {
+        CtlError::Usage(format!(
+            "--url {url:?}: expected http://HOST:PORT or https://HOST"
+        ))
+    };
+    let (is_tls, rest) = match url.split_once("://") {
+        Some(("http", rest)) => (false, rest),
+        Some(("https", rest)) => (true, rest),
+        _ => return Err(wrong()),
+    };
+    let (authority, prefix) = match rest.find('/') {
+        Some(slash) => rest.split_at(slash),
+        None => (rest, ""),
+    };
+    if authority.is_empty() || authority.contains('@') || prefix.contains(['?', '#']) {
+        return Err(wrong());
+    }
+    let has_port = authority
+        .rsplit_once(':')
+        .filter(|(_, port)| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));
+    let (host, port) = match has_port {
+        Some((host, port)) => (host, port.parse().map_err(|_| wrong())?),
+        None => (authority, if is_tls { 443 } else { 80 }),
+    };
+    if host.is_empty() || (host.contains(':') && !host.starts_with('[')) {
+        return Err(wrong());
+    }
+    Ok((
+        is_tls,
+        host.to_owned(),
+        port,
+        prefix.trim_end_matches('/').to_owned(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read() {
+        let read = |url| parse(url).unwrap();
+        let of = |is_tls, host: &str, port, prefix: &str| {
+            (is_tls, host.to_owned(), port, prefix.to_owned())
+        };
+        assert_eq!(
+            read("http://127.0.0.1:8080"),
+            of(false, "127.0.0.1", 8080, "")
+        );
+        assert_eq!(
+            read("https://node.example/tide/"),
+            of(true, "node.example", 443, "/tide")
+        );
+        assert_eq!(read("http://[::1]:81"), of(false, "[::1]", 81, ""));
+        assert_eq!(read("http://[::1]"), of(false, "[::1]", 80, ""));
+        for wrong in [
+            "node",
+            "mqtt://node",
+            "http://",
+            "http://a:b@c",
+            "http://::1:80",
+            "http://a/?b",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}
