@@ -34,6 +34,12 @@ pub(super) fn of_broker(error: &StartError, config: &Config) -> anyhow::Error {
     }
 }
 
+/// What was fine when the configuration was read and is no more, such as a file that has gone.
+pub(super) fn of_auth(errors: &[auth::SettingsError]) -> anyhow::Error {
+    let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+    anyhow::Error::msg(errors.join("\n"))
+}
+
 /// Names listener, address and key, who said so, and what to do.
 fn listen_error(
     listener: &str,
