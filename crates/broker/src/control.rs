@@ -187,7 +187,7 @@ pub enum EventKind {
         reason: &'static str,
         count: u64,
     },
-    /// Something its owner should look at: `store_full`, `overload`.
+    /// Something its owner should look at: `store_full`, `store_failed`.
     AlarmRaised {
         alarm: &'static str,
         detail: String,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mqtt::{ReasonCode, SubscriptionOptions};
+use store::Health;
 use tokio::sync::broadcast;
 
 use crate::control::{Event, EventKind};
@@ -64,6 +65,36 @@ impl HooksFactory for Events {
             events: self.clone(),
             drops: Drops::default(),
         })
+    }
+}
+
+/// Tells when the store ceases to take work, and when it takes it again.
+#[derive(Default)]
+pub(crate) struct StoreAlarms {
+    raised: Option<&'static str>,
+}
+
+impl StoreAlarms {
+    pub(crate) fn look_at(&mut self, health: Health, events: &Events) {
+        let (now, detail) = match health {
+            Health::Ok => (None, ""),
+            Health::Full => (Some("store_full"), "there is no room for new messages"),
+            Health::Failed => (
+                Some("store_failed"),
+                "what is to be stored cannot be written",
+            ),
+        };
+        let before = std::mem::replace(&mut self.raised, now);
+        if before == now {
+            return;
+        }
+        if let Some(alarm) = before {
+            events.tell(EventKind::AlarmCleared { alarm });
+        }
+        if let Some(alarm) = now {
+            let detail = detail.to_owned();
+            events.tell(EventKind::AlarmRaised { alarm, detail });
+        }
     }
 }
 
@@ -231,6 +262,34 @@ mod tests {
             Some(1)
         );
         assert_eq!(drops.count(None, DropReason::QueueFull, 15_000), Some(1));
+    }
+
+    #[test]
+    fn a_store_that_is_full_and_then_fails_is_told_of_once_each() {
+        let events = Events::new();
+        let mut receiver = events.listen();
+        let mut alarms = StoreAlarms::default();
+        for health in [
+            Health::Ok,
+            Health::Full,
+            Health::Full,
+            Health::Failed,
+            Health::Ok,
+            Health::Ok,
+        ] {
+            alarms.look_at(health, &events);
+        }
+        let mut told = Vec::new();
+        while let Ok(event) = receiver.try_recv() {
+            told.push(match event.kind {
+                EventKind::AlarmRaised { alarm, .. } => (true, alarm),
+                EventKind::AlarmCleared { alarm } => (false, alarm),
+                _ => panic!("another event"),
+            });
+        }
+        let (full, failed) = ("store_full", "store_failed");
+        let expected = [(true, full), (false, full), (true, failed), (false, failed)];
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -30,6 +30,7 @@ use crate::core::directory::Directory;
 use crate::core::recovery::Recovered;
 use crate::core::shard::{Flow, Node, PasswordCheck, Shard};
 use crate::core::timers::TICK_MS;
+use crate::events::StoreAlarms;
 use crate::hooks::{Authentication, HooksFactory, Peer};
 use crate::metrics::Metric;
 use crate::sys;
@@ -303,6 +304,7 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
     let sys_ticks = u64::from(sys_interval_s) * 1000 / TICK_MS;
     let mut ticks = 0_u64;
     let mut tells_events = false;
+    let mut alarms = StoreAlarms::default();
     loop {
         interval.tick().await;
         let busy = tokio::runtime::Handle::current()
@@ -324,6 +326,9 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
             let has_listeners = core.node.events.has_listeners();
             if std::mem::replace(&mut tells_events, has_listeners) != has_listeners {
                 core.renew_interest();
+            }
+            if is_first && let Some(store) = &shard.store {
+                alarms.look_at(store.health(), &core.node.events);
             }
             if is_first && sys_ticks > 0 && ticks.is_multiple_of(sys_ticks) {
                 sys::publish(&mut core);

@@ -40,7 +40,11 @@ impl Node {
 
     /// With what is kept in a directory.
     fn start_in(directory: &std::path::Path) -> Self {
-        let (store, _) = Store::open(directory, store::Config::default()).unwrap();
+        Self::start_on_store(directory, store::Config::default())
+    }
+
+    fn start_on_store(directory: &std::path::Path, config: store::Config) -> Self {
+        let (store, _) = Store::open(directory, config).unwrap();
         Self::start_on(Some(store), |_| {})
     }
 

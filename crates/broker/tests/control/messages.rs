@@ -5,7 +5,7 @@ use bytes::Bytes;
 use mqtt::QoS;
 
 use crate::client::Got;
-use crate::{Node, wait};
+use crate::{Node, eventually, wait};
 
 fn publication(topic: &str, payload: &str) -> Publication {
     Publication {
@@ -155,4 +155,38 @@ fn retained_messages_are_paged_shown_and_taken_away() {
     // Who subscribes already hears nothing of it: the next message is another.
     wait(handle.publish(publication("a/z", "next"))).unwrap();
     assert_eq!(client.message(), ("a/z".into(), b"next".to_vec()));
+}
+
+#[test]
+fn a_store_that_is_full_takes_nothing_from_the_node_either() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = store::Config {
+        // More than any disk has.
+        min_free_bytes: u64::MAX / 2,
+        ..store::Config::default()
+    };
+    let node = Node::start_on_store(directory.path(), config);
+    let handle = node.handle();
+    eventually("the node knows", || {
+        wait(handle.publish(publication("t", "x"))) == Err(Refusal::NotStored)
+    });
+}
+
+#[test]
+fn what_the_node_has_answered_for_outlives_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start_in(directory.path());
+    for topic in ["a", "b"] {
+        let retained = Publication {
+            retain: true,
+            ..publication(topic, "kept")
+        };
+        wait(node.handle().publish(retained)).unwrap();
+    }
+    assert_eq!(wait(node.handle().delete_retained("a")), Ok(true));
+    drop(node);
+    let node = Node::start_in(directory.path());
+    assert!(node.handle().retained_message("a").is_none());
+    let kept = node.handle().retained_message("b").unwrap();
+    assert_eq!(&kept.payload[..], b"kept");
 }
