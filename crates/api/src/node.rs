@@ -19,7 +19,7 @@ use tokio::sync::broadcast;
 /// What a question to the node is answered with, some time later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The node behind the API. What has a body here the broker does not offer yet. Lists are sorted as [`Query`] says and hold at most `limit` rows.
+/// The node behind the API. Lists are sorted as [`Query`] says and hold at most `limit` rows.
 pub trait Node: Send + Sync + 'static {
     /// Why the node should get no traffic now; `None` if it is ready.
     fn not_ready(&self) -> Option<NotReady>;
@@ -37,39 +37,21 @@ pub trait Node: Send + Sync + 'static {
     fn metrics(&self) -> Answer<'_, Vec<MetricFamily>>;
 
     /// Publishes in the node's own name; with the store on, the answer comes when the message is safe.
-    fn publish(&self, publication: Publication) -> Answer<'_, Result<Published, Refusal>> {
-        let _ = publication;
-        Box::pin(async { Err(Refusal::Unavailable) })
-    }
+    fn publish(&self, publication: Publication) -> Answer<'_, Result<Published, Refusal>>;
 
     /// Subscribes on behalf of a client that has a session, connected or not: the granted QoS. `None`: no session.
     fn subscribe<'a>(
         &'a self,
         client_id: &'a str,
         subscription: NewSubscription,
-    ) -> Answer<'a, Option<Result<u8, Refusal>>> {
-        let _ = (client_id, subscription);
-        Box::pin(async { Some(Err(Refusal::Unavailable)) })
-    }
+    ) -> Answer<'a, Option<Result<u8, Refusal>>>;
     /// False if the session has no such subscription.
-    fn unsubscribe<'a>(&'a self, client_id: &'a str, topic_filter: &'a str) -> Answer<'a, bool> {
-        let _ = (client_id, topic_filter);
-        Box::pin(async { false })
-    }
+    fn unsubscribe<'a>(&'a self, client_id: &'a str, topic_filter: &'a str) -> Answer<'a, bool>;
 
-    fn retained(&self, query: RetainedQuery) -> Answer<'_, Vec<RetainedInfo>> {
-        let _ = query;
-        Box::pin(async { Vec::new() })
-    }
-    fn retained_message<'a>(&'a self, topic: &'a str) -> Answer<'a, Option<StoredMessage>> {
-        let _ = topic;
-        Box::pin(async { None })
-    }
+    fn retained(&self, query: RetainedQuery) -> Answer<'_, Vec<RetainedInfo>>;
+    fn retained_message<'a>(&'a self, topic: &'a str) -> Answer<'a, Option<StoredMessage>>;
     /// False if nothing is retained there.
-    fn delete_retained<'a>(&'a self, topic: &'a str) -> Answer<'a, bool> {
-        let _ = topic;
-        Box::pin(async { false })
-    }
+    fn delete_retained<'a>(&'a self, topic: &'a str) -> Answer<'a, Result<bool, Refusal>>;
 
     /// What waits for a session, in order, behind the position `after`. `None`: no session.
     fn queue<'a>(
@@ -77,35 +59,24 @@ pub trait Node: Send + Sync + 'static {
         client_id: &'a str,
         after: Option<u64>,
         limit: usize,
-    ) -> Answer<'a, Option<Vec<QueuedMessage>>> {
-        let _ = (client_id, after, limit);
-        Box::pin(async { None })
-    }
+    ) -> Answer<'a, Option<Vec<QueuedMessage>>>;
+    /// Throws away one message that has not been sent; false if there is none at that position. `None`: no session.
+    fn delete_queued<'a>(&'a self, client_id: &'a str, position: u64) -> Answer<'a, Option<bool>>;
     /// Throws away what waits and has not been sent: how many. `None`: no session.
-    fn clear_queue<'a>(&'a self, client_id: &'a str) -> Answer<'a, Option<u64>> {
-        let _ = client_id;
-        Box::pin(async { None })
-    }
+    fn clear_queue<'a>(&'a self, client_id: &'a str) -> Answer<'a, Option<u64>>;
 
     /// Every listener of the configuration, whether it is open or not.
     fn listeners(&self) -> Vec<ListenerInfo>;
-    fn start_listener<'a>(&'a self, name: &'a str) -> Answer<'a, Result<(), ListenerRefusal>> {
-        Box::pin(async { Err(ListenerRefusal::Unknown(name.to_owned())) })
-    }
+    fn start_listener<'a>(&'a self, name: &'a str) -> Answer<'a, Result<(), ListenerRefusal>>;
     /// No new connections there from now on; with `disconnect` its clients are sent away too.
     fn stop_listener<'a>(
         &'a self,
         name: &'a str,
         disconnect: bool,
-    ) -> Answer<'a, Result<(), ListenerRefusal>> {
-        let _ = disconnect;
-        Box::pin(async { Err(ListenerRefusal::Unknown(name.to_owned())) })
-    }
+    ) -> Answer<'a, Result<(), ListenerRefusal>>;
 
     /// What happens from now on. Costs the shards nothing while nobody listens.
-    fn events(&self) -> broadcast::Receiver<Arc<Event>> {
-        broadcast::channel(1).1
-    }
+    fn events(&self) -> broadcast::Receiver<Arc<Event>>;
 }
 
 pub(crate) fn reason(why: NotReady) -> &'static str {
@@ -170,12 +141,11 @@ impl Node for Handle {
     }
 
     fn retained_message<'a>(&'a self, topic: &'a str) -> Answer<'a, Option<StoredMessage>> {
-        Box::pin(std::future::ready(Handle::retained_message(self, topic)))
+        Box::pin(async { Handle::retained_message(self, topic) })
     }
 
-    fn delete_retained<'a>(&'a self, topic: &'a str) -> Answer<'a, bool> {
-        // While the store takes nothing it stays, like one that is not there.
-        Box::pin(async move { Handle::delete_retained(self, topic).await.unwrap_or(false) })
+    fn delete_retained<'a>(&'a self, topic: &'a str) -> Answer<'a, Result<bool, Refusal>> {
+        Box::pin(Handle::delete_retained(self, topic))
     }
 
     fn queue<'a>(
@@ -185,6 +155,10 @@ impl Node for Handle {
         limit: usize,
     ) -> Answer<'a, Option<Vec<QueuedMessage>>> {
         Box::pin(Handle::queue(self, client_id, after, limit))
+    }
+
+    fn delete_queued<'a>(&'a self, client_id: &'a str, position: u64) -> Answer<'a, Option<bool>> {
+        Box::pin(Handle::delete_queued(self, client_id, position))
     }
 
     fn clear_queue<'a>(&'a self, client_id: &'a str) -> Answer<'a, Option<u64>> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::control::{Event, EventKind};
+use broker::control::Event;
 use broker::info::{MetricFamily, MetricValue};
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::{self, error::RecvError};
@@ -21,11 +21,11 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub(super) const TYPES: &[&str] = &[
     "connected",
     "disconnected",
-    "subscribed",
-    "unsubscribed",
     "authentication_failed",
     "session_created",
     "session_ended",
+    "subscribed",
+    "unsubscribed",
     "dropped",
     "alarm_raised",
     "alarm_cleared",
@@ -128,22 +128,8 @@ impl Feed {
             .filter
             .client_id
             .as_deref()
-            .is_none_or(|wanted| client_of(&event.kind) == Some(wanted));
+            .is_none_or(|wanted| event.kind.client_id() == Some(wanted));
         (is_of_client && self.wants(name)).then(|| Item::Event(name.to_owned(), json.to_string()))
-    }
-}
-
-fn client_of(kind: &EventKind) -> Option<&str> {
-    match kind {
-        EventKind::Connected { client_id, .. }
-        | EventKind::Disconnected { client_id, .. }
-        | EventKind::Subscribed { client_id, .. }
-        | EventKind::SessionCreated { client_id }
-        | EventKind::SessionEnded { client_id }
-        | EventKind::Unsubscribed { client_id, .. } => Some(client_id),
-        EventKind::Dropped { client_id, .. }
-        | EventKind::AuthenticationFailed { client_id, .. } => client_id.as_deref(),
-        EventKind::AlarmRaised { .. } | EventKind::AlarmCleared { .. } => None,
     }
 }
 

@@ -44,6 +44,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Throw away what waits for a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
             .answers::<Cleared>(200, "How many it were."),
+        delete(format!("{path}/{{position}}"), "deleteQueued", remove)
+            .role(Role::Operator)
+            .tag("clients")
+            .summary("Throw away one message that waits for a session")
+            .path_parameter("client_id", ABOUT_CLIENT_ID)
+            .path_parameter("position", "Its position, as the list tells it.")
+            .answers_nothing(204, "It is gone."),
     ]
 }
 
@@ -78,4 +85,20 @@ async fn clear(call: Call) -> Outcome {
     let after = serde_json::json!({"removed": removed});
     audit::action(&call, "queue.clear", Some(client_id), Some(after)).await;
     call::ok(Cleared { removed })
+}
+
+async fn remove(call: Call) -> Outcome {
+    let (client_id, position) = (call.path("client_id"), call.path("position"));
+    let number = position.parse::<u64>().map_err(|_| {
+        let detail = format!("position is {position:?}; expected a whole number.");
+        Problem::parameter("position", detail)
+    })?;
+    let removed = call.app.node.delete_queued(client_id, number).await;
+    if !removed.ok_or_else(|| no_session(client_id))? {
+        let detail = format!("No message that was not sent yet waits at position {number}.");
+        return Err(Problem::not_found(detail));
+    }
+    let after = serde_json::json!({"position": number});
+    audit::action(&call, "queue.delete", Some(client_id), Some(after)).await;
+    call::done()
 }

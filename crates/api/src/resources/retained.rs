@@ -3,6 +3,7 @@
 use broker::control::{RetainedInfo, RetainedQuery};
 
 use super::message::Message;
+use super::refused;
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, Call};
@@ -59,7 +60,8 @@ async fn read(call: Call) -> Outcome {
 
 async fn remove(call: Call) -> Outcome {
     let topic = call.path("topic");
-    if !call.app.node.delete_retained(topic).await {
+    let deleted = call.app.node.delete_retained(topic).await;
+    if !deleted.map_err(|refusal| refused(&refusal))? {
         return Err(nothing_retained(topic));
     }
     audit::action(&call, "retained.delete", Some(topic), None).await;

@@ -216,12 +216,22 @@ impl Node for Fake {
         })
     }
 
-    fn delete_retained<'a>(&'a self, topic: &'a str) -> Answer<'a, bool> {
+    fn delete_retained<'a>(&'a self, topic: &'a str) -> Answer<'a, Result<bool, Refusal>> {
         Box::pin(async move {
             let mut retained = self.0.retained.lock().unwrap();
             let before = retained.len();
             retained.retain(|message| message.topic != topic);
-            retained.len() < before
+            Ok(retained.len() < before)
+        })
+    }
+
+    fn delete_queued<'a>(&'a self, client_id: &'a str, position: u64) -> Answer<'a, Option<bool>> {
+        Box::pin(async move {
+            self.client(client_id).await?;
+            let mut queue = self.0.queue.lock().unwrap();
+            let before = queue.len();
+            queue.retain(|queued| queued.position != position);
+            Some(queue.len() < before)
         })
     }
 

@@ -164,8 +164,15 @@ async fn a_queue_is_shown_and_emptied() {
         (&rest["data"][0]["position"], &rest["next"]),
         (&json!(12), &Value::Null)
     );
+    let one = format!("{path}/11");
+    for status in [204, 404] {
+        let deleted = send(&server, "", "DELETE", &one, &Value::Null).await;
+        assert_eq!(deleted.status, status, "{}", deleted.body);
+    }
+    let wrong = send(&server, "", "DELETE", &format!("{path}/x"), &Value::Null).await;
+    assert_eq!(wrong.status, 400);
     let cleared = send(&server, "", "DELETE", path, &Value::Null).await;
-    assert_eq!(cleared.json(), json!({"removed": 3}));
+    assert_eq!(cleared.json(), json!({"removed": 2}));
     assert_eq!(
         get(server.address, "/api/v1/sessions/nobody/queue")
             .await

@@ -12,7 +12,7 @@ use super::draft::Draft;
 use super::nearest::nearest;
 use super::setting::{Bind, Choice as _};
 use super::table::{Listener, Protocol};
-use super::{Config, auth_tables, shown, tls_files};
+use super::{Config, shown, tls_files};
 
 /// Longest path a Unix socket can have on Linux, the closing NUL aside.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
@@ -34,8 +34,6 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         draft.problem(origin, "listener", message);
     }
     broker.users = finish_users(&mut draft);
-    let auth = auth_tables::finish(&mut draft, broker.users.clone());
-    let knows_nobody = broker.users.is_empty() && auth.authenticators.is_empty();
     let data_dir = draft.node.data_dir.take();
     let data_dir = data_dir.unwrap_or_else(|| home.default_dir());
     shown::fill_in(

@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 
 use api::{Anonymous, HttpConfig, Openness};
-use auth::{NoMatch, OnDenial};
 use broker::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, Limits, ListenerConfig};
 
 use super::setting::Kind::{Bytes, Count, Credential, Flag, Levels, Path, Seconds, Text};

@@ -110,7 +110,7 @@ fn cell(field: &str, value: &Value) -> String {
         Value::Null => "-".to_owned(),
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
-        Value::Number(number) if field.ends_with("_at_ms") || field == "until_ms" => {
+        Value::Number(number) if field.ends_with("at_ms") || field == "until_ms" => {
             number.as_u64().map_or_else(|| number.to_string(), date)
         }
         Value::Number(number) => number.to_string(),

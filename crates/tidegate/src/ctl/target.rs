@@ -21,7 +21,12 @@ pub(super) struct TargetArgs {
     #[arg(long, value_name = "URL", global = true)]
     url: Option<String>,
     /// Data directory of a node on this machine [default: the one `tidegate serve` would use]
-    #[arg(long, value_name = "DIR", global = true)]
+    #[arg(
+        id = "ctl_data_dir",
+        long = "data-dir",
+        value_name = "DIR",
+        global = true
+    )]
     data_dir: Option<PathBuf>,
     /// File with an API key as ID:SECRET on one line (or in the environment variable TIDEGATE_API_KEY)
     #[arg(long, value_name = "FILE", global = true)]

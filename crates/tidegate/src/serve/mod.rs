@@ -1,7 +1,6 @@
 //! `tidegate serve`: a node from start to graceful stop.
 
 mod allocator;
-mod banned;
 pub(crate) mod data_dir;
 mod greeting;
 mod node;

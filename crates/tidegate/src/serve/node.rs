@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 
 use super::data_dir::{DataDir, OpenListener};
 use super::program::Program;
-use super::rules::Rules;
-use super::{banned, start_error, store_watch};
+use super::rules::{self, Rules};
+use super::{start_error, store_watch};
 use crate::config::Config;
 use crate::logging::LogLevels;
 
@@ -57,10 +57,13 @@ impl Node {
         // Ends with the runtime.
         tokio::spawn(store_watch::watch(store.clone()));
         let for_sessions = config.store.is_some().then(|| store.clone());
-        let auth = Auth::new(&config.auth, tokio::runtime::Handle::current())
+        let settings = auth::Settings {
+            users: config.broker.users.clone(),
+            ..auth::Settings::default()
+        };
+        let auth = Auth::new(&settings, tokio::runtime::Handle::current())
             .map_err(|errors| start_error::of_auth(&errors))?;
-        auth.follow(store.objects())
-            .context("cannot read who may come in from the store")?;
+        follow_objects(&auth, &store).await?;
         let broker = Broker::start(config.broker.clone(), Arc::new(auth.clone()), for_sessions)
             .map_err(|error| start_error::of_broker(&error, config))?;
         let handle = broker.handle();
@@ -76,14 +79,9 @@ impl Node {
                 });
                 let parts = api::Parts {
                     node: Arc::new(handle.clone()),
-                    program: Arc::new(Program::new(
-                        log_levels,
-                        store.clone(),
-                        auth.clone(),
-                        config,
-                    )),
+                    program: Arc::new(Program::new(log_levels, store.clone(), config)),
                     objects: store.objects().clone(),
-                    rules: Arc::new(Rules(auth.clone())),
+                    rules: Arc::new(Rules { auth: auth.clone() }),
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;
@@ -143,6 +141,15 @@ impl Node {
             tracing::error!("closing the store ended by a panic; this is a bug");
         }
     }
+}
+
+/// Has users, authenticators, rules and bans of the store take effect, now and whenever they change.
+async fn follow_objects(auth: &Auth, store: &Store) -> anyhow::Result<()> {
+    let (auth, objects) = (auth.clone(), store.objects().clone());
+    let following = tokio::task::spawn_blocking(move || rules::follow(&auth, &objects));
+    Ok(following
+        .await
+        .context("reading the configuration objects ended by a panic")??)
 }
 
 /// Makes the operator `admin` if there is no operator.

@@ -3,7 +3,6 @@
 use std::sync::{Mutex, PoisonError};
 
 use api::{SettingError, SettingInfo};
-use auth::Auth;
 use broker::info::MetricFamily;
 use serde_json::{Value, json};
 use store::Store;
@@ -17,16 +16,14 @@ const LOG_LEVEL: &str = "log.level";
 pub(super) struct Program {
     log_levels: LogLevels,
     store: Store,
-    auth: Auth,
     settings: Mutex<Vec<SettingInfo>>,
 }
 
 impl Program {
-    pub(super) fn new(log_levels: LogLevels, store: Store, auth: Auth, config: &Config) -> Self {
+    pub(super) fn new(log_levels: LogLevels, store: Store, config: &Config) -> Self {
         Self {
             log_levels,
             store,
-            auth,
             settings: Mutex::new(config.settings.clone()),
         }
     }
@@ -71,7 +68,6 @@ impl api::Program for Program {
     fn metrics(&self) -> Vec<MetricFamily> {
         let mut metrics = allocator::metrics();
         metrics.extend(store_watch::metrics(&self.store));
-        metrics.extend(self.auth.metrics());
         metrics
     }
 }
