@@ -2,7 +2,7 @@
 
 use crate::process::{cargo, run_step};
 use crate::report::Report;
-use crate::{Failure, docs, fuzz, no_more};
+use crate::{Failure, deny, docs, fuzz, no_more};
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     no_more(arguments)?;
@@ -12,7 +12,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
-/// Formatting, lints and documentation; part of `cargo xtask test`.
+/// Formatting, lints, documentation and dependencies; part of `cargo xtask test`.
 pub(crate) fn steps(report: &mut Report) {
     report.step("cargo fmt", || {
         run_step(cargo().args(["fmt", "--all", "--check"]))
@@ -36,4 +36,5 @@ pub(crate) fn steps(report: &mut Report) {
         run_step(command.env("RUSTDOCFLAGS", "-D warnings"))
     });
     report.step("fuzz targets compile", fuzz::check);
+    deny::steps(report);
 }

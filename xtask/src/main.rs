@@ -4,6 +4,7 @@
 mod apt;
 mod bench;
 mod check;
+mod deny;
 mod docs;
 mod fuzz;
 mod libtest;

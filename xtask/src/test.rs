@@ -22,6 +22,7 @@ pub(crate) fn run(filters: &[String]) -> Result<(), Failure> {
     let mut report = Report::default();
     let environment = tools::provide(&mut report);
     if filters.is_empty() {
+        tools::provide_cargo_deny(&mut report);
         check::steps(&mut report);
     }
     report.section("cargo test", |report| {

@@ -8,10 +8,11 @@ use std::process::Command;
 use crate::apt::Apt;
 use crate::process::{capture, find_program, succeeds};
 use crate::report::{Outcome, Report};
-use crate::{Failure, no_more, servers};
+use crate::{Failure, deny, no_more, servers};
 
 /// Exact versions, so that a run today and a run next year test the same thing.
 const PAHO: &str = "paho-mqtt==2.2.0";
+const SSLYZE: &str = "sslyze==6.3.1";
 const MQTT_JS: &str = "mqtt@5.16.0";
 
 /// Variables for the test programs; they skip what is not there.
@@ -22,6 +23,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     no_more(arguments)?;
     let mut report = Report::default();
     let environment = provide(&mut report);
+    provide_cargo_deny(&mut report);
     let outcome = report.finish();
     for (name, path) in environment {
         println!("export {name}={}", path.display());
@@ -39,8 +41,13 @@ pub(crate) fn provide(report: &mut Report) -> Environment {
         outcome(apt.provide("mosquitto_pub", "mosquitto-clients"))
     });
     report.step(&format!("Python package {PAHO}"), || {
-        let installed = python(&tools.join("python"), &mut apt);
+        let installed = python(&tools.join("python"), PAHO, &["--no-deps"], &mut apt);
         outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_PYTHONPATH", dir))))
+    });
+    report.step(&format!("Python package {SSLYZE}"), || {
+        // With all it depends on; apart from paho, which other tests import.
+        let installed = python(&tools.join("sslyze"), SSLYZE, &[], &mut apt);
+        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_SSLYZE", dir))))
     });
     report.step(&format!("npm package {MQTT_JS}"), || {
         let installed = node(&tools.join("node"), &mut apt);
@@ -59,6 +66,12 @@ pub(crate) fn provide(report: &mut Report) -> Environment {
     environment
 }
 
+/// For the checks rather than the tests, and slow to build.
+pub(crate) fn provide_cargo_deny(report: &mut Report) {
+    let tools = crate::target_dir().join("tools");
+    report.step("cargo-deny", || outcome(deny::install(&tools)));
+}
+
 /// Nothing that is missing fails the run by itself: the tests that need it are skipped, and counted so.
 fn outcome(result: Result<(), Failure>) -> Outcome {
     match result {
@@ -67,29 +80,18 @@ fn outcome(result: Result<(), Failure>) -> Outcome {
     }
 }
 
-/// paho-mqtt in a folder of its own, by whichever pip there is.
-fn python(dir: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
-    installed_once(dir, PAHO, |dir| {
+/// A Python package in a folder of its own, by whichever pip there is.
+fn python(dir: &Path, package: &str, options: &[&str], apt: &mut Apt) -> Result<PathBuf, Failure> {
+    installed_once(dir, package, |dir| {
         apt.provide("python3", "python3")?;
-        let pip = |dir: &Path| {
-            let mut command = Command::new("python3");
-            command.args([
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-            ]);
-            command
-                .args(["--root-user-action=ignore", "--no-deps", "--target"])
-                .arg(dir)
-                .arg(PAHO);
-            command
-        };
         if !succeeds(Command::new("python3").args(["-m", "pip", "--version"])) {
             apt.install("python3-pip")?;
         }
-        capture(&mut pip(dir)).map(drop)
+        let mut command = Command::new("python3");
+        command.args(["-m", "pip", "install", "--quiet"]);
+        command.args(["--disable-pip-version-check", "--root-user-action=ignore"]);
+        command.args(options).arg("--target").arg(dir).arg(package);
+        capture(&mut command).map(drop)
     })?;
     Ok(dir.to_path_buf())
 }

@@ -6,6 +6,7 @@ mod limits;
 mod proxy;
 mod stop;
 mod tls;
+mod tls_scan;
 mod websocket;
 mod websocket_frames;
 

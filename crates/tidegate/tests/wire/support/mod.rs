@@ -15,7 +15,7 @@ pub use build::{
 pub use node::{Node, external, temporary_directory};
 pub use parse::{Packet, Value};
 pub use random::Random;
-pub use raw::{DEADLINE, Raw, Stream};
+pub use raw::{DEADLINE, Raw, Stream, whole_packet};
 pub use websocket::{WsStream, masked_frame, upgrade};
 
 use std::sync::atomic::{AtomicU32, Ordering};

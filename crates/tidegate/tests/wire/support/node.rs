@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::Read;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, mpsc};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
+
+use testkit::life;
+pub use testkit::life::temporary_directory;
 
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -50,7 +51,14 @@ impl Node {
         if let Some(address) = external() {
             return Ok(Self::running_elsewhere(address));
         }
-        let data_dir = temporary_directory();
+        let mut node = Self::spawn(temporary_directory(), arguments, config);
+        node.wait_until_it_listens()?;
+        Ok(node)
+    }
+
+    /// As [`Node::start_with_config`] with data in this folder, perhaps those of an earlier node. It may not listen yet:
+    /// see [`Node::wait_until_it_listens`]. Take the folder back with [`Node::kill`].
+    pub fn spawn(data_dir: PathBuf, arguments: &[&str], config: &str) -> Node {
         let mut all = vec![
             "serve".to_owned(),
             "--data-dir".to_owned(),
@@ -71,11 +79,24 @@ impl Node {
         }
         all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         let process = Process::spawn(data_dir, all);
-        let listeners = process.wait_until_it_listens()?;
-        Ok(Node {
+        Node {
             process: Some(process),
-            listeners,
-        })
+            listeners: BTreeMap::new(),
+        }
+    }
+
+    /// If the node does not come up, what it wrote and how it ended.
+    pub fn wait_until_it_listens(&mut self) -> Result<(), String> {
+        self.listeners = self.process().wait_until_it_listens()?;
+        Ok(())
+    }
+
+    /// Kills the node with SIGKILL and gives its data back.
+    pub fn kill(mut self) -> PathBuf {
+        self.signal(libc::SIGKILL);
+        assert!(self.wait(Duration::from_secs(10)).is_some());
+        let process = self.process.as_mut().expect("a node of its own");
+        std::mem::take(&mut process.data_dir)
     }
 
     /// The node with the default configuration that the tests of this binary share.
@@ -191,7 +212,7 @@ impl Node {
 
     pub fn start_again(&mut self) {
         let process = self.process.as_mut().expect("a node of its own");
-        running().retain(|(pid, _)| *pid != process.pid);
+        life::forget(process.pid);
         let data_dir = std::mem::take(&mut process.data_dir);
         let process = Process::spawn(data_dir, process.arguments.clone());
         self.listeners = process
@@ -230,9 +251,13 @@ impl Process {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let to_log = fs::File::options().create(true).append(true).open(&log);
         command.stderr(to_log.unwrap());
-        let child = spawn_with_our_life(command);
+        let child = life::spawn(command);
         let pid = child.id();
-        running().push((pid, log.clone()));
+        life::register(life::Ward {
+            pid,
+            log: log.clone(),
+            signal: libc::SIGKILL,
+        });
         Process {
             child: Mutex::new(child),
             pid,
@@ -298,7 +323,7 @@ impl Drop for Process {
             .child
             .get_mut()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        running().retain(|(pid, _)| *pid != self.pid);
+        life::forget(self.pid);
         let _ = child.kill();
         let _ = child.wait();
         // Another process may have taken the data over.
@@ -321,86 +346,4 @@ fn read_node_file(text: &[u8], pid: u32) -> Option<BTreeMap<String, String>> {
         ))
     });
     pairs.collect()
-}
-
-/// A fresh folder that is gone when the test process is.
-pub fn temporary_directory() -> PathBuf {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let parent = own_directory();
-    let path = parent.join(NEXT.fetch_add(1, Ordering::Relaxed).to_string());
-    fs::create_dir_all(&path).unwrap();
-    path
-}
-
-fn running() -> std::sync::MutexGuard<'static, Vec<(u32, PathBuf)>> {
-    RUNNING
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// Nodes that live; shared ones are never dropped.
-static RUNNING: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
-
-/// One directory per test process, removed when it exits, after the nodes in it have been killed.
-fn own_directory() -> &'static Path {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    extern "C" fn clean_up() {
-        for (pid, log) in RUNNING.try_lock().iter().flat_map(|running| running.iter()) {
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            let log = fs::read_to_string(log).unwrap_or_default();
-            if status.contains("State:\tZ") || log.contains("panicked") {
-                eprintln!("the shared node {pid} has not come through the tests; it wrote:\n{log}");
-            }
-            // SAFETY: kill has no memory effects; the pid is that of a child that has not been waited for.
-            unsafe { libc::kill(*pid as i32, libc::SIGKILL) };
-        }
-        if let Some(path) = DIRECTORY.get() {
-            let _ = fs::remove_dir_all(path);
-        }
-    }
-    DIRECTORY.get_or_init(|| {
-        let path = std::env::temp_dir().join(format!("tidegate-wire-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        // SAFETY: `clean_up` is an extern "C" function that does not unwind and only touches initialised statics.
-        unsafe { libc::atexit(clean_up) };
-        path
-    })
-}
-
-/// Starts a child that dies when this process does, even if this process is killed.
-///
-/// The kernel sends the parent-death signal when the *thread* that forked ends, and a test's thread ends with the
-/// test: so one thread that lives as long as the process starts all children.
-pub fn spawn_with_our_life(mut command: Command) -> Child {
-    type Job = (Command, mpsc::Sender<std::io::Result<Child>>);
-    static SPAWNER: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
-    let spawner = SPAWNER.get_or_init(|| {
-        let (sender, jobs) = mpsc::channel::<Job>();
-        std::thread::spawn(move || {
-            for (mut command, answer) in jobs {
-                let _ = answer.send(command.spawn());
-            }
-        });
-        sender
-    });
-    let parent = std::process::id();
-    // SAFETY: prctl, getppid and _exit are async-signal-safe.
-    unsafe {
-        command.pre_exec(move || {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            if libc::getppid() as u32 != parent {
-                libc::_exit(1);
-            }
-            Ok(())
-        });
-    }
-    let (answer, child) = mpsc::channel();
-    spawner
-        .send((command, answer))
-        .expect("the spawner never ends");
-    child
-        .recv()
-        .expect("the spawner answers")
-        .expect("the program of this build can be started")
 }

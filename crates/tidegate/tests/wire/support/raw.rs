@@ -397,7 +397,7 @@ enum Fill {
 }
 
 /// The length of the packet at the front, if it is there as a whole.
-fn whole_packet(buffer: &[u8]) -> Option<usize> {
+pub fn whole_packet(buffer: &[u8]) -> Option<usize> {
     let mut length = 0;
     for (index, byte) in buffer.iter().skip(1).enumerate() {
         assert!(

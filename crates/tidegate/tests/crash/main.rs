@@ -1,0 +1,196 @@
+//! A node is killed (SIGKILL) under load, at random moments, many times, and started again on the same data. What it had
+//! acknowledged is there afterwards: QoS 1 at least once, QoS 2 exactly once, in order; retained messages; subscriptions.
+//!
+//! `TIDEGATE_TEST_KILLS` says how often (60 unless told); `TIDEGATE_TEST_SEED` repeats the random choices of a run, though
+//! not the moments at which threads get their turn. `TIDEGATE_TEST_SHARDS` is the number of shards, if not the default.
+
+// The workspace allows unwrap in `#[test]` functions; this binary is tests and what they stand on.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../wire/support/mod.rs"]
+mod support;
+
+mod line;
+mod publisher;
+mod retained;
+mod stage;
+mod subscriber;
+mod toggles;
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use publisher::Publisher;
+use retained::Retainer;
+use stage::{Sent, Stage};
+use subscriber::{Presence, Subscriber};
+use support::{Node, Random, external, temporary_directory};
+use toggles::Toggler;
+
+/// Queues that hold whatever this test leaves in them, and segments so small that many are begun and given back.
+const CONFIG: &str = r#"
+[limits]
+max_queued_messages = 10_000_000
+max_queued_bytes = "1GiB"
+max_queued_bytes_per_shard = "1GiB"
+
+[store]
+segment_bytes = "1MiB"
+"#;
+
+#[test]
+fn what_was_acknowledged_survives_kills() {
+    if external().is_some() {
+        return testkit::skipped("needs a node of its own");
+    }
+    let kills = std::env::var("TIDEGATE_TEST_KILLS").map_or(60, |text| text.parse().unwrap());
+    Play::new(Random::seed()).run(kills);
+}
+
+struct Play {
+    seed: u64,
+    random: Random,
+    arguments: Vec<String>,
+    starting: Cell<Duration>,
+    stage: Arc<Stage>,
+    retainer: Retainer,
+}
+
+impl Play {
+    fn new(seed: u64) -> Play {
+        let shards = std::env::var("TIDEGATE_TEST_SHARDS").ok();
+        let arguments = shards.map_or_else(Vec::new, |shards| vec!["--shards".into(), shards]);
+        Play {
+            arguments,
+            starting: Cell::default(),
+            seed,
+            random: Random::new(seed),
+            stage: Arc::default(),
+            retainer: Retainer::default(),
+        }
+    }
+
+    fn run(mut self, kills: usize) {
+        let mut node = self.start(temporary_directory());
+        let (publishers, others) = self.cast(node.address("mqtt"));
+        let started = Instant::now();
+        for _ in 0..kills {
+            self.load_for_a_while(&node);
+            let mut dir = node.kill();
+            self.stage.down();
+            while self.random.below(5) == 0 {
+                dir = self.die_early(dir);
+            }
+            node = self.start(dir);
+            if publishers.iter().any(JoinHandle::is_finished)
+                || others.iter().any(JoinHandle::is_finished)
+            {
+                // It failed: joining tells why.
+                self.stage.over();
+                break;
+            }
+        }
+        self.load_for_a_while(&node);
+        self.stage.settle();
+        let sent: Vec<Sent> = self.join(publishers);
+        let messages: u32 = sent.iter().map(|sent| sent.messages).sum();
+        self.stage.all_sent(sent);
+        self.join(others);
+        self.retainer.check(node.address("mqtt"));
+        println!(
+            "{messages} messages through {kills} kills in {:.1} s ({:.1} s of them starting), seed {}",
+            started.elapsed().as_secs_f64(),
+            self.starting.get().as_secs_f64(),
+            self.seed
+        );
+    }
+
+    /// Until a random moment.
+    fn load_for_a_while(&mut self, node: &Node) {
+        self.retainer.check(node.address("mqtt"));
+        std::thread::sleep(Duration::from_millis(20 + self.random.below(500) as u64));
+    }
+
+    /// Starts a node and lets everybody know.
+    fn start(&self, dir: PathBuf) -> Node {
+        let started = Instant::now();
+        let mut node = self.spawn(dir);
+        if let Err(why) = node.wait_until_it_listens() {
+            panic!("seed {}: {why}", self.seed);
+        }
+        self.starting.set(self.starting.get() + started.elapsed());
+        self.stage.up(node.address("mqtt"));
+        node
+    }
+
+    fn spawn(&self, dir: PathBuf) -> Node {
+        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        Node::spawn(dir, &arguments, CONFIG)
+    }
+
+    /// A node that is killed while it starts, in the middle of its recovery perhaps.
+    fn die_early(&mut self, dir: PathBuf) -> PathBuf {
+        let node = self.spawn(dir);
+        std::thread::sleep(Duration::from_millis(self.random.below(80) as u64));
+        node.kill()
+    }
+
+    /// Everybody who puts load on the node: publishers, and the others. Subscribers have subscribed before anything is
+    /// published.
+    fn cast(&mut self, address: &str) -> (Vec<JoinHandle<Sent>>, Vec<JoinHandle<()>>) {
+        let mut random = || Random::new(self.random.next());
+        let mut others = Vec::new();
+        for (number, (version, qos, presence)) in [
+            (5, 2, Presence::Always),
+            (4, 2, Presence::Always),
+            (5, 1, Presence::Always),
+            (5, 2, Presence::Visits),
+            (4, 2, Presence::Visits),
+            (4, 1, Presence::Visits),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let name = format!("subscriber{number}");
+            let mut subscriber = Subscriber::new(name, version, qos, presence, random());
+            subscriber.subscribe(address);
+            let stage = self.stage.clone();
+            others.push(thread(move || subscriber.run(&stage)));
+        }
+        let mut publishers = Vec::new();
+        for (number, (version, qos)) in [(5, 1), (5, 2), (4, 1), (4, 2)].into_iter().enumerate() {
+            let publisher = Publisher::new(format!("publisher{number}"), version, qos, random());
+            let stage = self.stage.clone();
+            publishers.push(thread(move || publisher.run(&stage)));
+        }
+        let (stage, retainer, choices) = (self.stage.clone(), self.retainer.clone(), random());
+        others.push(thread(move || retainer.run(&stage, choices)));
+        let (stage, toggler) = (self.stage.clone(), Toggler::new(random()));
+        others.push(thread(move || toggler.run(&stage)));
+        (publishers, others)
+    }
+
+    /// What the threads have to say, or why they failed.
+    fn join<T>(&self, threads: Vec<JoinHandle<T>>) -> Vec<T> {
+        let (mut said, mut failures) = (Vec::new(), Vec::new());
+        for thread in threads {
+            match thread.join() {
+                Ok(result) => said.push(result),
+                Err(cause) => failures.push(match cause.downcast::<String>() {
+                    Ok(text) => *text,
+                    Err(_) => "a thread failed".to_owned(),
+                }),
+            }
+        }
+        let seed = self.seed;
+        assert!(failures.is_empty(), "seed {seed}:\n{}", failures.join("\n"));
+        said
+    }
+}
+
+fn thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    std::thread::spawn(run)
+}

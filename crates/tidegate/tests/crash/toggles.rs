@@ -1,0 +1,146 @@
+//! Subscriptions that come and go. After each kill there are those whose SUBACK came, and none whose UNSUBACK came.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::line::{Gone, LIMIT, Line, lasting};
+use crate::stage::{Act, Stage};
+use crate::support::{Packet, Publish, Random, Subscribe, Unsubscribe, ack, kind};
+
+const TOPICS: usize = 20;
+/// A topic that is subscribed to all the time: what comes before its message has come.
+const LAST: usize = TOPICS;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Yes,
+    No,
+    /// The last change was not acknowledged.
+    Either,
+}
+
+pub(crate) struct Toggler {
+    random: Random,
+    wanted: [Wanted; TOPICS],
+    is_known: bool,
+    next_id: u16,
+    /// Number of the last round, in which every topic got a message.
+    round: u32,
+}
+
+impl Toggler {
+    pub(crate) fn new(random: Random) -> Toggler {
+        Toggler {
+            random,
+            wanted: [Wanted::No; TOPICS],
+            is_known: false,
+            next_id: 0,
+            round: 0,
+        }
+    }
+
+    pub(crate) fn run(mut self, stage: &Stage) {
+        let mut number = 0;
+        while let Some((address, now)) = stage.next_node(number) {
+            number = now;
+            if let Ok(()) = self.toggle(&address, stage) {
+                return;
+            }
+        }
+    }
+
+    fn toggle(&mut self, address: &str, stage: &Stage) -> Result<(), Gone> {
+        let (mut line, session_present) = Line::open(address, &lasting(5, "toggler"))?;
+        assert!(session_present || !self.is_known, "the session is lost");
+        if !self.is_known {
+            let id = self.id();
+            let subscribe = Subscribe::new(id).filter(topic(LAST), 1);
+            line.send(&subscribe.bytes(5))?;
+            self.wait_for(kind::SUBACK, id, &mut line)?;
+            self.is_known = true;
+        }
+        self.check(&mut line)?;
+        while stage.act() == Act::Load {
+            self.change(&mut line)?;
+            stage.pause(Duration::from_millis(1));
+        }
+        self.check(&mut line)?;
+        let _ = line.leave();
+        Ok(())
+    }
+
+    fn id(&mut self) -> u16 {
+        self.next_id = self.next_id % 60_000 + 1;
+        self.next_id
+    }
+
+    /// One subscription more or less.
+    fn change(&mut self, line: &mut Line) -> Result<(), Gone> {
+        let number = self.random.below(TOPICS);
+        let id = self.id();
+        let subscribes = self.random.below(2) == 0;
+        self.wanted[number] = Wanted::Either;
+        if subscribes {
+            line.send(&Subscribe::new(id).filter(topic(number), 1).bytes(5))?;
+            self.wait_for(kind::SUBACK, id, line)?;
+            self.wanted[number] = Wanted::Yes;
+        } else {
+            line.send(&Unsubscribe::new(id).filter(topic(number)).bytes(5))?;
+            self.wait_for(kind::UNSUBACK, id, line)?;
+            self.wanted[number] = Wanted::No;
+        }
+        Ok(())
+    }
+
+    /// Publishes to every topic and sees which messages come back.
+    fn check(&mut self, line: &mut Line) -> Result<(), Gone> {
+        self.round += 1;
+        let round = self.round.to_string();
+        for number in 0..=TOPICS {
+            let publish = Publish::new(topic(number), &round).qos(1, self.id());
+            line.send(&publish.bytes(5))?;
+        }
+        let mut came = BTreeSet::new();
+        while !came.contains(&topic(LAST)) {
+            let packet = next(line)?;
+            // Of an earlier round: it was queued when the node was killed.
+            if packet.kind == kind::PUBLISH && packet.payload == round.as_bytes() {
+                came.insert(packet.topic);
+            }
+        }
+        for number in 0..TOPICS {
+            let has_come = came.contains(&topic(number));
+            let expected = match self.wanted[number] {
+                Wanted::Yes => true,
+                Wanted::No => false,
+                Wanted::Either => has_come,
+            };
+            assert_eq!(has_come, expected, "subscription to {}", topic(number));
+        }
+        Ok(())
+    }
+
+    fn wait_for(&mut self, kind: u8, id: u16, line: &mut Line) -> Result<(), Gone> {
+        loop {
+            let packet = next(line)?;
+            if packet.kind == kind && packet.id() == id {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn topic(number: usize) -> String {
+    format!("toggle/{number}")
+}
+
+/// The next packet; a message is acknowledged.
+fn next(line: &mut Line) -> Result<Packet, Gone> {
+    let Some(packet) = line.poll(LIMIT)? else {
+        panic!("the toggler hears nothing");
+    };
+    if packet.kind == kind::PUBLISH && packet.qos() == 1 {
+        line.send(&ack(kind::PUBACK, packet.id()))?;
+    }
+    Ok(packet)
+}

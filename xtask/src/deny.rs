@@ -1,0 +1,79 @@
+//! `cargo deny`: what we build on has licences that suit ours, comes from crates.io, and is not known to be vulnerable.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::Failure;
+use crate::process::{capture, cargo, find_program, run_lines, run_step};
+use crate::report::{Outcome, Report};
+use crate::tools::installed_once;
+
+const VERSION: &str = "0.20.2";
+/// Building it takes a minute or two; a crate that compiles for longer than this hangs.
+const SILENCE: Duration = Duration::from_secs(5 * 60);
+/// For fetching the advisories.
+const FETCH_LIMIT_S: &str = "120";
+
+/// Builds the program once, quickly rather than well: it runs for less than a second.
+pub(crate) fn install(tools: &Path) -> Result<(), Failure> {
+    if find_program("cargo-deny").is_some() {
+        return Ok(());
+    }
+    installed_once(&tools.join("cargo-deny"), VERSION, |dir| {
+        println!(
+            "    cargo install cargo-deny {VERSION} below {}",
+            dir.display()
+        );
+        let build = dir.join("build");
+        let mut command = cargo();
+        command.args(["install", "--locked", "--quiet", "cargo-deny"]);
+        command.args(["--version", VERSION, "--no-default-features", "--root"]);
+        command.arg(dir).arg("--target-dir").arg(&build);
+        for (setting, value) in [("OPT_LEVEL", "1"), ("LTO", "off"), ("CODEGEN_UNITS", "16")] {
+            command.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
+        }
+        let mut said = String::new();
+        let status = run_lines(&mut command, SILENCE, |line| {
+            said.push_str(line);
+            said.push('\n');
+        })?;
+        if !status.success() {
+            return Err(format!("cargo install ended with {status}\n{said}"));
+        }
+        std::fs::remove_dir_all(build).map_err(|error| error.to_string())
+    })
+}
+
+fn program() -> Option<PathBuf> {
+    let unpacked = crate::target_dir().join("tools/cargo-deny/bin/cargo-deny");
+    find_program("cargo-deny").or_else(|| unpacked.is_file().then_some(unpacked))
+}
+
+pub(crate) fn steps(report: &mut Report) {
+    const SOURCES: &str = "cargo deny: licences, sources, duplicates";
+    const ADVISORIES: &str = "cargo deny: advisories";
+    let Some(program) = program() else {
+        report.step(SOURCES, || {
+            Outcome::Skipped("no cargo-deny here; run `cargo xtask tools`".into())
+        });
+        return;
+    };
+    let deny = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(arguments).current_dir(crate::root());
+        command
+    };
+    report.step(SOURCES, || {
+        let mut command = deny(&["--locked", "--log-level", "error", "check"]);
+        run_step(command.args(["--hide-inclusion-graph", "licenses", "bans", "sources"]))
+    });
+    report.step(ADVISORIES, || {
+        let mut fetch = Command::new("timeout");
+        fetch.arg(FETCH_LIMIT_S).arg(&program).args(["fetch", "db"]);
+        match capture(fetch.current_dir(crate::root())) {
+            Err(_) => Outcome::Skipped("the advisory database cannot be reached".into()),
+            Ok(_) => run_step(&mut deny(&["--locked", "check", "advisories"])),
+        }
+    });
+}
