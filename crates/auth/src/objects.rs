@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
+use crate::authenticator::{Answer, Answering, Authenticator, Failure, Request};
 use crate::bans::{Ban, Bans};
 use crate::rules::{MAX_RULES, Rule};
 pub use crate::schemas::schemas;
@@ -54,6 +55,35 @@ pub(crate) fn read(kind: &str, value: &Value, shop: &Workshop) -> Result<Object,
         BAN => Object::Ban(Ban::from_json(value)?),
         other => return Err(format!("{other:?} is no kind of object of authentication").into()),
     })
+}
+
+/// What stands in the place of an object that cannot be read: an authenticator that fails, a rule that denies.
+pub(crate) fn instead_of(kind: &str, id: &str, value: &Value) -> Option<Object> {
+    let order = value.get("order").and_then(Value::as_i64).unwrap_or(0);
+    match kind {
+        AUTHENTICATOR => Some(Object::Authenticator(Some(Entry {
+            name: id.to_owned(),
+            order,
+            is_users: false,
+            authenticator: Box::new(Unreadable),
+        }))),
+        ACL_RULE => Some(Object::Rule(Some((order, Rule::about_everything(false))))),
+        _ => None,
+    }
+}
+
+/// An authenticator whose settings cannot be read.
+struct Unreadable;
+
+impl Authenticator for Unreadable {
+    fn concerns(&self, _request: &Request) -> bool {
+        true
+    }
+
+    fn check<'a>(&'a self, _request: &'a Request) -> Answering<'a, Result<Answer, Failure>> {
+        let failure = Failure::new("its settings cannot be read");
+        Box::pin(std::future::ready(Err(failure)))
+    }
 }
 
 /// What was written as it is stored: a user's `password` becomes a hash, secrets that were left out stay what they are.

@@ -232,15 +232,15 @@ impl Auth {
         }
     }
 
-    /// Reads an object. What cannot be read does not go on as it was: it is taken away. Gives a ban back.
+    /// Reads an object; gives a ban back. One that cannot be read (a file it names has gone) closes and never opens.
     fn keep(&self, kind: &str, id: &str, value: Option<&Value>) -> Option<Ban> {
         let shared = &self.shared;
         let _entered = shared.shop.runtime.enter();
         let object = value.and_then(|value| match objects::read(kind, value, &shared.shop) {
             Ok(object) => Some(object),
             Err(error) => {
-                tracing::error!(kind, id, %error, "an object of the store cannot be gone by");
-                None
+                tracing::error!(kind, id, %error, "an object of the store cannot be read; nobody gets past it");
+                objects::instead_of(kind, id, value)
             }
         });
         if kind == objects::USER {

@@ -6,6 +6,7 @@ mod databases;
 mod http;
 mod jwt;
 mod limits;
+mod objects;
 mod rules;
 mod secrets;
 mod users;
