@@ -12,6 +12,7 @@ use crate::{Failure, no_more, servers};
 
 /// Exact versions, so that a run today and a run next year test the same thing.
 const PAHO: &str = "paho-mqtt==2.2.0";
+const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 const MQTT_JS: &str = "mqtt@5.16.0";
 
 /// Variables for the test programs; they skip what is not there.
@@ -42,6 +43,10 @@ pub(crate) fn provide(report: &mut Report) -> Environment {
         let installed = python(&tools.join("python"), &mut apt);
         outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_PYTHONPATH", dir))))
     });
+    report.step(&format!("Python package {SCHEMATHESIS}"), || {
+        let installed = schemathesis(&tools.join("schemathesis"), &mut apt);
+        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_SCHEMATHESIS", dir))))
+    });
     report.step(&format!("npm package {MQTT_JS}"), || {
         let installed = node(&tools.join("node"), &mut apt);
         outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_NODE_MODULES", dir))))
@@ -67,29 +72,32 @@ fn outcome(result: Result<(), Failure>) -> Outcome {
     }
 }
 
-/// paho-mqtt in a folder of its own, by whichever pip there is.
+/// paho-mqtt in a folder of its own.
 fn python(dir: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
-    installed_once(dir, PAHO, |dir| {
+    pip(dir, PAHO, &["--no-deps"], apt)
+}
+
+/// schemathesis with what it depends on.
+fn schemathesis(dir: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
+    pip(dir, SCHEMATHESIS, &[], apt)
+}
+
+/// A Python package in a folder of its own, by whichever pip there is.
+fn pip(dir: &Path, package: &str, options: &[&str], apt: &mut Apt) -> Result<PathBuf, Failure> {
+    installed_once(dir, package, |dir| {
         apt.provide("python3", "python3")?;
-        let pip = |dir: &Path| {
-            let mut command = Command::new("python3");
-            command.args([
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-            ]);
-            command
-                .args(["--root-user-action=ignore", "--no-deps", "--target"])
-                .arg(dir)
-                .arg(PAHO);
-            command
-        };
         if !succeeds(Command::new("python3").args(["-m", "pip", "--version"])) {
             apt.install("python3-pip")?;
         }
-        capture(&mut pip(dir)).map(drop)
+        let mut command = Command::new("python3");
+        command
+            .args(["-m", "pip", "install", "--quiet"])
+            .args(["--disable-pip-version-check", "--root-user-action=ignore"])
+            .args(options)
+            .arg("--target")
+            .arg(dir)
+            .arg(package);
+        capture(&mut command).map(drop)
     })?;
     Ok(dir.to_path_buf())
 }

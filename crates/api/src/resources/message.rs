@@ -33,7 +33,6 @@ pub(super) struct UserProperty {
 #[serde(deny_unknown_fields)]
 pub(super) struct MessageInput {
     /// A topic name, without wildcards.
-    #[schemars(length(min = 1), regex(pattern = "^[^+#\\u0000]+$"))]
     topic: String,
     #[serde(default)]
     payload: String,
