@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{closed, local_token, own_node, send};
+use super::{closed, closed_with, local_token, own_node, send};
 use crate::support::{Connect, Node, Raw, eventually, kind, unique};
 
 fn connect(node: &Node, client_id: &str, login: Option<(&str, &str)>) -> (Raw, u8) {
@@ -20,7 +20,7 @@ fn a_user_made_over_the_api_can_log_in_until_it_is_deleted() {
     if !own_node() {
         return;
     }
-    let node = closed();
+    let node = closed_with(&["--set", "listener.mqtt.allow_anonymous=false"]);
     let token = local_token(&node);
     let path = "/api/v1/users/ada";
     let user = json!({"password": "pencil"});

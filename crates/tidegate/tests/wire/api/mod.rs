@@ -28,7 +28,11 @@ fn own_node() -> bool {
 
 /// A node that asks for credentials.
 fn closed() -> Node {
-    Node::start(&["--set", "http.anonymous=none"])
+    closed_with(&[])
+}
+
+fn closed_with(arguments: &[&str]) -> Node {
+    Node::start(&[&["--set", "http.anonymous=none"], arguments].concat())
 }
 
 /// The token with which the node's owner is an admin.
