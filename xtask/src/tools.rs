@@ -13,6 +13,7 @@ use crate::{Failure, deny, no_more, servers};
 /// Exact versions, so that a run today and a run next year test the same thing.
 const PAHO: &str = "paho-mqtt==2.2.0";
 const SSLYZE: &str = "sslyze==6.3.1";
+const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 const MQTT_JS: &str = "mqtt@5.16.0";
 
 /// Variables for the test programs; they skip what is not there.
@@ -48,6 +49,10 @@ pub(crate) fn provide(report: &mut Report) -> Environment {
         // With all it depends on; apart from paho, which other tests import.
         let installed = python(&tools.join("sslyze"), SSLYZE, &[], &mut apt);
         outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_SSLYZE", dir))))
+    });
+    report.step(&format!("Python package {SCHEMATHESIS}"), || {
+        let installed = python(&tools.join("schemathesis"), SCHEMATHESIS, &[], &mut apt);
+        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_SCHEMATHESIS", dir))))
     });
     report.step(&format!("npm package {MQTT_JS}"), || {
         let installed = node(&tools.join("node"), &mut apt);

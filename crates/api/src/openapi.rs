@@ -105,10 +105,10 @@ fn operation(
         responses.insert(answer.status.to_string(), described);
     }
     for (status, description) in problems(endpoint) {
-        let response = json!({
-            "description": description,
-            "content": {"application/problem+json": {"schema": problem}},
-        });
+        let mut response = json!({"description": description});
+        if status >= 400 {
+            response["content"] = json!({"application/problem+json": {"schema": problem}});
+        }
         responses.entry(status.to_string()).or_insert(response);
     }
     let mut operation = json!({

@@ -72,6 +72,15 @@ impl Problem {
         }
     }
 
+    /// The same about a part of something larger.
+    pub(crate) fn within(self, part: &str) -> Self {
+        Self {
+            detail: format!("{part}: {}", self.detail),
+            parameter: self.parameter.map(|name| format!("{part}.{name}")),
+            ..self
+        }
+    }
+
     /// A body that is JSON, but as a whole not what was expected.
     pub(crate) fn unprocessable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)

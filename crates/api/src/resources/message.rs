@@ -33,7 +33,6 @@ pub(super) struct UserProperty {
 #[serde(deny_unknown_fields)]
 pub(super) struct MessageInput {
     /// A topic name, without wildcards.
-    #[schemars(length(min = 1), regex(pattern = "^[^+#\\u0000]+$"))]
     topic: String,
     #[serde(default)]
     payload: String,
@@ -65,10 +64,6 @@ pub(super) struct MessageInput {
 const MAX_USER_PROPERTIES: usize = 100;
 
 impl MessageInput {
-    pub(super) fn topic(&self) -> &str {
-        &self.topic
-    }
-
     pub(super) fn into_publication(self) -> Result<Publication, Problem> {
         let base64 = |field: &'static str, text: &str| {
             let decoded = STANDARD.decode(text).map(Bytes::from);

@@ -62,14 +62,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 
 async fn publish(mut call: Call) -> Outcome {
     let message: MessageInput = call.json().await?;
-    let published = publish_one(&call, message).await?;
-    call::ok(published)
-}
-
-async fn publish_one(call: &Call, message: MessageInput) -> Result<Published, Problem> {
     let publication = message.into_publication()?;
     let published = call.app.node.publish(publication).await;
-    published.map_err(|refusal| refused(&refusal))
+    call::ok(published.map_err(|refusal| refused(&refusal))?)
 }
 
 async fn publish_batch(mut call: Call) -> Outcome {
@@ -78,21 +73,28 @@ async fn publish_batch(mut call: Call) -> Outcome {
         let detail = format!("messages: expected 1 to {MAX_BATCH} of them.");
         return Err(Problem::field("messages", detail));
     }
-    let mut results = Vec::with_capacity(messages.len());
-    for message in messages {
-        let topic = message.topic().to_owned();
-        results.push(match publish_one(&call, message).await {
+    // What cannot be a message is a mistake in the request; nothing of it is published.
+    let mut publications = Vec::with_capacity(messages.len());
+    for (index, message) in messages.into_iter().enumerate() {
+        let publication = message.into_publication();
+        publications
+            .push(publication.map_err(|problem| problem.within(&format!("messages[{index}]")))?);
+    }
+    let mut results = Vec::with_capacity(publications.len());
+    for publication in publications {
+        let topic = publication.topic.clone();
+        results.push(match call.app.node.publish(publication).await {
             Ok(Published { has_subscribers }) => BatchResult {
                 topic,
                 published: true,
                 has_subscribers,
                 problem: None,
             },
-            Err(problem) => BatchResult {
+            Err(refusal) => BatchResult {
                 topic,
                 published: false,
                 has_subscribers: false,
-                problem: Some(problem.detail),
+                problem: Some(refused(&refusal).detail),
             },
         });
     }

@@ -84,6 +84,14 @@ async fn of_a_batch_each_message_is_taken_or_refused_by_itself() {
             .unwrap()
             .contains("wildcards")
     );
+    let wrong = json!({"messages": [{"topic": "a"}, {"topic": "b", "qos": 3}]});
+    let answer = send(&server, "", "POST", path, &wrong).await;
+    assert_eq!(answer.status, 422);
+    assert!(
+        answer.problem().contains("messages[1]: qos"),
+        "{}",
+        answer.body
+    );
     let many: Vec<_> = (0..1001).map(|_| json!({"topic": "a"})).collect();
     for messages in [json!([]), json!(many)] {
         let answer = send(&server, "", "POST", path, &json!({"messages": messages})).await;

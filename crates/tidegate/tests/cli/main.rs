@@ -6,6 +6,7 @@
 
 mod carriers;
 mod commands;
+mod ctl;
 mod login;
 mod messages;
 mod program;

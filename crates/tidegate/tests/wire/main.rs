@@ -7,6 +7,7 @@
 // The workspace allows unwrap in `#[test]` functions; this binary is tests and what they stand on.
 #![allow(clippy::unwrap_used)]
 
+mod api;
 mod auth;
 mod certificates;
 mod durable;

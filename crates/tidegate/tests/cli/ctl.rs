@@ -1,0 +1,137 @@
+//! `tidegate ctl` against a real node: what it prints, what it changes, what it says when it cannot.
+
+use super::program::{Ended, Node, run};
+
+fn ctl(node: &Node, arguments: &[&str]) -> Ended {
+    let data_dir = node.data_dir();
+    let data_dir = data_dir.to_str().unwrap();
+    run(&[&["ctl", "--data-dir", data_dir], arguments].concat())
+}
+
+fn file(node: &Node, name: &str, text: &str) -> String {
+    let path = node.folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn the_owner_of_a_node_needs_no_password() {
+    let node = Node::start(&[]);
+    let who = ctl(&node, &["whoami"]).succeeded();
+    assert!(who.contains("admin") && who.contains("local"), "{who}");
+    let status = ctl(&node, &["--json", "status"]).succeeded();
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["ready"], true);
+    let listeners = ctl(&node, &["listeners", "list"]).succeeded();
+    assert!(
+        listeners.starts_with("NAME  PROTOCOL  ADDRESS"),
+        "{listeners}"
+    );
+    assert!(listeners.contains(&node.address("mqtt")));
+}
+
+#[test]
+fn operators_and_keys_are_made_changed_and_used() {
+    let node = Node::start(&[]);
+    let password = file(&node, "password", "a long password\n");
+    let add = [
+        "operators",
+        "add",
+        "ann",
+        "role=viewer",
+        "--password-file",
+        &password,
+    ];
+    assert_eq!(ctl(&node, &add).succeeded(), "ann is made\n");
+    let again = ctl(&node, &add).failed(4);
+    assert!(
+        again.contains("409") && again.contains("already"),
+        "{again}"
+    );
+    let as_ann = ["--login", "ann", "--login-password-file", &password];
+    let refused = ctl(&node, &[&as_ann[..], &["clients", "kick", "x"]].concat()).failed(4);
+    assert!(
+        refused.contains("403") && refused.contains("operator"),
+        "{refused}"
+    );
+    ctl(
+        &node,
+        &[
+            "operators",
+            "set",
+            "ann",
+            "role=operator",
+            "description=on call",
+        ],
+    )
+    .succeeded();
+    let shown = ctl(&node, &["operators", "show", "ann"]).succeeded();
+    assert!(
+        shown.contains("on call") && !shown.contains("argon2"),
+        "{shown}"
+    );
+    let who = ctl(&node, &[&as_ann[..], &["whoami"]].concat()).succeeded();
+    assert!(who.contains("operator"), "the password stayed: {who}");
+
+    let made = ctl(&node, &["keys", "add", "role=viewer"]).succeeded();
+    let pair = file(&node, "key", made.lines().last().unwrap());
+    let url = format!("http://{}", node.address("http"));
+    let by_key = run(&["ctl", "--url", &url, "--key-file", &pair, "whoami"]).succeeded();
+    assert!(by_key.contains("api_key"), "{by_key}");
+    let nobody = run(&["ctl", "--url", &url, "whoami"]).failed(4);
+    assert!(
+        nobody.contains("401") && nobody.contains("--login"),
+        "{nobody}"
+    );
+    let audit = ctl(&node, &["audit"]).succeeded();
+    assert!(
+        audit.contains("operator.change") && audit.contains("api_key.create"),
+        "{audit}"
+    );
+}
+
+#[test]
+fn messages_are_published_and_a_backup_is_restored() {
+    let node = Node::start(&[]);
+    let subscriber = node.subscriber(&["-t", "tide/#", "-C", "1"]);
+    let published = ctl(
+        &node,
+        &["publish", "-t", "tide/now", "-m", "high", "-q", "1", "-r"],
+    )
+    .succeeded();
+    assert_eq!(published, "published\n");
+    assert_eq!(subscriber.end().succeeded(), "high\n");
+    let retained = ctl(&node, &["retained", "list", "--filter", "tide/#"]).succeeded();
+    assert!(retained.contains("tide/now"), "{retained}");
+
+    ctl(
+        &node,
+        &["bans", "add", "b1", "client_id=rogue", "reason=test"],
+    )
+    .succeeded();
+    let backup = node.folder.path().join("backup").display().to_string();
+    ctl(&node, &["backup", &backup]).succeeded();
+    ctl(&node, &["bans", "delete", "b1"]).succeeded();
+    ctl(&node, &["restore", &backup]).succeeded();
+    let bans = ctl(&node, &["bans", "list"]).succeeded();
+    assert!(bans.contains("rogue"), "{bans}");
+}
+
+#[test]
+fn what_cannot_be_done_is_said_with_a_status() {
+    let node = Node::start(&[]);
+    let unknown = ctl(&node, &["clients", "show", "nobody"]).failed(4);
+    assert!(
+        unknown.contains("404") && unknown.contains("nobody"),
+        "{unknown}"
+    );
+    let fixed = ctl(&node, &["settings", "set", "limits.max_qos", "1"]).failed(4);
+    assert!(fixed.contains("start the node again"), "{fixed}");
+    let wrong = ctl(&node, &["operators", "add", "x", "role"]).failed(2);
+    assert!(wrong.contains("NAME=VALUE"), "{wrong}");
+    let nowhere = node.folder.path().join("nowhere").display().to_string();
+    let no_node = run(&["ctl", "--data-dir", &nowhere, "status"]).failed(2);
+    assert!(no_node.contains("no node runs"), "{no_node}");
+    let closed = run(&["ctl", "--url", "http://127.0.0.1:1", "status"]).failed(3);
+    assert!(closed.contains("cannot reach"), "{closed}");
+}

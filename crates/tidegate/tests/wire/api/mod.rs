@@ -1,0 +1,70 @@
+//! The HTTP API of a real node: who may use it, and what a change over it does to those who connect.
+
+mod access;
+mod effects;
+mod schemathesis;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::Value;
+
+use crate::interop::skipped;
+use crate::support::{DEADLINE, Node, external};
+
+/// The answer of the API.
+struct Answer {
+    status: u16,
+    body: Value,
+}
+
+/// These tests start nodes of their own.
+fn own_node() -> bool {
+    if external().is_some() {
+        skipped("needs a node of its own");
+    }
+    external().is_none()
+}
+
+/// A node that asks for credentials.
+fn closed() -> Node {
+    closed_with(&[])
+}
+
+fn closed_with(arguments: &[&str]) -> Node {
+    Node::start(&[&["--set", "http.anonymous=none"], arguments].concat())
+}
+
+/// The token with which the node's owner is an admin.
+fn local_token(node: &Node) -> String {
+    let path = node.data_dir().join("api.token");
+    std::fs::read_to_string(path).unwrap().trim().to_owned()
+}
+
+fn send(node: &Node, token: &str, method: &str, path: &str, body: &Value) -> Answer {
+    let address = node.address("http");
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    let body = match body {
+        Value::Null => String::new(),
+        body => body.to_string(),
+    };
+    let authorization = match token {
+        "" => String::new(),
+        token => format!("Authorization: Bearer {token}\r\n"),
+    };
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{authorization}\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    socket.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    Answer {
+        status: status.expect("a status line"),
+        body: serde_json::from_str(body).unwrap_or_default(),
+    }
+}

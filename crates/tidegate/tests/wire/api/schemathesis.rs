@@ -1,0 +1,72 @@
+//! schemathesis reads the API's own description and asks everything it can think of, right and wrong: no answer may be a
+//! failure of the server, none may be of another shape than described, and nothing that the description forbids may be
+//! accepted.
+
+use std::process::{Command, Stdio};
+
+use super::{closed, local_token, own_node};
+use crate::interop::{installed, skipped};
+use crate::support::temporary_directory;
+
+/// A condition may fail before the body is looked at.
+const CONFIG: &str = "[checks.negative_data_rejection]\n\
+    expected-statuses = [400, 401, 403, 404, 405, 406, 409, 412, 413, 415, 422, 428, 429]\n";
+
+/// Streams without an end, what would take the node away from the test, and what would take its credentials away.
+const LEFT_OUT: [&str; 4] = ["events", "restore", "stopListener", "login"];
+
+#[test]
+fn schemathesis_finds_nothing() {
+    if !own_node() {
+        return;
+    }
+    let Some(packages) = installed("TIDEGATE_TEST_SCHEMATHESIS", "schemathesis") else {
+        return skipped("schemathesis is not installed");
+    };
+    let node = closed();
+    let folder = temporary_directory();
+    let config = folder.join("schemathesis.toml");
+    std::fs::write(&config, CONFIG).unwrap();
+    let url = format!("http://{}", node.address("http"));
+    let mut command = Command::new("python3");
+    command
+        .env("PYTHONPATH", packages)
+        .current_dir(&folder)
+        .args(["-m", "schemathesis.cli", "--config-file"])
+        .arg(&config)
+        .args(["run", &format!("{url}/api/v1/openapi.json"), "--url", &url])
+        .args([
+            "-H",
+            &format!("Authorization: Bearer {}", local_token(&node)),
+        ])
+        .args([
+            "--phases",
+            "examples,coverage,fuzzing",
+            "--max-examples",
+            "20",
+        ])
+        .args([
+            "--workers",
+            "2",
+            "--seed",
+            "1",
+            "--no-color",
+            "--suppress-health-check",
+            "all",
+        ])
+        // What the description cannot say (a password that fits, a topic without wildcards) may be refused.
+        .args(["--exclude-checks", "positive_data_acceptance"]);
+    for operation in LEFT_OUT {
+        command.args(["--exclude-operation-id", operation]);
+    }
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{said}\n{errors}\nthe node wrote:\n{}",
+        node.log()
+    );
+    assert!(node.is_running());
+    assert!(!node.log().contains("panic"), "{}", node.log());
+}
