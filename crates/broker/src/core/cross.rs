@@ -301,6 +301,11 @@ impl Links {
             .all(|(n, &applied)| n == this_shard || applied >= sequence)
     }
 
+    /// Number of the last thing said that others have to confirm.
+    pub(crate) fn last_sequence(&self) -> u64 {
+        self.sequence
+    }
+
     /// Whether every other shard has confirmed all that was said.
     pub(crate) fn is_all_applied(&self) -> bool {
         self.is_applied(self.sequence)

@@ -240,14 +240,14 @@ impl Shard {
         }
     }
 
-    /// False if the session has no such subscription.
-    pub(crate) fn unsubscribe_for_node(&mut self, client_id: &str, filter: &str) -> bool {
+    /// False if the session has no such subscription. The second is the announcement that says it to the other shards.
+    pub(crate) fn unsubscribe_for_node(&mut self, client_id: &str, filter: &str) -> (bool, u64) {
         let Some(&session) = self.by_client_id.get(client_id) else {
-            return false;
+            return (false, 0);
         };
         let code = self.unsubscribe_one(session, filter);
         self.close_doomed();
-        code == ReasonCode::SUCCESS
+        (code == ReasonCode::SUCCESS, self.links.last_sequence())
     }
 
     /// Gives an answer once what this turn writes is in the log and the other shards have confirmed `sequence`.

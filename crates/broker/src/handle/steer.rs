@@ -90,14 +90,13 @@ impl Handle {
         }
     }
 
-    /// False if the session has no such subscription.
+    /// False if the session has no such subscription. The answer comes when every shard knows of it.
     pub async fn unsubscribe(&self, client_id: &str, topic_filter: &str) -> bool {
         let Some(shard) = self.shared.node.directory.holder(client_id) else {
             return false;
         };
         let (client_id, filter) = (client_id.to_owned(), topic_filter.to_owned());
-        let unsubscribe =
-            move |shard: &mut Shard| (shard.unsubscribe_for_node(&client_id, &filter), 0);
+        let unsubscribe = move |shard: &mut Shard| shard.unsubscribe_for_node(&client_id, &filter);
         self.ask_safely(shard, unsubscribe).await.unwrap_or(false)
     }
 
