@@ -44,6 +44,16 @@ pub(crate) fn take(dir: &Path) -> Result<(File, bool), OpenError> {
     Ok((lock, is_new))
 }
 
+/// Takes a directory that is a store already.
+pub(crate) fn take_existing(dir: &Path) -> Result<File, OpenError> {
+    if !dir.join(VERSION).exists() {
+        return Err(OpenError::Missing {
+            path: dir.to_owned(),
+        });
+    }
+    take(dir).map(|(lock, _)| lock)
+}
+
 /// `true` if nothing was stored there yet.
 fn check_version(dir: &Path) -> Result<bool, OpenError> {
     let path = dir.join(VERSION);

@@ -46,6 +46,9 @@ pub enum OpenError {
     /// Somebody else has it open.
     #[error("another process is using the store {}; stop it first", path.display())]
     Locked { path: PathBuf },
+    /// There is none.
+    #[error("{} is not a store; expected the `store` directory of a node's data directory", path.display())]
+    Missing { path: PathBuf },
     /// Made by a version with another layout.
     #[error(
         "the store {} has layout version {found}, and this program reads version {expected}; use the program \

@@ -299,6 +299,11 @@ impl Store {
         self.inner.shared.is_compacting.load(Ordering::Acquire)
     }
 
+    /// Has the LSM library write everything anew, without what was replaced or removed.
+    pub(crate) fn compact_keyed(&self) -> Result<(), Error> {
+        self.inner.keyed.db()?.compact()
+    }
+
     /// Writes and syncs everything submitted, and ends the writer and the other threads of the store.
     pub fn close(&self) {
         self.inner.close();

@@ -36,7 +36,7 @@ impl Db {
         let database = Database::builder(path)
             .cache_size(cache_bytes)
             .worker_threads(1)
-            .max_journaling_size(128 << 20)
+            .max_journaling_size(64 << 20)
             .open()
             .map_err(Error::keyed("open its keyed state"))?;
         let space = |name: &str| {
@@ -83,6 +83,17 @@ impl Db {
         self.database
             .persist(PersistMode::SyncData)
             .map_err(Error::keyed("force its keyed state to disk"))
+    }
+
+    pub(crate) fn compact(&self) -> Result<(), Error> {
+        let others = [&self.meta, &self.objects, &self.journals];
+        for keyspace in self.spaces.iter().chain(others) {
+            let compacted = keyspace
+                .rotate_memtable_and_wait()
+                .and_then(|()| keyspace.major_compact());
+            compacted.map_err(Error::keyed("compact its keyed state"))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn disk_bytes(&self) -> u64 {

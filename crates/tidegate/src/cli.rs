@@ -12,6 +12,7 @@ use crate::config::{self, Flag, Problems, Sources};
 use crate::ctl::{CtlArgs, CtlError};
 use crate::logging::LogFormat;
 use crate::password::PasswordArgs;
+use crate::storage::StoreCommand;
 
 const EXIT_CODES: &str = "\
 Exit status:
@@ -83,6 +84,9 @@ enum Command {
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Check, mend, shrink or move what a stopped node has stored
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Turn a password into the credential of a user in the configuration
     Password(PasswordArgs),
     /// Tell the version and how it was built
@@ -196,6 +200,13 @@ impl Cli {
                 ReferenceFormat::Markdown => config::markdown(),
                 ReferenceFormat::Toml => config::toml_template(),
             })?,
+            Command::Store(command) => {
+                let (text, is_well) = command.run()?;
+                print(&text)?;
+                if !is_well {
+                    return Ok(Exit::Failure.into());
+                }
+            }
             Command::Password(arguments) => print(&arguments.run()?)?,
             Command::Version => print(&version())?,
             Command::Completions { shell } => {

@@ -7,6 +7,7 @@ mod ctl;
 mod logging;
 mod password;
 mod serve;
+mod storage;
 
 use std::process::ExitCode;
 

@@ -259,31 +259,35 @@ pub(crate) fn look_behind(
 ) -> io::Result<()> {
     let len = file.len()?;
     let mut at = offset;
-    let mut chunk = vec![0; READ_BYTES];
-    while at < len {
+    while let Some(start) = find_magic(file, at)? {
+        // From a whole frame on, the others follow.
+        let mut reader = FrameReader::new(file, seed, start, len);
+        at = start + 1;
+        while let Next::Frame(frame) = reader.next()? {
+            at = frame.end();
+            found(frame);
+        }
+    }
+    Ok(())
+}
+
+/// The first place from `at` on where a frame may begin.
+fn find_magic(file: &dyn LogFile, mut at: u64) -> io::Result<Option<u64>> {
+    let mut chunk = vec![0; 64 << 10];
+    loop {
         let read = file.read_at(&mut chunk, at)?;
         if read < FRAME_HEAD {
-            break;
+            return Ok(None);
         }
         let start = chunk[..read]
             .windows(FRAME_MAGIC.len())
             .position(|window| window == FRAME_MAGIC);
-        let Some(start) = start else {
+        match start {
+            Some(start) => return Ok(Some(at + start as u64)),
             // A magic may begin in the last three bytes.
-            at += (read - (FRAME_MAGIC.len() - 1)) as u64;
-            continue;
-        };
-        at += start as u64;
-        let mut reader = FrameReader::new(file, seed, at, len);
-        match reader.next()? {
-            Next::Frame(frame) => {
-                at = frame.end();
-                found(frame);
-            }
-            Next::End | Next::Bad(_) => at += 1,
+            None => at += (read - (FRAME_MAGIC.len() - 1)) as u64,
         }
     }
-    Ok(())
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -10,6 +10,7 @@ pub(crate) mod reclaim;
 pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod rescue;
+pub(crate) mod rewrite;
 pub(crate) mod segments;
 pub(crate) mod shared;
 pub(crate) mod writer;

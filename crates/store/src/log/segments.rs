@@ -199,7 +199,7 @@ impl Segments {
 }
 
 /// A number nobody can guess: what hash maps take their keys from.
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     use std::hash::BuildHasher as _;
     std::hash::RandomState::new().hash_one(now_ms())
 }

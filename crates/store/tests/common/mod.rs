@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+#[allow(unused_imports, reason = "not every test uses both")]
 pub(crate) use store::{Batch, Space};
 use store::{Config, Fetch, Owner, Page, Store, Stored};
 

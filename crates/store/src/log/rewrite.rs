@@ -1,0 +1,152 @@
+//! Writing damaged segments anew from the whole frames that are left in them.
+//!
+//! Numbers that are lost are left out by a frame that says so (`FLAG_GAP`), so that the repaired log reads like any other.
+
+use std::fs;
+use std::path::Path;
+
+use super::files::{Files as _, RealFiles};
+use super::frame::{FLAG_GAP, SEGMENT_HEAD, SegmentHead, look_behind, seal};
+use super::recover::{Found, find, io_error, read_segment};
+use super::segments::random;
+use crate::batch::FRAME_HEAD;
+use crate::error::Error;
+use crate::tools::Repaired;
+
+/// Puts every segment in order that does not go on where the one before ended.
+pub(crate) fn rewrite_damaged(log: &Path) -> Result<Repaired, Error> {
+    let mut repaired = Repaired::default();
+    let found = find(log, &RealFiles)?;
+    // The number of the next frame.
+    let mut expected: Option<u64> = None;
+    let last = found.last().map(|last| last.id);
+    for segment in &found {
+        if let Ok(None) = segment.head {
+            continue;
+        }
+        if let Some(next) = whole(segment, expected, Some(segment.id) == last)? {
+            expected = Some(next);
+            continue;
+        }
+        expected = rewrite(log, segment, expected, &mut repaired)?;
+    }
+    Ok(repaired)
+}
+
+/// The number behind its last frame, if there is nothing to mend.
+fn whole(segment: &Found, expected: Option<u64>, is_last: bool) -> Result<Option<u64>, Error> {
+    let Ok(Some(head)) = &segment.head else {
+        return Ok(None);
+    };
+    if expected.is_some_and(|expected| head.follows_lsn >= expected) {
+        return Ok(None);
+    }
+    let mut next = Some(head.first_lsn);
+    let mut end = SEGMENT_HEAD as u64;
+    let bad = read_segment(segment, head, &mut next, &mut |frame| {
+        end = frame.end();
+        Ok(())
+    })?;
+    let mut behind = 0;
+    look_behind(&*segment.file, head.seed(), end, &mut |_| behind += 1)
+        .map_err(io_error("read", &segment.path))?;
+    // A torn end of the last segment is cut off by the next start.
+    let is_whole = behind == 0 && (bad.is_none() || is_last);
+    Ok(next.max(expected).filter(|_| is_whole))
+}
+
+/// Writes the whole frames of a segment to a new file that takes its place.
+fn rewrite(
+    log: &Path,
+    segment: &Found,
+    expected: Option<u64>,
+    repaired: &mut Repaired,
+) -> Result<Option<u64>, Error> {
+    let name = format!("segment {}", segment.id);
+    let mut raw = [0; SEGMENT_HEAD];
+    let read = segment.file.read_at(&mut raw, 0);
+    read.map_err(io_error("read", &segment.path))?;
+    // Even of a torn head the salt may be right; frames whose checksums fit tell.
+    let old_seed = crc32c::crc32c(&raw[16..28]);
+    let mut bytes = vec![0; SEGMENT_HEAD];
+    let mut head: Option<SegmentHead> = None;
+    let mut next = expected;
+    look_behind(
+        &*segment.file,
+        old_seed,
+        SEGMENT_HEAD as u64,
+        &mut |frame| {
+            let is_first = head.is_none();
+            let head = head.get_or_insert_with(|| SegmentHead {
+                salt: random(),
+                id: segment.id,
+                first_lsn: frame.lsn,
+                follows_lsn: expected.map_or(frame.lsn, |expected| expected.min(frame.lsn)) - 1,
+                synced_lsn: 0,
+                created_ms: crate::objects::now_ms(),
+            });
+            let due = if is_first {
+                frame.lsn
+            } else {
+                next.unwrap_or(frame.lsn)
+            };
+            if frame.lsn < due {
+                return;
+            }
+            let missing_from = next.unwrap_or(frame.lsn);
+            if frame.lsn > missing_from {
+                let count = frame.lsn - missing_from;
+                let missing_to = frame.lsn - 1;
+                repaired.lost.push(format!(
+                    "{name}: {count} batches, {missing_from} to {missing_to}, before byte {}",
+                    frame.offset
+                ));
+            }
+            if frame.lsn > due {
+                let mut gap = vec![0; FRAME_HEAD];
+                seal(&mut gap, head.seed(), frame.lsn - 1, 0, u16::MAX, FLAG_GAP);
+                bytes.extend_from_slice(&gap);
+            }
+            let start = bytes.len();
+            bytes.extend_from_slice(frame.whole);
+            let seed = head.seed();
+            seal(
+                &mut bytes[start..],
+                seed,
+                frame.lsn,
+                frame.synced_lsn,
+                frame.shard,
+                frame.flags,
+            );
+            next = Some(frame.lsn + 1);
+        },
+    )
+    .map_err(io_error("read", &segment.path))?;
+    let damaged = segment.path.with_extension("log.damaged");
+    repaired.kept.push(damaged.clone());
+    let Some(head) = head else {
+        repaired
+            .lost
+            .push(format!("{name}: all of it, nothing in it can be read"));
+        fs::rename(&segment.path, &damaged).map_err(io_error("rename", &segment.path))?;
+        return Ok(expected);
+    };
+    bytes[..SEGMENT_HEAD].copy_from_slice(&head.encode());
+    let new_path = segment.path.with_extension("log.new");
+    let file = RealFiles.create(&new_path, bytes.len() as u64);
+    let file = file.map_err(io_error("make", &new_path))?;
+    let written = file.write_at(&bytes, 0).and_then(|()| file.sync());
+    written.map_err(io_error("write", &new_path))?;
+    fs::rename(&segment.path, &damaged).map_err(io_error("rename", &segment.path))?;
+    fs::rename(&new_path, &segment.path).map_err(io_error("rename", &new_path))?;
+    RealFiles
+        .sync_dir(log)
+        .map_err(io_error("force to disk", log))?;
+    if repaired.lost.is_empty() {
+        repaired.lost.push(format!(
+            "{name}: what was behind batch {}",
+            next.unwrap_or(1) - 1
+        ));
+    }
+    Ok(next.max(expected))
+}

@@ -1,0 +1,77 @@
+//! A real file system that is full: a small tmpfs, which only root may mount.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::script::Model;
+use common::{Bench, check_messages, check_opened, wait_until};
+use store::{Config, Health, Store};
+
+/// Unmounted when dropped.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+fn mount(dir: &Path) -> Option<Mounted<'_>> {
+    let mut command = Command::new("mount");
+    command
+        .args(["-t", "tmpfs", "-o", "size=32m", "tmpfs"])
+        .arg(dir);
+    let output = command.output();
+    let is_mounted = output.is_ok_and(|output| output.status.success());
+    is_mounted.then_some(Mounted(dir))
+}
+
+#[test]
+fn a_full_disk_is_told_and_heals() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(_mounted) = mount(dir.path()) else {
+        eprintln!("skipped: a tmpfs cannot be mounted here (that needs root)");
+        return;
+    };
+    let config = Config {
+        segment_bytes: 1 << 20,
+        min_free_bytes: 4 << 20,
+        ..Config::default()
+    };
+    let store_dir = dir.path().join("store");
+    let mut bench = Bench::open(&store_dir, config.clone());
+    let mut model = Model::default();
+    for _ in 0..500 {
+        bench.submit(|batch| model.step(1, batch));
+    }
+    bench.ear.wait_logged(0, model.number);
+    assert_eq!(bench.store.health(), Health::Ok);
+
+    // Somebody else takes nearly all of it, then really all.
+    let filler = dir.path().join("filler");
+    fs::write(&filler, vec![1; 27 << 20]).unwrap();
+    wait_until("it is full", || bench.store.health() == Health::Full);
+    let rest = fs::write(dir.path().join("rest"), vec![1; 16 << 20]);
+    assert!(rest.is_err(), "the disk should be full");
+    // What is submitted all the same is kept, in memory if need be.
+    for _ in 0..3000 {
+        bench.submit(|batch| model.step(1, batch));
+    }
+    wait_until("it is not well", || bench.store.health() != Health::Ok);
+
+    fs::remove_file(&filler).unwrap();
+    fs::remove_file(dir.path().join("rest")).unwrap();
+    bench.ear.wait_logged(0, model.number);
+    wait_until("it heals", || bench.store.health() == Health::Ok);
+    check_messages(&bench, &model);
+    drop(bench);
+    drop(check_opened(
+        Store::open(&store_dir, config).unwrap().0,
+        &model,
+    ));
+}

@@ -1,0 +1,148 @@
+//! Checking, mending and making small what a node left.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Bench, small, wait_until};
+use store::{Expected, OpenError, Space, Store, tools};
+
+const MESSAGES: u64 = 400;
+
+/// A log of several segments, one message of 1000 bytes per batch for one session.
+fn make(dir: &Path) {
+    let mut bench = Bench::open(dir, small());
+    for seq in 1..=MESSAGES {
+        bench.write(|batch| {
+            batch.message(&[&[seq as u8; 1000]]);
+            batch.entry(1, seq, 0, b"");
+            batch.put(Space::Sessions, &seq.to_be_bytes(), b"s");
+        });
+    }
+    let objects = bench.store.objects();
+    objects.put("user", "ada", 1.into(), Expected::Any).unwrap();
+    drop(bench);
+    // Opened once more: the new segment knows all others to be on disk.
+    let mut bench = Bench::open(dir, small());
+    bench.write(|batch| batch.put(Space::Delayed, b"k", b"v"));
+}
+
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(dir.join("log")).unwrap();
+    let mut paths: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
+    paths.sort();
+    paths
+}
+
+fn seqs(dir: &Path) -> BTreeSet<u64> {
+    let bench = Bench::open(dir, small());
+    let found = bench.fetch_all(1, 50);
+    assert!(
+        found
+            .iter()
+            .all(|stored| stored.body == [stored.seq as u8; 1000][..])
+    );
+    found.into_iter().map(|stored| stored.seq).collect()
+}
+
+#[test]
+fn a_sound_store_is_found_sound() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    let mut said = Vec::new();
+    let checked = tools::check(dir.path(), &mut |what| said.push(what.to_owned())).unwrap();
+    assert_eq!((checked.problems.len(), checked.torn_end), (0, None));
+    assert_eq!(
+        (checked.queued_messages, checked.queued_sessions),
+        (MESSAGES, 1)
+    );
+    assert_eq!((checked.keys, checked.objects), ([MESSAGES, 0, 0, 1], 1));
+    assert_eq!(said.len(), 2);
+    let repaired = tools::repair(dir.path(), &mut |_| {}).unwrap();
+    assert_eq!(repaired, tools::Repaired::default());
+    assert_eq!(seqs(dir.path()).len() as u64, MESSAGES);
+}
+
+#[test]
+fn a_torn_end_is_told_and_not_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    let last = segments(dir.path()).pop().unwrap();
+    let mut bytes = fs::read(&last).unwrap();
+    bytes.truncate(bytes.len() - 3);
+    fs::write(&last, bytes).unwrap();
+    let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
+    assert!(checked.problems.is_empty());
+    let torn = checked.torn_end.unwrap();
+    assert!(torn.contains("incomplete"), "{torn}");
+    let (_store, report) = Store::open(dir.path(), small()).unwrap();
+    assert!(report.cut_bytes > 0);
+    assert_eq!(report.cut, Some(torn));
+}
+
+#[test]
+fn repair_keeps_what_can_be_read() {
+    type Damage = fn(&[PathBuf]);
+    let damages: [(&str, Damage, u64); 4] = [
+        ("a byte", |paths| change(&paths[2], 20_000), 1),
+        ("a head", |paths| change(&paths[2], 50), 0),
+        ("a head and its salt", |paths| change(&paths[2], 20), 65),
+        ("a file", |paths| fs::remove_file(&paths[2]).unwrap(), 65),
+    ];
+    for (what, damage, max_lost) in damages {
+        let dir = tempfile::tempdir().unwrap();
+        make(dir.path());
+        damage(&segments(dir.path()));
+        let refused = Store::open(dir.path(), small());
+        assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{what}");
+        let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
+        assert_eq!(checked.problems.len(), 1, "{what}");
+
+        let repaired = tools::repair(dir.path(), &mut |_| {}).unwrap();
+        assert!(!repaired.lost.is_empty(), "{what}");
+        assert!(repaired.kept.iter().all(|path| path.exists()), "{what}");
+        let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
+        assert_eq!(
+            (checked.problems.len(), checked.torn_end),
+            (0, None),
+            "{what}"
+        );
+        let found = seqs(dir.path());
+        let lost = MESSAGES - found.len() as u64;
+        assert!(lost <= max_lost, "{what}: {lost} lost, {:?}", repaired.lost);
+        // And it goes on.
+        let mut bench = Bench::open(dir.path(), small());
+        bench.write(|batch| found.iter().for_each(|&seq| batch.done(1, seq)));
+        drop(bench);
+        assert!(seqs(dir.path()).is_empty(), "{what}");
+    }
+}
+
+fn change(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 0x40;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn compaction_makes_a_stopped_store_small() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    let mut bench = Bench::open(dir.path(), small());
+    bench.write(|batch| (1..MESSAGES).for_each(|seq| batch.done(1, seq)));
+    wait_until("it is counted", || bench.store.stats().live_messages == 1);
+    drop(bench);
+    let (before, after) = tools::compact(dir.path(), small(), &mut |_| {}).unwrap();
+    assert!(
+        after <= before && after < MESSAGES * 1000,
+        "{before} before, {after} after"
+    );
+    assert_eq!(seqs(dir.path()), BTreeSet::from([MESSAGES]));
+    let missing = tools::check(&dir.path().join("nothing"), &mut |_| {});
+    assert!(matches!(missing, Err(OpenError::Missing { .. })));
+}

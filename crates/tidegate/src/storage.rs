@@ -1,0 +1,227 @@
+//! `tidegate store`: looking at, mending and moving what a node that does not run has stored.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, IsTerminal as _, Read, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use store::{Config, ImportMode, Space, Store, tools};
+
+use crate::config::{self, Flag, Sources};
+
+#[derive(Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Read everything and tell what is wrong; exit status 1 if something is
+    Check(Place),
+    /// Keep what can be read of a damaged message log, and tell what is lost
+    Repair(Place),
+    /// Write everything anew without what nobody wants any more
+    Compact(Place),
+    /// Write all configuration objects (users, rules, keys ...) to a file; it holds password hashes
+    Export {
+        #[command(flatten)]
+        place: Place,
+        /// The file to be written; "-" for standard output
+        file: PathBuf,
+    },
+    /// Read configuration objects that were exported; those with the same name are replaced
+    Import {
+        #[command(flatten)]
+        place: Place,
+        /// The file to be read; "-" for standard input
+        file: PathBuf,
+        /// Remove all objects that are not in the file
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Tell what is stored and how much room it takes
+    Stats(Place),
+}
+
+/// Whose store: that of a node with this configuration.
+#[derive(Args)]
+pub(crate) struct Place {
+    /// Where the node keeps its data [default: as `tidegate serve`]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// Configuration file [default: the one `tidegate serve` would read]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Place {
+    /// The directory of the store and its settings.
+    fn find(self) -> anyhow::Result<(PathBuf, Config)> {
+        let mut sources = Sources::of_process(self.config);
+        sources.flags = self
+            .data_dir
+            .into_iter()
+            .map(|value| Flag {
+                flag: "--data-dir",
+                key: "node.data_dir",
+                value,
+            })
+            .collect();
+        let config = config::load(&sources)?;
+        let dir = config.data_dir.join("store");
+        Ok((dir, config.store.unwrap_or_default()))
+    }
+
+    /// As [`find`](Self::find), for commands that need the objects.
+    fn open(self) -> anyhow::Result<Store> {
+        let (dir, config) = self.find()?;
+        if !dir.is_dir() {
+            bail!(
+                "there is no store in {}; choose another node with --data-dir",
+                dir.display()
+            );
+        }
+        Ok(Store::open(&dir, config)?.0)
+    }
+}
+
+impl StoreCommand {
+    /// What is to be written to standard output, and whether all is well.
+    pub(crate) fn run(self) -> anyhow::Result<(String, bool)> {
+        match self {
+            StoreCommand::Check(place) => {
+                let (dir, _) = place.find()?;
+                let checked = tools::check(&dir, &mut tell)?;
+                Ok((check_text(&dir, &checked), checked.problems.is_empty()))
+            }
+            StoreCommand::Repair(place) => {
+                let (dir, _) = place.find()?;
+                let repaired = tools::repair(&dir, &mut tell)?;
+                Ok((repair_text(&repaired), true))
+            }
+            StoreCommand::Compact(place) => {
+                let (dir, config) = place.find()?;
+                let (before, after) = tools::compact(&dir, config, &mut tell)?;
+                let text = format!("{} before, {} now\n", size(before), size(after));
+                Ok((text, true))
+            }
+            StoreCommand::Export { place, file } => Ok((export(&place.open()?, &file)?, true)),
+            StoreCommand::Import {
+                place,
+                file,
+                replace,
+            } => Ok((import(&place.open()?, &file, replace)?, true)),
+            StoreCommand::Stats(place) => {
+                let (dir, _) = place.find()?;
+                let checked = tools::check(&dir, &mut tell)?;
+                Ok((stats_text(&checked), true))
+            }
+        }
+    }
+}
+
+/// What is being done, for somebody who waits.
+fn tell(what: &str) {
+    if io::stderr().is_terminal() {
+        eprintln!("{what} ...");
+    }
+}
+
+fn check_text(dir: &Path, checked: &tools::Checked) -> String {
+    let mut text = String::new();
+    for problem in &checked.problems {
+        text.push_str(&format!("problem: {problem}\n"));
+    }
+    if let Some(torn) = &checked.torn_end {
+        text.push_str(&format!(
+            "the log ends as after a crash or a power failure, and the next start cuts it: {torn}\n"
+        ));
+    }
+    if checked.problems.is_empty() {
+        text.push_str(&format!("{} is sound\n", dir.display()));
+    }
+    text
+}
+
+fn repair_text(repaired: &tools::Repaired) -> String {
+    if repaired.lost.is_empty() {
+        return "there is nothing to repair in the message log\n".to_owned();
+    }
+    let mut text = String::new();
+    for lost in &repaired.lost {
+        text.push_str(&format!("lost: {lost}\n"));
+    }
+    for kept in &repaired.kept {
+        text.push_str(&format!("the damaged file is kept as {}\n", kept.display()));
+    }
+    text.push_str("the rest can be read; start the node\n");
+    text
+}
+
+fn stats_text(checked: &tools::Checked) -> String {
+    let [sessions, subscriptions, retained, delayed] =
+        Space::ALL.map(|space| checked.keys[space as usize]);
+    let rows = [
+        ("sessions", sessions.to_string()),
+        ("subscriptions", subscriptions.to_string()),
+        ("retained messages", retained.to_string()),
+        ("delayed messages", delayed.to_string()),
+        ("configuration objects", checked.objects.to_string()),
+        ("queued messages", checked.queued_messages.to_string()),
+        ("sessions with a queue", checked.queued_sessions.to_string()),
+        ("segments of the log", checked.segments.to_string()),
+        ("message log", size(checked.log_bytes)),
+        ("of it wanted", size(checked.live_bytes)),
+        ("keyed state", size(checked.keyed_bytes)),
+        ("problems", checked.problems.len().to_string()),
+    ];
+    rows.map(|(name, value)| format!("{name:<22} {value}\n"))
+        .concat()
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+    }
+}
+
+fn export(store: &Store, path: &Path) -> anyhow::Result<String> {
+    if path == Path::new("-") {
+        let mut out = BufWriter::new(io::stdout().lock());
+        store.objects().export_to(&mut out)?;
+        return Ok(String::new());
+    }
+    let file = create_private(path).with_context(|| format!("cannot make {}", path.display()))?;
+    let mut out = BufWriter::new(file);
+    let count = store.objects().export_to(&mut out)?;
+    let written = out.flush().and_then(|()| out.get_ref().sync_all());
+    written.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(format!("{count} objects are in {}\n", path.display()))
+}
+
+/// It holds password hashes: for nobody else to read, and not instead of another file.
+fn create_private(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = File::options();
+    options.write(true).create_new(true).mode(0o600).open(path)
+}
+
+fn import(store: &Store, path: &Path, replace: bool) -> anyhow::Result<String> {
+    let mut input: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Box::new(BufReader::new(file))
+    };
+    let mode = if replace {
+        ImportMode::Replace
+    } else {
+        ImportMode::Merge
+    };
+    let imported = store
+        .objects()
+        .import_from(&mut input, mode)
+        .with_context(|| format!("nothing was imported from {}", path.display()))?;
+    Ok(format!(
+        "{} objects written, {} removed\n",
+        imported.written, imported.removed
+    ))
+}
