@@ -24,7 +24,7 @@ fn api(node: &Node, method: &str, path: &str, body: &Value) -> (u16, Value) {
     };
     write!(
         stream,
-        "{method} /api/v1/{path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n{precondition}\
+        "{method} /api/v1/{path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n{precondition}\
          content-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
         token.trim(),
         body.len()
