@@ -77,6 +77,14 @@ pub(crate) fn seal(mut value: Value) -> Result<Value, String> {
     let Some(password) = password.as_str().filter(|password| !password.is_empty()) else {
         return Err("password: expected a text that is not empty".into());
     };
+    if let Some(other) = ["password_hash", "scram"]
+        .into_iter()
+        .find(|name| fields.contains_key(*name))
+    {
+        return Err(format!(
+            "{other}: not together with password, of which it is made"
+        ));
+    }
     if password.len() > MAX_PASSWORD_BYTES {
         return Err(format!("password: longer than {MAX_PASSWORD_BYTES} bytes"));
     }
@@ -200,6 +208,7 @@ mod tests {
         assert!(error(json!({"scram": "x"})).starts_with("scram: "));
         assert!(error(json!({"password": "x"})).contains("password"));
         assert!(seal(json!({"password": ""})).is_err());
+        assert!(seal(json!({"password": "x", "scram": "y"})).is_err());
         assert!(seal(json!("x")).is_err());
     }
 }
