@@ -439,6 +439,7 @@ impl Shard {
             codes: &codes,
         };
         let version = self.delivery.connections[at as usize].version;
+        self.delivery.hold(at);
         self.delivery
             .write(at, |out| Packet::UnsubAck(unsuback).encode(version, out));
         Ok(())
