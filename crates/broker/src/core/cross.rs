@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use mqtt::{Properties, QoS};
+use std::collections::VecDeque;
 
 use super::message::{MessageView, text_of};
 use super::outbox::SHARE_FROM_BYTES;
@@ -62,6 +63,14 @@ pub(crate) struct ForMember<'a> {
     pub(crate) nth: u32,
 }
 
+/// A message that has crossed.
+pub(crate) struct Crossing<'a> {
+    pub(crate) view: MessageView<'a>,
+    pub(crate) member: Option<ForMember<'a>>,
+    /// Its number in the link between the two shards, if it is in there.
+    pub(crate) link_seq: Option<u64>,
+}
+
 /// Messages one after the other, each a head of fixed size and then its texts, properties and small payload.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
@@ -74,6 +83,7 @@ pub(crate) struct Batch {
 const RETAIN: u8 = 1 << 2;
 const LARGE: u8 = 1 << 3;
 const FOR_MEMBER: u8 = 1 << 4;
+const LINKED: u8 = 1 << 5;
 
 /// The head of a message: when it came and expires, then the lengths of what follows it, then flags.
 const HEAD: usize = 8 + 8 + 4 + 4 + 2 + 2 + 2 + 1;
@@ -84,7 +94,12 @@ impl Batch {
     }
 
     #[inline]
-    pub(crate) fn push(&mut self, view: &MessageView<'_>, member: Option<ForMember<'_>>) {
+    pub(crate) fn push(
+        &mut self,
+        view: &MessageView<'_>,
+        member: Option<ForMember<'_>>,
+        link_seq: Option<u64>,
+    ) {
         let large = view.shared_payload.is_some() || view.payload.len() >= SHARE_FROM_BYTES;
         let properties = view.properties.as_bytes();
         let inline = if large { &[][..] } else { view.payload };
@@ -92,6 +107,7 @@ impl Batch {
         flags |= if view.retain { RETAIN } else { 0 };
         flags |= if large { LARGE } else { 0 };
         flags |= if member.is_some() { FOR_MEMBER } else { 0 };
+        flags |= if link_seq.is_some() { LINKED } else { 0 };
         let mut head = [0; HEAD];
         head[..8].copy_from_slice(&view.received_ms.to_le_bytes());
         head[8..16].copy_from_slice(&view.expires_ms.to_le_bytes());
@@ -121,11 +137,14 @@ impl Batch {
             }
             out.extend_from_slice(&member.nth.to_le_bytes());
         }
+        if let Some(seq) = link_seq {
+            out.extend_from_slice(&seq.to_le_bytes());
+        }
         self.count += 1;
     }
 
     /// The messages in the order they were pushed.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (MessageView<'_>, Option<ForMember<'_>>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Crossing<'_>> {
         let mut reader = Reader { rest: &self.bytes };
         let mut large = self.large.iter();
         (0..self.count).map(move |_| {
@@ -163,7 +182,11 @@ impl Batch {
                 from_client_id,
                 from_username,
             };
-            (view, member)
+            Crossing {
+                view,
+                member,
+                link_seq: (flags & LINKED != 0).then(|| reader.u64()),
+            }
         })
     }
 
@@ -224,6 +247,11 @@ pub(crate) struct Links {
     pub(crate) waiting: u64,
     /// Bytes of messages that wait for any of them.
     pub(crate) waiting_bytes: usize,
+    /// For each shard, words that may leave when a turn is in the log, with that turn.
+    held: Vec<VecDeque<(u64, Vec<Said>)>>,
+    /// For each shard the turn for which its next words have to wait; 0: none.
+    held_for: Vec<u64>,
+    logged: u64,
     spare: Vec<Vec<u8>>,
 }
 
@@ -236,6 +264,9 @@ impl Links {
             applied: vec![0; usize::from(shards)],
             waiting: 0,
             waiting_bytes: 0,
+            held: (0..shards).map(|_| VecDeque::new()).collect(),
+            held_for: vec![0; usize::from(shards)],
+            logged: 0,
             spare: Vec::new(),
         }
     }
@@ -245,6 +276,7 @@ impl Links {
         shard: u16,
         view: &MessageView<'_>,
         member: Option<ForMember<'_>>,
+        link_seq: Option<u64>,
     ) {
         let outgoing = &mut self.outgoing[usize::from(shard)];
         if !matches!(outgoing.last(), Some(Said::Messages(_))) {
@@ -259,7 +291,7 @@ impl Links {
             return;
         };
         let before = batch.size();
-        batch.push(view, member);
+        batch.push(view, member, link_seq);
         self.waiting_bytes += batch.size() - before;
         self.waiting |= 1 << shard;
     }
@@ -311,8 +343,41 @@ impl Links {
         self.is_applied(self.sequence)
     }
 
-    /// Takes what waits for a shard.
+    /// What was said to these shards, one bit each, leaves when a turn is in the log, and so does what follows it.
+    pub(crate) fn hold(&mut self, mut shards: u64, turn: u64) {
+        while shards != 0 {
+            self.held_for[shards.trailing_zeros() as usize] = turn;
+            shards &= shards - 1;
+        }
+    }
+
+    /// Everything up to a turn is in the log.
+    pub(crate) fn logged(&mut self, turn: u64) {
+        self.logged = turn;
+        for (shard, held) in self.held.iter().enumerate() {
+            if held.front().is_some_and(|&(until, _)| until <= turn) {
+                self.waiting |= 1 << shard;
+            }
+        }
+    }
+
+    /// Takes what waits for a shard and may leave.
     pub(crate) fn take(&mut self, shard: u16) -> Vec<Said> {
+        let said = self.take_all(shard);
+        let until = std::mem::take(&mut self.held_for[usize::from(shard)]);
+        let held = &mut self.held[usize::from(shard)];
+        if until == 0 && held.is_empty() {
+            return said;
+        }
+        held.push_back((until, said));
+        let mut ready = Vec::new();
+        while held.front().is_some_and(|&(until, _)| until <= self.logged) {
+            ready.extend(held.pop_front().into_iter().flat_map(|(_, said)| said));
+        }
+        ready
+    }
+
+    fn take_all(&mut self, shard: u16) -> Vec<Said> {
         self.waiting &= !(1 << shard);
         let said = std::mem::take(&mut self.outgoing[usize::from(shard)]);
         let messages = said.iter().map(|said| match said {

@@ -44,6 +44,9 @@ pub(crate) struct Delivery {
     /// Bytes in all session queues, as far as they are in memory.
     pub(super) queued_bytes: usize,
     pub(super) retained: Arc<Retained>,
+    /// While something from before a start is delivered: only sessions whose number leaves the second as remainder of
+    /// the first get it.
+    pub(crate) only: Option<(u64, u64)>,
     /// None: nothing is durable here.
     pub(crate) journal: Option<Box<Journal>>,
     sample_in: u32,
@@ -58,6 +61,8 @@ pub(crate) struct Dispatch<'a> {
     message: Option<Rc<Message>>,
     /// A large payload, shared by all.
     payload: Option<bytes::Bytes>,
+    /// It must not reach anybody twice, whatever happens: it is QoS 2 and its publisher repeats it after a crash.
+    pub(super) exactly_once: bool,
     /// It is written down; what is left is who it waits for.
     pub(super) journaled: bool,
     /// Whether more than one session gets it, so that encoding it once pays.
@@ -74,6 +79,7 @@ impl<'a> Dispatch<'a> {
             origin,
             message: None,
             payload: view.shared_payload.cloned(),
+            exactly_once: false,
             journaled: false,
             many: false,
             template: Vec::new(),
@@ -144,6 +150,7 @@ impl Delivery {
             buffered_bytes: 0,
             queued_bytes: 0,
             retained,
+            only: None,
             journal: None,
             sample_in: SAMPLE_EVERY,
         }
@@ -193,6 +200,11 @@ impl Delivery {
         let qos = dispatch.view.qos.min(options.qos);
         let retain = dispatch.view.retain && options.retain_as_published;
         let session = &mut self.sessions[subscriber.session as usize];
+        if let Some((shards, shard)) = self.only
+            && session.number % shards != shard
+        {
+            return;
+        }
         if qos == QoS::AtMostOnce {
             match session.connection {
                 Some(at) => {

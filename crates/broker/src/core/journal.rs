@@ -25,7 +25,38 @@ const FETCHES_AT_ONCE: usize = 64;
 const FETCH_MESSAGES: u32 = 128;
 const FETCH_BYTES: u32 = 64 * 1024;
 
+/// Session numbers from here on are not sessions but links: queues of what one shard has for another.
+pub(crate) const LINKS: u64 = 1 << 62;
+
+/// A QoS 2 message that a durable session published and another shard has subscribers for must reach them once, though
+/// its packet id is written down by one shard and who gets it by the other, and the node may die in between. So it is
+/// written into the link together with the packet id, the words about it leave when that is in the log, and the
+/// other shard takes it out of the link in the batch in which it writes down who gets it. What a start finds in a
+/// link is delivered then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// How many shards the node had. Their sessions are those whose number leaves the shard's as remainder.
+    pub(crate) shards: u16,
+    pub(crate) from: u16,
+    pub(crate) to: u16,
+}
+
+impl Link {
+    pub(crate) fn number(self) -> u64 {
+        LINKS | u64::from(self.shards) << 32 | u64::from(self.from) << 16 | u64::from(self.to)
+    }
+
+    pub(crate) fn of(number: u64) -> Option<Self> {
+        (number & LINKS != 0).then_some(Self {
+            shards: (number >> 32) as u16,
+            from: (number >> 16) as u16,
+            to: number as u16,
+        })
+    }
+}
+
 pub(crate) struct Journal {
+    shard: u16,
     batch: Batch,
     /// Number of the turn being filled.
     turn: u64,
@@ -35,6 +66,10 @@ pub(crate) struct Journal {
     unconfirmed: Vec<VecDeque<u64>>,
     /// Shards that get words in this turn that they have to confirm.
     to_confirm: u64,
+    /// Number of the last message in the link to each other shard.
+    link_seqs: Vec<u64>,
+    /// Shards with something new in their link.
+    linked: u64,
     /// Connections with bytes that wait for a turn.
     held: VecDeque<(u64, Vec<u32>)>,
     /// Words heard: in which turn of ours, from which shard, which turn of theirs.
@@ -52,8 +87,14 @@ pub(crate) struct Journal {
     scratch: Vec<u8>,
 }
 
-/// What the end of a turn leaves for the store.
+/// What the end of a turn leaves.
 pub(crate) struct TurnEnd {
+    pub(crate) turn: u64,
+    /// Shards that have to confirm the turn, one bit each.
+    pub(crate) to_confirm: u64,
+    /// Shards to which words may leave only when the turn is in the log.
+    pub(crate) linked: u64,
+    /// For the store, like the rest.
     pub(crate) batch: Option<Batch>,
     pub(crate) fetches: Vec<Fetch>,
 }
@@ -62,6 +103,9 @@ impl Journal {
     /// `first_number` is above every number that was ever used.
     pub(crate) fn new(shard: u16, shards: u16, first_number: u64) -> Self {
         Self {
+            shard,
+            link_seqs: vec![0; usize::from(shards)],
+            linked: 0,
             batch: Batch::default(),
             turn: 1,
             unlogged: VecDeque::new(),
@@ -139,6 +183,39 @@ impl Journal {
         let head = &self.scratch[..];
         self.batch
             .message(&[head, topic, client_id, username, properties, payload]);
+    }
+
+    /// After a start, links are continued where they ended.
+    pub(crate) fn continue_link(&mut self, link: Link, last_seq: u64) {
+        if usize::from(link.shards) == self.link_seqs.len() && link.from == self.shard {
+            self.link_seqs[usize::from(link.to)] = last_seq;
+        }
+    }
+
+    /// The message written last is on its way to another shard, for all its subscribers or for one member of a group.
+    pub(crate) fn link(&mut self, to: u16, member: Option<(&str, &str)>) -> u64 {
+        let seq = &mut self.link_seqs[usize::from(to)];
+        *seq += 1;
+        let link = Link {
+            shards: self.step as u16,
+            from: self.shard,
+            to,
+        };
+        self.scratch.clear();
+        stored::put_member(member, &mut self.scratch);
+        self.batch.entry(link.number(), *seq, 0, &self.scratch);
+        self.linked |= 1 << to;
+        *seq
+    }
+
+    /// A message has arrived from another shard, and who gets it is written down.
+    pub(crate) fn unlink(&mut self, from: u16, seq: u64) {
+        let link = Link {
+            shards: self.step as u16,
+            from,
+            to: self.shard,
+        };
+        self.batch.done(link.number(), seq);
     }
 
     /// The message written last waits for a session.
@@ -249,8 +326,8 @@ impl Journal {
         }
     }
 
-    /// Closes the turn. Returns the shards that have to confirm it, and what is for the store.
-    pub(crate) fn end_turn(&mut self, spare: impl FnOnce() -> Batch) -> (u64, u64, TurnEnd) {
+    /// Closes the turn.
+    pub(crate) fn end_turn(&mut self, spare: impl FnOnce() -> Batch) -> TurnEnd {
         let turn = self.turn;
         let to_confirm = std::mem::take(&mut self.to_confirm);
         for (shard, unconfirmed) in self.unconfirmed.iter_mut().enumerate() {
@@ -266,7 +343,13 @@ impl Journal {
         });
         self.turn += 1;
         let fetches = std::mem::take(&mut self.fetches);
-        (turn, to_confirm, TurnEnd { batch, fetches })
+        TurnEnd {
+            turn,
+            to_confirm,
+            linked: std::mem::take(&mut self.linked),
+            batch,
+            fetches,
+        }
     }
 
     /// Asks for the stored messages of a session from `from_seq` on, now or when others are done.

@@ -5,6 +5,7 @@ use hashbrown::HashMap;
 
 use store::{Space, Store};
 
+use super::journal::Link;
 use super::restore::{StoredDelayed, StoredSession};
 use super::shard::Node;
 use super::stored;
@@ -16,6 +17,8 @@ pub(crate) struct Recovered {
     pub(crate) delayed: Vec<StoredDelayed>,
     /// Session numbers with messages in the log and no record: the node died while they were made or ended.
     pub(crate) orphans: Vec<u64>,
+    /// Links between shards with something in them, and the number of the last message there.
+    pub(crate) links: Vec<(Link, u64)>,
     /// Keys of what is of no use any more: retained messages that have expired, sessions that another replaced.
     pub(crate) unwanted: Vec<(Space, Box<[u8]>)>,
 }
@@ -48,6 +51,13 @@ pub(crate) fn recover(
     read_retained(store, node, now_ms, &mut recovered[0].unwanted)?;
     read_delayed(store, &mut recovered, &mut highest)?;
     for number in store.queued_sessions() {
+        if let Some(link) = Link::of(number) {
+            let last_seq = store.queue(number).map_or(0, |queue| queue.last_seq);
+            for shard in &mut recovered {
+                shard.links.push((link, last_seq));
+            }
+            continue;
+        }
         highest = highest.max(number);
         if !places.contains_key(&number) {
             recovered[0].orphans.push(number);
@@ -55,7 +65,8 @@ pub(crate) fn recover(
     }
     Ok(Recovery {
         shards: recovered,
-        first_number: highest + 1,
+        // So that a session's number leaves its shard's as remainder.
+        first_number: (highest + 1).next_multiple_of(shards as u64),
     })
 }
 
@@ -128,7 +139,7 @@ struct Candidate {
     session: StoredSession,
 }
 
-/// Gives sessions to the shards in turn.
+/// Gives sessions to the shards: by their number, so that with as many shards as before each is where it was.
 struct Dealer<'a> {
     recovered: &'a mut [Recovered],
     places: Places,
@@ -137,7 +148,11 @@ struct Dealer<'a> {
 
 impl Dealer<'_> {
     fn deal(&mut self, candidate: Candidate) {
-        let shard = self.next % self.recovered.len();
+        let shards = self.recovered.len();
+        let shard = match candidate.number {
+            0 => self.next % shards,
+            number => (number % shards as u64) as usize,
+        };
         self.next += 1;
         let sessions = &mut self.recovered[shard].sessions;
         if candidate.number != 0 {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use store::{Batch, Page, QueueSummary, Space};
 
 use super::connection::Phase;
-use super::deliver::Delivery;
+use super::deliver::{Delivery, Dispatch};
 use super::directory::{Claim, Directory};
-use super::journal::{Journal, TurnEnd};
-use super::message::Message;
+use super::journal::{Journal, Link, TurnEnd};
+use super::message::{Message, MessageView};
+use super::route::deliver_locally;
 use super::session::{Outbound, Parcel, QueueSize, Session, Will};
 use super::shard::Shard;
 use super::stored::{self, SessionRecord};
@@ -181,8 +182,11 @@ impl Shard {
     }
 
     /// From now on what is to outlive the node is written down.
-    pub(crate) fn keep_journal(&mut self, first_number: u64) {
-        let journal = Journal::new(self.id, self.shards, first_number);
+    pub(crate) fn keep_journal(&mut self, first_number: u64, links: &[(Link, u64)]) {
+        let mut journal = Journal::new(self.id, self.shards, first_number);
+        for &(link, last_seq) in links {
+            journal.continue_link(link, last_seq);
+        }
         self.delivery.journal = Some(Box::new(journal));
     }
 
@@ -351,7 +355,9 @@ impl Shard {
     /// socket or said to another.
     pub(crate) fn end_turn(&mut self, spare: impl FnOnce() -> Batch) -> Option<TurnEnd> {
         let journal = self.delivery.journal.as_mut()?;
-        let (turn, mut to_confirm, end) = journal.end_turn(spare);
+        let end = journal.end_turn(spare);
+        let (turn, mut to_confirm) = (end.turn, end.to_confirm);
+        self.links.hold(end.linked, turn);
         while to_confirm != 0 {
             let shard = to_confirm.trailing_zeros() as u16;
             to_confirm &= to_confirm - 1;
@@ -366,6 +372,7 @@ impl Shard {
         if let Some(journal) = &mut self.delivery.journal {
             journal.logged(turn);
         }
+        self.links.logged(turn);
         self.let_go();
     }
 
@@ -393,8 +400,74 @@ impl Shard {
         self.give_answers();
     }
 
+    /// Whether what is in a link is for this shard to deliver. When the node has as many shards as it had, that is as it
+    /// was; else every shard looks for the sessions that were on the other one.
+    pub(crate) fn follows(&self, link: Link) -> bool {
+        link.shards != self.shards || link.to == self.id
+    }
+
+    /// Delivers what was on its way between two shards when the node died, to those who were to get it.
+    pub(crate) fn deliver_linked(&mut self, link: Link, page: &Page) {
+        for entry in &page.entries {
+            let message = stored::read_message(&entry.body);
+            let member = stored::read_member(&entry.attributes);
+            if let (Some(message), Some(member)) = (message, member) {
+                self.deliver_stored_crossing(link, &message.view(), member);
+            } else {
+                tracing::error!("a message between two shards could not be read; it is lost");
+            }
+            if link.shards == self.shards
+                && let Some(journal) = &mut self.delivery.journal
+            {
+                journal.unlink(link.from, entry.seq);
+            }
+        }
+        self.close_doomed();
+    }
+
+    fn deliver_stored_crossing(
+        &mut self,
+        link: Link,
+        view: &MessageView<'_>,
+        member: Option<(&str, &str)>,
+    ) {
+        let mut dispatch = Dispatch::new(*view, None);
+        dispatch.exactly_once = true;
+        let Some((filter, group)) = member else {
+            let (set, filters) = self.tree.matches(view.topic);
+            if link.shards == self.shards {
+                return deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
+            }
+            self.delivery.only = Some((u64::from(link.shards), u64::from(link.to)));
+            deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
+            self.delivery.only = None;
+            return;
+        };
+        // One shard chooses the member.
+        if link.shards == self.shards || self.id == 0 {
+            let group = self
+                .tree
+                .find(filter)
+                .and_then(|filter| self.tree.find_group(filter, group));
+            if let Some(group) = group {
+                self.deliver_to_group(group, &mut dispatch);
+            }
+        }
+    }
+
+    /// Nothing of a link is wanted any more.
+    pub(crate) fn end_link(&mut self, link: Link) {
+        if let Some(journal) = &mut self.delivery.journal {
+            journal.end(link.number());
+        }
+    }
+
     /// A piece of a session's stored messages.
     pub(crate) fn take_page(&mut self, page: Page) {
+        if Link::of(page.session).is_some() {
+            self.link_pages.push(page);
+            return;
+        }
         self.delivery.take_page(page);
         self.close_doomed();
     }

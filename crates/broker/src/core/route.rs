@@ -15,7 +15,7 @@ use slab::Slab;
 
 /// To every session of this shard whose plain subscriptions match.
 #[inline]
-fn deliver_locally(
+pub(super) fn deliver_locally(
     delivery: &mut Delivery,
     set: &MatchSet,
     filters: &Slab<Filter>,
@@ -42,7 +42,7 @@ fn send_to_shards(
     links: &mut Links,
     delivery: &mut Delivery,
     mut shards: u64,
-    dispatch: &Dispatch<'_>,
+    dispatch: &mut Dispatch<'_>,
 ) {
     // Who published it is needed only where it is kept, or told to somebody.
     let told = Interest::DELIVER | Interest::ACK | Interest::DROP;
@@ -53,12 +53,20 @@ fn send_to_shards(
     while shards != 0 {
         let shard = shards.trailing_zeros() as u16;
         shards &= shards - 1;
-        links.push(shard, &named, None);
+        let mut link_seq = None;
         if named.qos != QoS::AtMostOnce
             && let Some(journal) = &mut delivery.journal
         {
-            journal.expect_confirmation(shard);
+            if dispatch.exactly_once {
+                if !std::mem::replace(&mut dispatch.journaled, true) {
+                    journal.message(&named);
+                }
+                link_seq = Some(journal.link(shard, None));
+            } else {
+                journal.expect_confirmation(shard);
+            }
         }
+        links.push(shard, &named, None, link_seq);
         delivery.metrics.inc(Metric::CrossShardOut);
     }
 }
@@ -72,13 +80,20 @@ impl Shard {
             return false;
         }
         let mut dispatch = Dispatch::new(*view, origin);
+        dispatch.exactly_once = view.qos == QoS::ExactlyOnce
+            && origin.is_some_and(|at| self.delivery.sessions[at as usize].number != 0);
         let many = set.is_many(filters);
         if many {
             dispatch = dispatch.for_many(&mut self.packet);
         }
         deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
         if set.remote != 0 {
-            send_to_shards(&mut self.links, &mut self.delivery, set.remote, &dispatch);
+            send_to_shards(
+                &mut self.links,
+                &mut self.delivery,
+                set.remote,
+                &mut dispatch,
+            );
         }
         if !set.groups.is_empty() {
             let groups = set.groups.clone();
@@ -92,7 +107,7 @@ impl Shard {
         true
     }
 
-    fn deliver_to_group(&mut self, group_id: GroupId, dispatch: &mut Dispatch<'_>) {
+    pub(super) fn deliver_to_group(&mut self, group_id: GroupId, dispatch: &mut Dispatch<'_>) {
         let random = self.random();
         let named = with_publisher(&self.delivery.sessions, dispatch.origin, &dispatch.view);
         let draw = Draw {
@@ -112,12 +127,20 @@ impl Shard {
                     group: &group.name,
                     nth,
                 };
-                self.links.push(shard, &named, Some(member));
+                let mut link_seq = None;
                 if named.qos != QoS::AtMostOnce
                     && let Some(journal) = &mut self.delivery.journal
                 {
-                    journal.expect_confirmation(shard);
+                    if dispatch.exactly_once {
+                        if !std::mem::replace(&mut dispatch.journaled, true) {
+                            journal.message(&named);
+                        }
+                        link_seq = Some(journal.link(shard, Some((filter, &group.name))));
+                    } else {
+                        journal.expect_confirmation(shard);
+                    }
                 }
+                self.links.push(shard, &named, Some(member), link_seq);
                 self.delivery.metrics.inc(Metric::CrossShardOut);
             }
             None => self.nobody_left(dispatch),
@@ -131,10 +154,12 @@ impl Shard {
     }
 
     /// Messages from another shard, for the subscribers of this one.
-    pub(crate) fn deliver_batch(&mut self, batch: &Batch) {
-        for (view, member) in batch.iter() {
+    pub(crate) fn deliver_batch(&mut self, from: u16, batch: &Batch) {
+        for crossing in batch.iter() {
+            let view = crossing.view;
             let mut dispatch = Dispatch::new(view, None);
-            match member {
+            dispatch.exactly_once = crossing.link_seq.is_some();
+            match crossing.member {
                 None => {
                     let (set, filters) = self.tree.matches(view.topic);
                     let many = set.is_many(filters);
@@ -147,6 +172,11 @@ impl Shard {
                     }
                 }
                 Some(member) => self.deliver_for_member(&member, &mut dispatch),
+            }
+            if let Some(seq) = crossing.link_seq
+                && let Some(journal) = &mut self.delivery.journal
+            {
+                journal.unlink(from, seq);
             }
         }
         self.close_doomed();

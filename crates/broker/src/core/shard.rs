@@ -27,7 +27,7 @@ use crate::events::Events;
 use crate::hooks::{Authentication, CertificateNames, Client, Hooks, Interest, Peer};
 use crate::metrics::{Metric, ShardMetrics};
 use crate::scram::{Credential, Decoy};
-use store::Space;
+use store::{Page, Space};
 
 /// A listener as all shards see it.
 pub(crate) struct ListenerState {
@@ -79,6 +79,8 @@ pub(crate) struct Shard {
     pub(crate) tree: SubscriptionTree,
     pub(crate) delivery: Delivery,
     pub(crate) links: Links,
+    /// Pieces of what was between two shards when the node died, read at a start.
+    pub(crate) link_pages: Vec<Page>,
     pub(crate) wheel: Wheel,
     pub(crate) timers: Table,
     /// Sessions of this shard by client id.
@@ -120,6 +122,7 @@ impl Shard {
             tree: SubscriptionTree::default(),
             delivery,
             links: Links::new(id, shards),
+            link_pages: Vec::new(),
             wheel: Wheel::new(now_ms),
             timers: Table::default(),
             by_client_id: HashMap::default(),

@@ -171,6 +171,23 @@ pub(crate) fn read_attributes(bytes: &[u8]) -> Option<Attributes> {
     })
 }
 
+/// For whom a message in a link is: the filter and the name of a group, or nothing for all subscribers.
+pub(crate) fn put_member(member: Option<(&str, &str)>, out: &mut Vec<u8>) {
+    if let Some((filter, group)) = member {
+        put_text(out, filter);
+        put_text(out, group);
+    }
+}
+
+/// The outer `None`: it cannot be read.
+pub(crate) fn read_member(bytes: &[u8]) -> Option<Option<(&str, &str)>> {
+    if bytes.is_empty() {
+        return Some(None);
+    }
+    let mut reader = Reader { rest: bytes };
+    Some(Some((reader.text()?, reader.text()?)))
+}
+
 /// A session as it is stored under its client id.
 #[derive(Debug, PartialEq)]
 pub(crate) struct SessionRecord<'a> {
@@ -402,5 +419,11 @@ mod tests {
         assert_eq!(read.identifiers, [1, 4000]);
         assert_eq!((read.qos, read.retain), (QoS::AtLeastOnce, true));
         assert_eq!(read_delayed_key(&delayed_key(5, 6)), Some((5, 6)));
+
+        for member in [None, Some(("a/+", "g"))] {
+            let mut bytes = Vec::new();
+            put_member(member, &mut bytes);
+            assert_eq!(read_member(&bytes), Some(member));
+        }
     }
 }

@@ -531,7 +531,7 @@ impl Shard {
         for said in said {
             match said {
                 Said::Messages(batch) => {
-                    self.deliver_batch(&batch);
+                    self.deliver_batch(from, &batch);
                     self.links.give(batch.into_spare());
                 }
                 Said::Interest {

@@ -103,6 +103,9 @@ impl ShardIo {
             let shard = waiting.trailing_zeros() as u16;
             waiting &= waiting - 1;
             let said = core.links.take(shard);
+            if said.is_empty() {
+                continue;
+            }
             let bytes = said.iter().map(crate::core::cross::Said::size).sum();
             let inbox = &self.inboxes[usize::from(shard)];
             inbox.push(Parcel::Said { from, said, bytes });

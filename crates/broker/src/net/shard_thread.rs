@@ -15,7 +15,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use socket2::Socket;
-use store::Store;
+use store::{Fetch, Store};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, LocalSet};
@@ -27,6 +27,7 @@ use super::layers::Layers;
 use super::listener::{self, OpenListener};
 use crate::core::connection::{Closing, Phase};
 use crate::core::directory::Directory;
+use crate::core::journal::Link;
 use crate::core::recovery::Recovered;
 use crate::core::shard::{Flow, Node, PasswordCheck, Shard};
 use crate::core::timers::TICK_MS;
@@ -231,12 +232,14 @@ async fn run_tasks(setup: ShardSetup) {
 /// after the start is to reach everybody who subscribed before.
 async fn restore(shard: &Rc<ShardIo>, durable: Durable) {
     let Durable {
+        store,
         first_number,
         recovered,
         restored,
-        ..
     } = durable;
-    shard.borrow_now().keep_journal(first_number);
+    shard
+        .borrow_now()
+        .keep_journal(first_number, &recovered.links);
     for (done, session) in recovered.sessions.into_iter().enumerate() {
         shard.borrow_now().restore(&session);
         if done % RESTORED_AT_ONCE == RESTORED_AT_ONCE - 1 {
@@ -255,9 +258,59 @@ async fn restore(shard: &Rc<ShardIo>, durable: Durable) {
     while !shard.core.borrow().links.is_all_applied() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    restored.fetch_add(1, Relaxed);
-    while restored.load(Relaxed) < shard.inboxes.len() as u32 {
+    let shards = shard.inboxes.len() as u32;
+    meet(&restored, shards).await;
+    for &(link, _) in &recovered.links {
+        if shard.core.borrow().follows(link) {
+            deliver_linked(shard, &store, link).await;
+        }
+    }
+    // Behind all that came of them.
+    meet(&restored, 2 * shards).await;
+    let mut core = shard.borrow_now();
+    if core.id == 0 {
+        for &(link, _) in &recovered.links {
+            if link.shards != core.shards {
+                core.end_link(link);
+            }
+        }
+    }
+    drop(core);
+    shard.schedule_flush();
+}
+
+/// Waits until all shards have come so far.
+async fn meet(arrived: &AtomicU32, shards: u32) {
+    arrived.fetch_add(1, Relaxed);
+    while arrived.load(Relaxed) < shards {
         tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Reads what is in a link, piece by piece, and delivers it.
+async fn deliver_linked(shard: &Rc<ShardIo>, store: &Store, link: Link) {
+    let mut from_seq = 0;
+    loop {
+        let fetch = Fetch {
+            session: link.number(),
+            from_seq,
+            max_messages: 256,
+            max_bytes: 1 << 20,
+        };
+        let id = shard.core.borrow().id;
+        store.fetch(id, fetch);
+        let page = loop {
+            if let Some(page) = shard.core.borrow_mut().link_pages.pop() {
+                break page;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        shard.borrow_now().deliver_linked(link, &page);
+        shard.schedule_flush();
+        match page.entries.last() {
+            Some(last) if !page.is_last => from_seq = last.seq + 1,
+            _ => return,
+        }
     }
 }
 

@@ -159,3 +159,37 @@ fn shards_never_wait_for_each_other() {
         }
     }
 }
+
+/// A QoS 2 message of a durable publisher for a session on another shard: its packet id and its place in the link are one
+/// batch, and the other shard does not hear of it before that is in the log.
+#[test]
+fn a_qos_2_message_crosses_when_its_packet_id_is_in_the_log() {
+    let mut sim = durable(2, 1);
+    away(&mut sim, 1);
+    let mut publisher = sim.connect(0, "publisher", false);
+    log_all(&mut sim);
+    sim.take_bytes(publisher);
+    sim.publish(&mut publisher, "a/b", b"x", QoS::ExactlyOnce, 1);
+    sim.settle();
+    assert!(
+        sim.unlogged[1].is_empty(),
+        "the other shard has heard of it"
+    );
+    assert!(!sim.has(publisher, PacketType::PubRec));
+    // What follows does not overtake it.
+    sim.publish(&mut publisher, "a/c", b"y", QoS::AtMostOnce, 0);
+    assert!(sim.log_one(0));
+    assert!(sim.has(publisher, PacketType::PubRec));
+    sim.settle();
+    assert!(
+        !sim.unlogged[1].is_empty(),
+        "the other shard has heard nothing"
+    );
+    log_all(&mut sim);
+    let mut away = sim.connect(1, "away", false);
+    log_all(&mut sim);
+    assert!(sim.has(away, PacketType::ConnAck));
+    sim.publish(&mut publisher, "a/d", b"z", QoS::AtLeastOnce, 2);
+    log_all(&mut sim);
+    sim.take(&mut away, false);
+}

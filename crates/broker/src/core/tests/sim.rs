@@ -150,7 +150,7 @@ impl Sim {
     /// From now on the shards write down what is durable.
     pub(super) fn keep_journals(&mut self) {
         for shard in &mut self.shards {
-            shard.keep_journal(1);
+            shard.keep_journal(64, &[]);
         }
     }
 
