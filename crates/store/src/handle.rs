@@ -137,7 +137,8 @@ struct Running {
 impl Store {
     /// Opens a data directory, or makes one.
     pub fn open(dir: &Path, config: Config) -> Result<(Store, OpenReport), OpenError> {
-        Self::open_with(dir, config, Arc::new(RealFiles), None)
+        refuse_other_queues(dir)?;
+        Self::open_with(dir, config, Arc::new(RealFiles))
     }
 
     /// The same, with queued messages in another server instead of the log.
@@ -146,10 +147,19 @@ impl Store {
         config: Config,
         queues: Box<dyn QueueBackend>,
     ) -> Result<(Store, OpenReport), OpenError> {
-        Self::open_with(dir, config, Arc::new(RealFiles), Some(queues))
+        Self::open_any(dir, config, Arc::new(RealFiles), Some(queues))
     }
 
+    /// Wherever its queues are; they stay there.
     pub(crate) fn open_with(
+        dir: &Path,
+        config: Config,
+        files: Arc<dyn Files>,
+    ) -> Result<(Store, OpenReport), OpenError> {
+        Self::open_any(dir, config, files, None)
+    }
+
+    fn open_any(
         dir: &Path,
         config: Config,
         files: Arc<dyn Files>,
@@ -173,10 +183,7 @@ impl Store {
                 let (outside, summaries) = open_queues(dir, &recovered, queues)?;
                 (Some(outside), Some(summaries))
             }
-            None => {
-                refuse_other_queues(dir)?;
-                (None, None)
-            }
+            None => (None, None),
         };
         let (queued_messages, queued_sessions) = match &outside {
             None => (recovered.index.messages(), recovered.index.sessions()),

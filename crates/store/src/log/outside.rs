@@ -14,8 +14,8 @@ use super::record::{Record, Records};
 use super::shared::{Shared, Trouble, count};
 use crate::backend::{BackendError, Builder, QueueBackend};
 use crate::batch::{Batch, FRAME_HEAD};
+use crate::handle::Owner;
 use crate::queue::Fetch;
-use crate::store::Owner;
 
 /// Bytes of batches in one group, unless one batch is larger.
 const MAX_GROUP_BYTES: usize = 1 << 20;
