@@ -97,13 +97,12 @@ impl MySql {
         let made = within(&self.runtime, self.connect_timeout, made)?;
         let id = made.id();
         self.connection = Some(made);
-        if self.last_id != 0 {
-            // It may still hold locks. It is gone, mostly.
+        if self.last_id != 0 && self.last_id < id {
+            // The connection before may still hold locks.
             let kill = format!("KILL {}", self.last_id);
-            let killed = self.with(|conn, _| Box::pin(conn.query_drop(kill)));
+            // Refused if it is gone; the answer says nothing else.
+            let _ = self.with(|conn| Box::pin(conn.query_drop(kill)));
             if self.connection.is_none() {
-                // The server refused: that alone is no reason to give up.
-                drop(killed);
                 let made = Conn::new(self.options.clone());
                 self.connection = Some(within(&self.runtime, self.connect_timeout, made)?);
             }
@@ -143,7 +142,6 @@ impl MySql {
         &mut self,
         ask: impl for<'c> FnOnce(
             &'c mut Conn,
-            (),
         ) -> std::pin::Pin<
             Box<dyn Future<Output = std::result::Result<T, mysql_async::Error>> + 'c>,
         >,
@@ -154,7 +152,7 @@ impl MySql {
             true => RECOVER_WITHIN,
             false => self.command_timeout,
         };
-        let answer = within(&self.runtime, limit, ask(connection, ()));
+        let answer = within(&self.runtime, limit, ask(connection));
         if answer.is_err() {
             self.connection = None;
         }
@@ -162,14 +160,14 @@ impl MySql {
     }
 
     fn run(&mut self, statement: String) -> Result<()> {
-        self.with(|conn, ()| Box::pin(conn.query_drop(statement)))
+        self.with(|conn| Box::pin(conn.query_drop(statement)))
     }
 
     fn rows<T>(&mut self, statement: String) -> Result<Vec<T>>
     where
         T: mysql_async::prelude::FromRow + Send + 'static,
     {
-        self.with(|conn, ()| Box::pin(conn.query(statement)))
+        self.with(|conn| Box::pin(conn.query(statement)))
     }
 
     fn meta(&mut self) -> Result<Option<(u32, String, u64)>> {

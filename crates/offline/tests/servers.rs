@@ -229,7 +229,7 @@ fn under_trouble(kind: Kind, options: &Options, trouble: impl FnOnce() + Send) {
                 batch.entry(3 + seq % 2, seq, 0, b"");
                 expected.entry(seq % 3).or_default().push(seq);
                 expected.entry(3 + seq % 2).or_default().push(seq);
-                if seq > 50 && seq % 5 == 0 {
+                if seq > 50 && seq.is_multiple_of(5) {
                     let old = seq - 45;
                     batch.done(old % 3, old);
                     expected.get_mut(&(old % 3)).unwrap().retain(|s| *s != old);
@@ -241,7 +241,7 @@ fn under_trouble(kind: Kind, options: &Options, trouble: impl FnOnce() + Send) {
                 assert!(Instant::now() < deadline, "it does not heal");
                 std::thread::yield_now();
             }
-            if seq % 20 == 0 {
+            if seq.is_multiple_of(20) {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }

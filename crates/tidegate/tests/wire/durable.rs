@@ -138,7 +138,7 @@ fn a_server_of_queues_that_goes_and_comes_back_loses_nothing() {
                 assert!(publisher.try_recv(Duration::from_millis(300)).is_none());
                 server.start();
                 assert_eq!(publisher.recv(kind::PUBACK).id(), n);
-            } else if n % 3 == 0 {
+            } else if n.is_multiple_of(3) {
                 publisher.publish_qos2("q/1", n.to_string(), n);
             } else {
                 publisher.publish_qos1("q/1", n.to_string(), n);
