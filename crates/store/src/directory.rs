@@ -1,8 +1,10 @@
 //! The data directory: whose it is, which layout it has, and putting the log's files in order after reading them.
 //!
-//! `lock`, `version`, `state/` (the LSM library), `log/` (segments).
+//! `lock`, `version`, `state/` (the LSM library), `log/` (segments), `queues` (who owns the queues in another server).
 
+use std::collections::hash_map::RandomState;
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::hash::BuildHasher as _;
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -15,6 +17,7 @@ use crate::log::segments::path_of;
 pub(crate) const STATE: &str = "state";
 pub(crate) const LOG: &str = "log";
 const VERSION: &str = "version";
+const QUEUES: &str = "queues";
 
 /// Takes a directory for this process, and makes it if it is not there; tells whether it is new.
 pub(crate) fn take(dir: &Path) -> Result<(File, bool), OpenError> {
@@ -81,12 +84,44 @@ fn check_version(dir: &Path) -> Result<bool, OpenError> {
 }
 
 fn write_version(dir: &Path) -> io::Result<()> {
-    let unfinished = dir.join("version.new");
+    write_line(dir, VERSION, &format!("tidegate store {LAYOUT_VERSION}"))
+}
+
+fn write_line(dir: &Path, name: &str, line: &str) -> io::Result<()> {
+    let unfinished = dir.join(format!("{name}.new"));
     let mut file = File::create(&unfinished)?;
-    writeln!(file, "tidegate store {LAYOUT_VERSION}")?;
+    writeln!(file, "{line}")?;
     file.sync_all()?;
-    fs::rename(&unfinished, dir.join(VERSION))?;
+    fs::rename(&unfinished, dir.join(name))?;
     File::open(dir)?.sync_all()
+}
+
+/// The name under which this directory owns queues in another server, if it ever did.
+pub(crate) fn queues_owner(dir: &Path) -> Result<Option<String>, OpenError> {
+    let path = dir.join(QUEUES);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error("read", &path)(error).into()),
+    }
+}
+
+/// A name nobody else has.
+pub(crate) fn new_owner() -> String {
+    // Keys of a hash map are random enough for a name.
+    let number = || RandomState::new().hash_one(std::process::id());
+    format!("{:016x}{:016x}", number(), number())
+}
+
+pub(crate) fn write_queues_owner(dir: &Path, owner: &str) -> Result<(), OpenError> {
+    write_line(dir, QUEUES, owner).map_err(io_error("write", &dir.join(QUEUES)))?;
+    Ok(())
+}
+
+/// The server could not be taken over for the first time: nothing waits there.
+pub(crate) fn forget_queues_owner(dir: &Path) {
+    // If it stays, a start without that server says how to go on.
+    let _ = fs::remove_file(dir.join(QUEUES));
 }
 
 /// Cuts off the end that was found torn, removes files nothing was written to, and forces to disk what may not be there.

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::backend::BackendError;
+
 /// The store could not do what was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -78,6 +80,16 @@ pub enum OpenError {
         found: String,
         expected: String,
     },
+    /// The server that has the queues cannot be used.
+    #[error("the queued messages in {server} cannot be used: {source}")]
+    Queues {
+        server: String,
+        #[source]
+        source: BackendError,
+    },
+    /// Queued messages are where they would not be looked for.
+    #[error("{found}; {advice}")]
+    Elsewhere { found: String, advice: String },
     #[error(transparent)]
     Store(#[from] Error),
 }

@@ -1,5 +1,6 @@
 //! One data directory: what shards submit to, and what a node reads when it starts.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use foldhash::fast::RandomState;
+
+use crate::backend::QueueBackend;
 use crate::batch::{Batch, Space};
 use crate::config::Config;
 use crate::directory;
@@ -16,6 +20,7 @@ use crate::keyed::{Db, Keyed, Write};
 use crate::log::applier::Applier;
 use crate::log::files::{Files, RealFiles};
 use crate::log::keeper::{Keeper, Mark};
+use crate::log::outside::Outside;
 use crate::log::reader::Reader;
 use crate::log::recover::{self, Recovered};
 use crate::log::segments::{Place, Segments};
@@ -115,7 +120,12 @@ struct Inner {
 struct Opened {
     recovered: Recovered,
     applied_lsn: u64,
+    outside: Option<Outside>,
+    /// What the other server has, by session.
+    summaries: Option<Summaries>,
 }
+
+type Summaries = HashMap<u64, QueueSummary, RandomState>;
 
 struct Running {
     writer: JoinHandle<()>,
@@ -127,13 +137,33 @@ struct Running {
 impl Store {
     /// Opens a data directory, or makes one.
     pub fn open(dir: &Path, config: Config) -> Result<(Store, OpenReport), OpenError> {
+        refuse_other_queues(dir)?;
         Self::open_with(dir, config, Arc::new(RealFiles))
     }
 
+    /// The same, with queued messages in another server instead of the log.
+    pub fn open_with_queues(
+        dir: &Path,
+        config: Config,
+        queues: Box<dyn QueueBackend>,
+    ) -> Result<(Store, OpenReport), OpenError> {
+        Self::open_any(dir, config, Arc::new(RealFiles), Some(queues))
+    }
+
+    /// Wherever its queues are; they stay there.
     pub(crate) fn open_with(
         dir: &Path,
         config: Config,
         files: Arc<dyn Files>,
+    ) -> Result<(Store, OpenReport), OpenError> {
+        Self::open_any(dir, config, files, None)
+    }
+
+    fn open_any(
+        dir: &Path,
+        config: Config,
+        files: Arc<dyn Files>,
+        queues: Option<Box<dyn QueueBackend>>,
     ) -> Result<(Store, OpenReport), OpenError> {
         let started = Instant::now();
         config.check()?;
@@ -148,10 +178,21 @@ impl Store {
         let applied_lsn = catching_up.finish()?;
         directory::settle(&log_dir, &*files, &recovered)?;
         let cut = recovered.cut.as_ref();
+        let (outside, summaries) = match queues {
+            Some(queues) => {
+                let (outside, summaries) = open_queues(dir, &recovered, queues)?;
+                (Some(outside), Some(summaries))
+            }
+            None => (None, None),
+        };
+        let (queued_messages, queued_sessions) = match &outside {
+            None => (recovered.index.messages(), recovered.index.sessions()),
+            Some(outside) => (outside.messages(), outside.sessions()),
+        };
         let report = OpenReport {
             is_new,
-            queued_messages: recovered.index.messages(),
-            queued_sessions: recovered.index.sessions() as u64,
+            queued_messages,
+            queued_sessions: queued_sessions as u64,
             segments: recovered.segments.len() as u64,
             log_bytes: recovered.segments.iter().map(|segment| segment.used).sum(),
             cut_bytes: cut.map_or(0, |cut| cut.bytes),
@@ -169,6 +210,8 @@ impl Store {
             opened: Mutex::new(Some(Opened {
                 recovered,
                 applied_lsn,
+                outside,
+                summaries,
             })),
             running: Mutex::default(),
             _lock: lock,
@@ -272,14 +315,23 @@ impl Store {
     /// What waits for a session; `None` if nothing does. Before [`start`](Self::start) only.
     pub fn queue(&self, session: u64) -> Option<QueueSummary> {
         let opened = lock(&self.inner.opened);
-        opened.as_ref()?.recovered.index.summary(session)
+        let opened = opened.as_ref()?;
+        match &opened.summaries {
+            None => opened.recovered.index.summary(session),
+            Some(summaries) => summaries.get(&session).cloned(),
+        }
     }
 
     /// The sessions something waits for. Before [`start`](Self::start) only.
     pub fn queued_sessions(&self) -> Vec<u64> {
         let opened = lock(&self.inner.opened);
-        let index = opened.as_ref().map(|opened| &opened.recovered.index);
-        index.map_or(Vec::new(), |index| index.queued_sessions())
+        let Some(opened) = &*opened else {
+            return Vec::new();
+        };
+        match &opened.summaries {
+            None => opened.recovered.index.queued_sessions(),
+            Some(summaries) => summaries.keys().copied().collect(),
+        }
     }
 
     pub fn objects(&self) -> &Objects {
@@ -331,6 +383,8 @@ impl Inner {
         let Opened {
             recovered,
             applied_lsn,
+            outside,
+            summaries: _,
         } = opened;
         // The keyed state may know frames that the log lost in a power failure; their numbers are not used again.
         let written_lsn = recovered.last_lsn.max(applied_lsn);
@@ -380,6 +434,7 @@ impl Inner {
             open_pages,
             written_lsn,
             recovered_lsn: recovered.last_lsn,
+            outside,
         });
         let (keeps, applies) = (Arc::clone(&keeper), Arc::clone(&applier));
         Ok(Running {
@@ -411,6 +466,69 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// Takes over the queues in another server.
+fn open_queues(
+    dir: &Path,
+    recovered: &Recovered,
+    mut queues: Box<dyn QueueBackend>,
+) -> Result<(Outside, Summaries), OpenError> {
+    let messages = recovered.index.messages();
+    if messages > 0 {
+        return Err(OpenError::Elsewhere {
+            found: format!(
+                "{messages} queued messages are in the embedded log of {}, and queues are to be in {}",
+                dir.display(),
+                queues.name()
+            ),
+            advice: "have them delivered with the embedded log first (store.queue = \"embedded\"), or begin with \
+                     an empty directory"
+                .to_owned(),
+        });
+    }
+    let known = directory::queues_owner(dir)?;
+    let is_new = known.is_none();
+    let owner = known.unwrap_or_else(directory::new_owner);
+    if is_new {
+        directory::write_queues_owner(dir, &owner)?;
+    }
+    let mut summaries = Summaries::default();
+    let last_number = queues
+        .recover(&owner, &mut |session, summary| {
+            summaries.insert(session, summary);
+        })
+        .map_err(|source| {
+            if is_new {
+                directory::forget_queues_owner(dir);
+            }
+            OpenError::Queues {
+                server: queues.name(),
+                source,
+            }
+        })?;
+    let counts = summaries.iter();
+    let counts = counts.filter(|(_, summary)| summary.messages > 0);
+    let counts = counts.map(|(&session, summary)| (session, summary.messages));
+    let outside = Outside::new(queues, last_number, counts.collect());
+    Ok((outside, summaries))
+}
+
+/// Queues are to be in the log, but were in another server.
+fn refuse_other_queues(dir: &Path) -> Result<(), OpenError> {
+    match directory::queues_owner(dir)? {
+        None => Ok(()),
+        Some(owner) => Err(OpenError::Elsewhere {
+            found: format!(
+                "the queued messages of {} are in another server (owner {owner} there)",
+                dir.display()
+            ),
+            advice: format!(
+                "set store.queue as it was, or give up what waits there and remove {}",
+                dir.join("queues").display()
+            ),
+        }),
     }
 }
 

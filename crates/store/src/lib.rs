@@ -34,6 +34,7 @@
 #[cfg(test)]
 extern crate self as store;
 
+mod backend;
 mod batch;
 mod config;
 mod directory;
@@ -47,6 +48,7 @@ mod queue;
 pub mod tools;
 mod transfer;
 
+pub use backend::{BackendError, EntryChange, Group, NewEntry, NewMessage, QueueBackend};
 pub use batch::{Batch, Space};
 pub use config::{Config, Fsync, ParseFsyncError};
 pub use error::{Error, ObjectError, OpenError};

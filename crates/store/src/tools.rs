@@ -125,7 +125,7 @@ pub fn compact(
 ) -> Result<(u64, u64), OpenError> {
     drop(directory::take_existing(dir)?);
     let before = disk_bytes(dir).map_err(io_error("look at", dir))?;
-    let (store, _) = Store::open(dir, config)?;
+    let (store, _) = Store::open_with(dir, config, Arc::new(RealFiles))?;
     store
         .start(Arc::new(Nobody))
         .map_err(io_error("start writing to", dir))?;

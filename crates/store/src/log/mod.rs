@@ -5,6 +5,7 @@ pub(crate) mod files;
 pub(crate) mod frame;
 pub(crate) mod index;
 pub(crate) mod keeper;
+pub(crate) mod outside;
 pub(crate) mod reader;
 pub(crate) mod reclaim;
 pub(crate) mod record;

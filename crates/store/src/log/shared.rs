@@ -35,6 +35,8 @@ pub(crate) enum Trouble {
     Keyed = 8,
     /// Forcing to disk fails.
     Sync = 16,
+    /// Another server has the queues, and is away for too long.
+    Queues = 32,
 }
 
 #[derive(Default)]

@@ -15,6 +15,7 @@ use super::applier::Applier;
 use super::frame::{FLAG_COPY, FLAG_KEYED, seal};
 use super::index::Index;
 use super::keeper::{Keeper, Mark};
+use super::outside::Outside;
 use super::reader::{Job, Wanted};
 use super::reclaim::Reclaim;
 use super::segments::Segments;
@@ -65,6 +66,8 @@ pub(crate) struct Writer {
     /// Submitted and not written, in order.
     backlog: VecDeque<(u16, Batch)>,
     fetches: VecDeque<(u16, Fetch)>,
+    /// Where queues are, if not in this log.
+    outside: Option<Outside>,
     pub(super) reclaim: Reclaim,
     failure: Option<Failure>,
     prepare_at: Option<Instant>,
@@ -88,6 +91,7 @@ pub(crate) struct Start {
     pub(crate) open_pages: Arc<AtomicUsize>,
     pub(crate) written_lsn: u64,
     pub(crate) recovered_lsn: u64,
+    pub(crate) outside: Option<Outside>,
 }
 
 impl Writer {
@@ -108,6 +112,7 @@ impl Writer {
             next_lsn: start.written_lsn + 1,
             backlog: VecDeque::new(),
             fetches: VecDeque::new(),
+            outside: start.outside,
             reclaim: Reclaim::default(),
             failure: None,
             prepare_at: None,
@@ -125,8 +130,7 @@ impl Writer {
             // Before collecting: what was submitted before stopping is collected.
             let is_stopping = self.shared.is_stopping.load(Ordering::Acquire);
             let was_called = self.collect();
-            self.write_backlog();
-            self.answer_fetches();
+            self.write_all();
             let has_copied = self.reclaim_some();
             self.prepare_next();
             if was_called || has_copied {
@@ -134,7 +138,9 @@ impl Writer {
             }
             if is_stopping {
                 let since = *stopping_since.get_or_insert_with(Instant::now);
-                let is_done = self.backlog.is_empty() && self.keeper.failure().is_none();
+                let is_outside = self.outside.as_ref().is_none_or(Outside::is_idle);
+                let is_done =
+                    is_outside && self.backlog.is_empty() && self.keeper.failure().is_none();
                 if is_done || since.elapsed() > MAX_STOPPING {
                     break;
                 }
@@ -143,8 +149,8 @@ impl Writer {
                 std::thread::park_timeout(self.pause());
             }
         }
-        if !self.backlog.is_empty() {
-            let batches = self.backlog.len();
+        let batches = self.backlog.len() + self.outside.as_ref().map_or(0, Outside::waiting);
+        if batches > 0 {
             tracing::error!(
                 batches,
                 "stopping without having written everything submitted"
@@ -156,18 +162,44 @@ impl Writer {
 
     fn collect(&mut self) -> bool {
         let (backlog, fetches) = (&mut self.backlog, &mut self.fetches);
-        self.shared
-            .collect(&mut self.requests, &mut |request| match request {
-                Request::Batch(shard, batch) => backlog.push_back((shard, batch)),
-                Request::Fetch(shard, fetch) => fetches.push_back((shard, fetch)),
-            })
+        let outside = &mut self.outside;
+        let each = &mut |request| match (request, &mut *outside) {
+            (Request::Batch(shard, batch), None) => backlog.push_back((shard, batch)),
+            (Request::Fetch(shard, fetch), None) => fetches.push_back((shard, fetch)),
+            (Request::Batch(shard, batch), Some(outside)) => outside.push(shard, batch),
+            (Request::Fetch(shard, fetch), Some(outside)) => outside.push_fetch(shard, fetch),
+        };
+        self.shared.collect(&mut self.requests, each)
+    }
+
+    /// Writes what was submitted, and answers what was asked.
+    fn write_all(&mut self) {
+        self.write_backlog();
+        if self.outside.is_none() {
+            return self.answer_fetches();
+        }
+        while self.backlog.is_empty()
+            && let Some(outside) = &mut self.outside
+        {
+            outside.logged(&*self.owner);
+            if !outside.advance(&self.shared, &mut self.backlog) {
+                outside.answer_fetches(&self.shared, &*self.owner);
+                break;
+            }
+            self.write_backlog();
+        }
+        if let Some(outside) = &self.outside {
+            outside.tell_health(&self.shared, self.config.max_pending_bytes);
+        }
     }
 
     /// How long to sleep if nobody calls.
     fn pause(&self) -> Duration {
         let now = Instant::now();
         let retry_at = self.failure.as_ref().map(|failure| failure.retry_at);
-        let due = [retry_at, self.prepare_at].into_iter().flatten().min();
+        let outside = self.outside.as_ref().and_then(Outside::retry_at);
+        let due = [retry_at, self.prepare_at, outside];
+        let due = due.into_iter().flatten().min();
         let pause = due.map_or(IDLE, |due| due.saturating_duration_since(now));
         let waits_for_applier = !self.backlog.is_empty() && self.failure.is_none();
         let limit = if waits_for_applier { FIRST_PAUSE } else { IDLE };
@@ -459,12 +491,16 @@ impl Writer {
     fn tell_figures(&self) {
         let counters = &self.shared.counters;
         let live = self.index.live();
+        let (messages, sessions) = match &self.outside {
+            None => (self.index.messages(), self.index.sessions()),
+            Some(outside) => (outside.messages(), outside.sessions()),
+        };
         let figures = [
             (&counters.segments, self.segments.all.len() as u64),
             (&counters.log_bytes, self.segments.bytes()),
             (&counters.live_bytes, live.bytes),
-            (&counters.live_messages, self.index.messages()),
-            (&counters.queued_sessions, self.index.sessions() as u64),
+            (&counters.live_messages, messages),
+            (&counters.queued_sessions, sessions as u64),
         ];
         for (counter, value) in figures {
             counter.store(value, Ordering::Relaxed);

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use api::{Anonymous, HttpConfig};
 use broker::config::{BindAddress, ListenerConfig, TlsConfig, UserConfig};
@@ -11,7 +12,7 @@ use broker::config::{BindAddress, ListenerConfig, TlsConfig, UserConfig};
 use super::draft::Draft;
 use super::nearest::nearest;
 use super::setting::{Bind, Choice as _};
-use super::table::{Listener, Protocol};
+use super::table::{Listener, Protocol, QueuePlace};
 use super::{Config, auth_tables, shown, tls_files};
 
 /// Longest path a Unix socket can have on Linux, the closing NUL aside.
@@ -36,6 +37,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
     broker.users = finish_users(&mut draft);
     let auth = auth_tables::finish(&mut draft, broker.users.clone());
     let knows_nobody = broker.users.is_empty() && auth.authenticators.is_empty();
+    let queue = finish_queue(u64::from(max_packet_size), &mut draft);
     let data_dir = draft.node.data_dir.take();
     let data_dir = data_dir.unwrap_or_else(|| home.default_dir());
     shown::fill_in(
@@ -46,6 +48,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
     let config = Config {
         data_dir,
         settings,
+        queue,
         store: draft.node.store_enabled.then(|| draft.node.store.clone()),
         warnings: warnings(&broker.listeners, knows_nobody, http.as_ref()),
         auth,
@@ -57,6 +60,46 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         broker,
     };
     (config, draft)
+}
+
+/// The server that keeps queued messages, if one does.
+fn finish_queue(
+    max_packet_size: u64,
+    draft: &mut Draft,
+) -> Option<(offline::Kind, offline::Options)> {
+    let queue = &mut draft.node.queue;
+    let kind = match queue.place {
+        QueuePlace::Embedded => return None,
+        QueuePlace::Redis => offline::Kind::Redis,
+        QueuePlace::MySql => offline::Kind::MySql,
+    };
+    let url = queue.url.take();
+    let seconds = |number: u32| Duration::from_secs(number.into());
+    let options = offline::Options {
+        url: url.clone().unwrap_or_default(),
+        prefix: queue.prefix.clone(),
+        tls_ca: queue.tls_ca.take(),
+        connect_timeout: seconds(queue.connect_timeout_s),
+        command_timeout: seconds(queue.command_timeout_s),
+        // Names and properties stand with the payload, all from one packet.
+        max_body_bytes: max_packet_size + (64 << 10),
+    };
+    if url.is_none() {
+        let origin = draft.origin("store.queue");
+        let message = "store.queue names a server that needs store.queue_url; set it, best as TIDEGATE_STORE__QUEUE_URL";
+        draft.problem(origin, "store.queue_url", message);
+        return None;
+    }
+    if let Err(error) = offline::backend(kind, &options) {
+        let key = match error.starts_with("prefix") {
+            true => "store.queue_prefix",
+            false => "store.queue_url",
+        };
+        let origin = draft.origin(key);
+        draft.problem(origin, key, &error);
+        return None;
+    }
+    Some((kind, options))
 }
 
 fn finish_listener(

@@ -36,6 +36,8 @@ pub(crate) struct Config {
     pub(crate) data_dir: PathBuf,
     /// `None`: everything is in memory only.
     pub(crate) store: Option<store::Config>,
+    /// A server that keeps queued messages in place of the store's log.
+    pub(crate) queue: Option<(offline::Kind, offline::Options)>,
     /// `None`: HTTP is off.
     pub(crate) http: Option<HttpConfig>,
     pub(crate) log_level: String,

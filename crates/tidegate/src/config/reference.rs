@@ -185,6 +185,7 @@ fn values(kind: Kind) -> String {
         }
         Kind::Fsync => "`\"always\"`, `\"never\"`, `\"1ms\"` to `\"60s\"`".into(),
         Kind::Credential => "from `tidegate password`".into(),
+        Kind::Secret => "text, never shown".into(),
     }
 }
 

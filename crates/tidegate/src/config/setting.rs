@@ -61,6 +61,8 @@ pub(super) enum Kind {
     Fsync,
     /// What proves a user; never shown.
     Credential,
+    /// A text with a password in it; never shown.
+    Secret,
 }
 
 /// A value as it was written, before anyone knows what it should be.
@@ -139,7 +141,7 @@ impl Kind {
                 };
                 in_range(number, min, max)
             }
-            Self::Text => text.map(|text| Value::Text(text.to_owned())),
+            Self::Text | Self::Secret => text.map(|text| Value::Text(text.to_owned())),
             Self::Path => text
                 .filter(|text| !text.is_empty())
                 .map(|text| Value::Path(folder.join(text))),
@@ -178,7 +180,7 @@ impl Kind {
             _ => None,
         };
         let found = match raw {
-            _ if matches!(self, Self::Credential) => "something else".to_owned(),
+            _ if matches!(self, Self::Credential | Self::Secret) => "something else".to_owned(),
             Raw::Untyped(text) | Raw::String(text) => quoted(text),
             Raw::Integer(text) => text.clone(),
             Raw::Boolean(flag) => flag.to_string(),
@@ -200,6 +202,7 @@ impl Kind {
                 size::format(max)
             ),
             Self::Text => "a text".into(),
+            Self::Secret => "a text (not shown)".into(),
             Self::Path => "a path".into(),
             Self::Choice(names) => {
                 let names: Vec<_> = names().iter().map(|name| format!("\"{name}\"")).collect();

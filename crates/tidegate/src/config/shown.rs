@@ -63,7 +63,7 @@ fn of_section<T>(
 fn json_of(kind: Kind, value: Option<Value>) -> Json {
     match (kind, value) {
         (_, None) => Json::Null,
-        (Kind::Credential, Some(_)) => json!(HIDDEN),
+        (Kind::Credential | Kind::Secret, Some(_)) => json!(HIDDEN),
         (_, Some(Value::Flag(flag))) => json!(flag),
         (_, Some(Value::Number(number))) => json!(number),
         (_, Some(Value::Text(text))) => json!(text),

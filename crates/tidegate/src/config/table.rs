@@ -7,7 +7,7 @@ use api::{Anonymous, HttpConfig, Openness};
 use auth::{NoMatch, OnDenial};
 use broker::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, Limits, ListenerConfig};
 
-use super::setting::Kind::{Bytes, Count, Credential, Flag, Levels, Path, Seconds, Text};
+use super::setting::Kind::{Bytes, Count, Credential, Flag, Levels, Path, Seconds, Secret, Text};
 use super::setting::{Bind, Choice, Field, Kind, Setting, choice, setting};
 use crate::logging::LogFormat;
 
@@ -58,6 +58,7 @@ pub(super) struct Node {
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store_enabled: bool,
     pub(super) store: store::Config,
+    pub(super) queue: Queue,
     pub(super) http_bind: Option<Bind>,
     /// Its `bind` is filled in at the end.
     pub(super) http: HttpConfig,
@@ -78,12 +79,51 @@ impl Default for Node {
             data_dir: None,
             store_enabled: true,
             store: store::Config::default(),
+            queue: Queue::default(),
             http_bind: Some(tcp(8080)),
             http: HttpConfig::new(([127, 0, 0, 1], 8080).into()),
             log_level: "info".into(),
             log_format: LogFormat::Text,
         }
     }
+}
+
+/// Where queued messages are.
+pub(super) struct Queue {
+    pub(super) place: QueuePlace,
+    pub(super) url: Option<String>,
+    pub(super) prefix: String,
+    pub(super) tls_ca: Option<PathBuf>,
+    pub(super) connect_timeout_s: u32,
+    pub(super) command_timeout_s: u32,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            place: QueuePlace::Embedded,
+            url: None,
+            prefix: "tidegate".into(),
+            tls_ca: None,
+            connect_timeout_s: 5,
+            command_timeout_s: 10,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum QueuePlace {
+    Embedded,
+    Redis,
+    MySql,
+}
+
+impl Choice for QueuePlace {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("embedded", Self::Embedded),
+        ("redis", Self::Redis),
+        ("mysql", Self::MySql),
+    ];
 }
 
 #[rustfmt::skip]
@@ -140,6 +180,12 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("store.max_log_bytes", store.max_log_bytes, Bytes(1 << 24, 1 << 50), "Size of the message log. With more than this waiting in it, QoS 1 and 2 messages are refused (0x97)."),
     setting!("store.max_pending_bytes", store.max_pending_bytes, Bytes(1 << 16, MAX_MEMORY), "Bytes that may wait to be written to the log. Beyond, publishers are not read for a while."),
     setting!("store.cache_bytes", store.cache_bytes, Bytes(1 << 20, MAX_MEMORY), "Memory for what was read of sessions, retained messages and objects."),
+    setting!("store.queue", queue.place, choice::<QueuePlace>(), "Where messages wait that are queued for sessions: in the log of this node, in Redis, or in MySQL or MariaDB. Everything else stays here."),
+    setting!("store.queue_url", queue.url, Secret, "The server of `store.queue`: `redis://USER:PASSWORD@HOST:PORT/NUMBER` (`rediss://` for TLS) or `mysql://USER:PASSWORD@HOST:PORT/DATABASE` (`?require_ssl=true` for TLS). Best from the environment."),
+    setting!("store.queue_prefix", queue.prefix, Text, "Begins the names of keys and tables there: up to 32 letters, digits and `_`. Every node has its own."),
+    setting!("store.queue_tls_ca", queue.tls_ca, Path, "PEM file with the authorities to trust there instead of the system's."),
+    setting!("store.queue_connect_timeout_s", queue.connect_timeout_s, Seconds(1, 300), "How long connecting to that server may take."),
+    setting!("store.queue_command_timeout_s", queue.command_timeout_s, Seconds(1, 300), "How long it may take to answer; then the connection is given up and it is tried again."),
 
     setting!("auth.no_match", auth.no_match, choice::<NoMatch>(), "What holds for what no rule speaks of. `auto`: it is denied as soon as this file has a rule or a source of rules."),
     setting!("auth.on_denial", auth.on_denial, choice::<OnDenial>(), "What becomes of a client that does what it may not: the message is dropped or the subscription refused, or the client is disconnected as well."),

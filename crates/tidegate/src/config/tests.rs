@@ -548,6 +548,28 @@ fn the_data_folder_is_where_users_expect_it() {
     assert_eq!(config.data_dir, Path::new("/srv/tidegate"));
 }
 
+#[test]
+fn queues_in_another_server_need_its_address_which_is_never_shown() {
+    fn said<'a>(sets: &'a [&'a str]) -> Said<'a> {
+        Said {
+            sets,
+            ..Said::default()
+        }
+    }
+    let problems = said(&["store.queue=redis"]).problems();
+    assert!(problems.contains("store.queue_url"), "{problems}");
+    let problems = said(&["store.queue=mysql", "store.queue_url=mysql://u:geheim@h"]).problems();
+    assert!(problems.contains("names no database"), "{problems}");
+    assert!(!problems.contains("geheim"), "{problems}");
+    let url = "store.queue_url=redis://u:geheim@127.0.0.1:6379/1";
+    let config = said(&["store.queue=redis", url]).config();
+    assert!(config.queue.is_some());
+    let shown = serde_json::to_string(&config.settings).unwrap();
+    assert!(!shown.contains("geheim") && !format!("{config:?}").contains("geheim"));
+    let problems = said(&["store.queue=redis", url, "store.queue_prefix=a:b"]).problems();
+    assert!(problems.contains("store.queue_prefix"), "{problems}");
+}
+
 /// Every bound of every setting is a value its field can hold, so a checked value never panics.
 #[test]
 fn each_kind_fits_its_field() {
@@ -558,7 +580,7 @@ fn each_kind_fits_its_field() {
                 Kind::Count(min, max) | Kind::Seconds(min, max) | Kind::Bytes(min, max) => {
                     vec![min.to_string(), max.to_string()]
                 }
-                Kind::Text | Kind::Path => vec!["text".into()],
+                Kind::Text | Kind::Path | Kind::Secret => vec!["text".into()],
                 Kind::Choice(names) => names().iter().map(|name| name.to_string()).collect(),
                 Kind::Bind => vec!["127.0.0.1:1".into(), "off".into(), "/x".into()],
                 Kind::Levels => vec!["info".into()],

@@ -53,7 +53,13 @@ impl Node {
         };
         // Configuration objects are kept even where sessions and messages are not.
         let store_config = config.store.clone().unwrap_or_default();
-        let store = open_store(&data_dir.path().join("store"), &store_config)?;
+        let path = data_dir.path().join("store");
+        let queue = config.queue.clone();
+        // A server of queues is waited for, which shall not block the runtime.
+        let opened = tokio::task::spawn_blocking(move || open_store(&path, &store_config, queue));
+        let store = opened
+            .await
+            .context("opening the store ended by a panic")??;
         // Ends with the runtime.
         tokio::spawn(store_watch::watch(store.clone()));
         let for_sessions = config.store.is_some().then(|| store.clone());
@@ -155,9 +161,26 @@ async fn make_first_operator(store: &Store) -> anyhow::Result<Option<FirstOperat
 }
 
 /// Opens what outlives the node, and tells what was not as it should be.
-fn open_store(path: &Path, config: &store::Config) -> anyhow::Result<Store> {
-    let (store, report) = Store::open(path, config.clone())
-        .with_context(|| format!("cannot open the store in {}", path.display()))?;
+fn open_store(
+    path: &Path,
+    config: &store::Config,
+    queue: Option<(offline::Kind, offline::Options)>,
+) -> anyhow::Result<Store> {
+    let opened = match queue {
+        None => Store::open(path, config.clone()),
+        Some((kind, options)) => {
+            let queues = offline::backend(kind, &options)
+                .map_err(|error| anyhow::anyhow!("store.queue_url: {error}"))?;
+            Store::open_with_queues(path, config.clone(), queues)
+        }
+    };
+    let (store, report) = opened.map_err(|error| match error {
+        store::OpenError::Queues { .. } => anyhow::anyhow!(
+            "{error}; start that server or correct store.queue_url, or set store.queue to \"embedded\""
+        ),
+        error => anyhow::Error::new(error)
+            .context(format!("cannot open the store in {}", path.display())),
+    })?;
     if report.cut_bytes > 0 {
         tracing::warn!(
             bytes = report.cut_bytes,

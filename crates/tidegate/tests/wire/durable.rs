@@ -1,7 +1,11 @@
 //! What a node keeps when it is stopped, and when it is killed: sessions, subscriptions, queued messages, what is in
 //! flight both ways, retained and delayed messages, wills.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+use testkit::{Kind, Server};
 
 use crate::support::{Connect, Node, Packet, Props, Publish, Raw, Will, ack, kind};
 
@@ -44,14 +48,124 @@ fn take(raw: &mut Raw, count: usize) -> Vec<Packet> {
     got
 }
 
-/// Runs a test with a node that is stopped, and with one that is killed; on one shard and on two.
+/// Runs a test with a node that is stopped, and with one that is killed; on one shard and on two; with queues in the
+/// node and in each server that can have them.
 fn each_way(test: impl Fn(&mut Node, &dyn Fn(&mut Node))) {
-    for shards in ["1", "2"] {
-        let mut node = Node::start(&["--shards", shards]);
-        test(&mut node, &Node::restart);
-        let mut node = Node::start(&["--shards", shards]);
-        test(&mut node, &Node::crash);
+    for place in Place::all() {
+        for shards in ["1", "2"] {
+            for again in [Node::restart, Node::crash] {
+                let mut arguments = vec!["--shards".to_owned(), shards.to_owned()];
+                arguments.extend(place.arguments());
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                test(&mut Node::start(&arguments), &again);
+            }
+        }
     }
+}
+
+/// Where queued messages are.
+enum Place {
+    Here,
+    In(&'static str, &'static Server),
+}
+
+impl Place {
+    fn all() -> Vec<Self> {
+        static REDIS: OnceLock<Option<Server>> = OnceLock::new();
+        static MARIADB: OnceLock<Option<Server>> = OnceLock::new();
+        let servers = [
+            (
+                "redis",
+                REDIS.get_or_init(|| Server::start_or_skip(Kind::Redis)),
+            ),
+            (
+                "mysql",
+                MARIADB.get_or_init(|| Server::start_or_skip(Kind::MariaDb)),
+            ),
+        ];
+        let mut all = vec![Self::Here];
+        for (name, server) in servers {
+            all.extend(server.as_ref().map(|server| Self::In(name, server)));
+        }
+        all
+    }
+
+    /// For a node of its own.
+    fn arguments(&self) -> Vec<String> {
+        static NODES: AtomicU32 = AtomicU32::new(0);
+        let Self::In(name, server) = self else {
+            return Vec::new();
+        };
+        let prefix = format!("node{}", NODES.fetch_add(1, Ordering::Relaxed));
+        let settings = [
+            format!("store.queue={name}"),
+            format!("store.queue_url={}", server.url()),
+            format!("store.queue_prefix={prefix}"),
+        ];
+        settings
+            .into_iter()
+            .flat_map(|set| ["--set".to_owned(), set])
+            .collect()
+    }
+}
+
+#[test]
+fn a_server_of_queues_that_goes_and_comes_back_loses_nothing() {
+    for kind in [Kind::Redis, Kind::MariaDb] {
+        let Some(server) = Server::start_or_skip(kind) else {
+            continue;
+        };
+        let name = if kind == Kind::Redis {
+            "redis"
+        } else {
+            "mysql"
+        };
+        let url = format!("store.queue_url={}", server.url());
+        let place = format!("store.queue={name}");
+        let mut node = Node::start(&["--shards", "2", "--set", &place, "--set", &url]);
+        let (mut away, _) = resume(&node, "away");
+        away.subscribe("q/#", 2);
+        away.disconnect();
+        let mut publisher = Raw::client(&node, 5);
+        for n in 1..=600_u16 {
+            if n % 200 == 100 {
+                server.kill();
+                continue;
+            }
+            if n % 200 == 101 {
+                // Taken, but not acknowledged before it is there.
+                publisher.send_publish(&Publish::new("q/1", n.to_string()).qos(1, n));
+                assert!(publisher.try_recv(Duration::from_millis(300)).is_none());
+                server.start();
+                assert_eq!(publisher.recv(kind::PUBACK).id(), n);
+            } else if n.is_multiple_of(3) {
+                publisher.publish_qos2("q/1", n.to_string(), n);
+            } else {
+                publisher.publish_qos1("q/1", n.to_string(), n);
+            }
+        }
+        node.crash();
+        let (mut back, present) = resume(&node, "away");
+        assert!(present);
+        let got = take(&mut back, 597);
+        let expected = (1..=600_u16).filter(|n| n % 200 != 100);
+        for (message, n) in got.iter().zip(expected) {
+            assert_eq!(message.payload, n.to_string().into_bytes());
+        }
+        assert!(back.try_recv(Duration::from_millis(200)).is_none());
+    }
+}
+
+#[test]
+fn a_server_of_queues_that_is_not_there_is_named_at_start() {
+    let url = "store.queue_url=redis://u:geheim@127.0.0.1:1/0";
+    let arguments = ["--set", "store.queue=redis", "--set", url];
+    let why = Node::try_start(&arguments, "").err().unwrap();
+    assert!(
+        why.contains("Redis at 127.0.0.1:1") && why.contains("store.queue_url"),
+        "{why}"
+    );
+    assert!(!why.contains("geheim"), "{why}");
 }
 
 #[test]

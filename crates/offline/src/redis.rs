@@ -1,0 +1,709 @@
+//! Queues in Redis.
+//!
+//! `P:owner` (layout version and owner), `P:group` (number of the last group), `P:q:SESSION` (sorted set: entries by
+//! sequence number), `P:s:SESSION` (hash: `eSEQ` packet id, `xSEQ` released, `rID` received), `P:m:ID` and `P:n:ID` (a body
+//! that stands beside, and how many entries it has).
+//!
+//! A group is one MULTI. Each ends by watching `P:group` for the next, so that the transaction of a connection that was
+//! given up cannot come after that of another.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::{Client, Connection, ConnectionLike as _, IntoConnectionInfo as _, Value};
+use store::{BackendError, Fetch, Group, NewEntry, Page, QueueBackend, QueueSummary, Stored};
+
+use crate::{MAX_INLINE_BYTES, Options};
+
+const VERSION: &str = "1";
+/// Entries of a session that go with one call.
+const END_ENTRIES: usize = 1000;
+/// Sequence number, length of body, kind.
+const HEAD: usize = 13;
+/// Group and number of the message in it.
+const ID: usize = 12;
+const INLINE: u8 = 0;
+const BESIDE: u8 = 1;
+
+/// Takes bodies that stand beside from entries that are gone.
+const LET_GO: &str = r"
+local function let_go(found)
+  for _, m in ipairs(found) do
+    if string.byte(m, 13) == 1 then
+      local id = string.sub(m, 14, 25)
+      if redis.call('DECR', ARGV[1] .. ':n:' .. id) <= 0 then
+        redis.call('DEL', ARGV[1] .. ':n:' .. id, ARGV[1] .. ':m:' .. id)
+      end
+    end
+  end
+end
+";
+/// Session, first and last sequence number, again and again.
+const DONE: &str = r"
+for i = 2, #ARGV, 3 do
+  local q, s = ARGV[1] .. ':q:' .. ARGV[i], ARGV[1] .. ':s:' .. ARGV[i]
+  local found = redis.call('ZRANGEBYSCORE', q, ARGV[i + 1], ARGV[i + 2])
+  redis.call('ZREMRANGEBYSCORE', q, ARGV[i + 1], ARGV[i + 2])
+  let_go(found)
+  if redis.call('EXISTS', s) == 1 then
+    for seq = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]) do
+      local name = string.format('%.0f', seq)
+      redis.call('HDEL', s, 'e' .. name, 'x' .. name)
+    end
+  end
+end
+return 0
+";
+const END: &str = r"
+local q = ARGV[1] .. ':q:' .. ARGV[2]
+local found = redis.call('ZRANGE', q, 0, ARGV[3] - 1)
+if #found == 0 then
+  redis.call('DEL', ARGV[1] .. ':s:' .. ARGV[2])
+  return 0
+end
+redis.call('ZREMRANGEBYRANK', q, 0, #found - 1)
+let_go(found)
+return #found
+";
+/// Number of entries, bytes of bodies, first and last sequence number.
+const SUMMARY: &str = r"
+local n, bytes = redis.call('ZCARD', ARGV[1]), 0
+for at = 0, n - 1, 500 do
+  for _, m in ipairs(redis.call('ZRANGE', ARGV[1], at, at + 499)) do
+    local a, b, c, d = string.byte(m, 9, 12)
+    bytes = bytes + ((a * 256 + b) * 256 + c) * 256 + d
+  end
+end
+if n == 0 then return {0, 0, '', ''} end
+local first = redis.call('ZRANGE', ARGV[1], 0, 0)[1]
+local last = redis.call('ZRANGE', ARGV[1], -1, -1)[1]
+return {n, bytes, string.sub(first, 1, 8), string.sub(last, 1, 8)}
+";
+
+pub(crate) struct Redis {
+    client: Client,
+    address: String,
+    prefix: String,
+    connect_timeout: Duration,
+    command_timeout: Duration,
+    connection: Option<Connection>,
+    /// `VERSION OWNER`, once recovered.
+    owner: String,
+    /// The last group the server has.
+    applied: u64,
+}
+
+type Result<T> = std::result::Result<T, BackendError>;
+
+impl Redis {
+    pub(crate) fn new(options: &Options) -> std::result::Result<Self, String> {
+        let wrong =
+            |_| "expected redis://USER:PASSWORD@HOST:PORT/NUMBER, or rediss:// for TLS".to_owned();
+        let info = options.url.as_str().into_connection_info().map_err(wrong)?;
+        let address = info.addr().to_string();
+        let client = match &options.tls_ca {
+            None => Client::open(info),
+            Some(path) => {
+                let root_cert = std::fs::read(path)
+                    .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+                let trusted = redis::TlsCertificates {
+                    client_tls: None,
+                    root_cert: Some(root_cert),
+                };
+                Client::build_with_tls(info, trusted)
+            }
+        };
+        Ok(Self {
+            client: client.map_err(|error| error.to_string())?,
+            address,
+            prefix: options.prefix.clone(),
+            connect_timeout: options.connect_timeout,
+            command_timeout: options.command_timeout,
+            connection: None,
+            owner: String::new(),
+            applied: 0,
+        })
+    }
+
+    fn connect(&mut self) -> Result<()> {
+        if self.connection.is_some() {
+            return Ok(());
+        }
+        let made = self
+            .client
+            .get_connection_with_timeout(self.connect_timeout);
+        let made = made.map_err(BackendError::new)?;
+        let limit = Some(self.command_timeout);
+        made.set_read_timeout(limit).map_err(BackendError::new)?;
+        made.set_write_timeout(limit).map_err(BackendError::new)?;
+        self.connection = Some(made);
+        if self.owner.is_empty() {
+            return Ok(());
+        }
+        let (owner, applied) = self.watch()?;
+        if owner.as_deref().is_some_and(|owner| owner != self.owner) {
+            self.connection = None;
+            return Err(BackendError::new("another node has taken the queues"));
+        }
+        if owner.is_none() || applied < self.applied {
+            tracing::error!(
+                server = self.name(),
+                had = self.applied,
+                has = applied,
+                "the server has lost queued messages it had acknowledged; it has to write to disk (appendonly yes)"
+            );
+            self.claim(self.applied)?;
+        } else {
+            self.applied = applied;
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self) -> Result<(Option<String>, u64)> {
+        let mut wire = Wire::default();
+        let group = self.key("group");
+        wire.command(&[b"WATCH", group.as_bytes()]);
+        wire.command(&[b"GET", self.key("owner").as_bytes()]);
+        wire.command(&[b"GET", group.as_bytes()]);
+        let mut values = self.send(&wire)?;
+        let (group, owner) = (values.pop(), values.pop());
+        Ok((owner.and_then(text), group.as_ref().map_or(0, number)))
+    }
+
+    /// Says whose the queues are, and watches.
+    fn claim(&mut self, applied: u64) -> Result<()> {
+        let mut wire = Wire::default();
+        wire.command(&[b"UNWATCH"]);
+        let group = self.key("group");
+        wire.command(&[b"SET", group.as_bytes(), applied.to_string().as_bytes()]);
+        wire.command(&[b"SET", self.key("owner").as_bytes(), self.owner.as_bytes()]);
+        wire.command(&[b"WATCH", group.as_bytes()]);
+        self.send(&wire)?;
+        self.applied = applied;
+        Ok(())
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}:{name}", self.prefix)
+    }
+
+    /// Sends all and gives the answers; any error ends the connection.
+    fn send(&mut self, wire: &Wire) -> Result<Vec<Value>> {
+        let answers = self.exchange(wire);
+        if answers.is_err() {
+            self.connection = None;
+        }
+        answers
+    }
+
+    fn exchange(&mut self, wire: &Wire) -> Result<Vec<Value>> {
+        let connection =
+            (self.connection.as_mut()).ok_or_else(|| BackendError::new("not connected"))?;
+        let answers = connection.req_packed_commands(&wire.bytes, 0, wire.commands);
+        let answers = answers.map_err(BackendError::new)?;
+        let answers = answers.into_iter().map(Value::extract_error);
+        answers
+            .collect::<std::result::Result<_, _>>()
+            .map_err(BackendError::new)
+    }
+
+    fn put_entries(&self, group: &Group<'_>, wire: &mut Wire) {
+        for (at, message) in group.messages.iter().enumerate() {
+            if message.entries > 0 && is_beside(group, at) {
+                let id = id_of(group.number, at as u32);
+                let body = self.id_key("m", &id);
+                wire.command(&[b"SET", &body, message.body]);
+                let count = message.entries.to_string();
+                wire.command(&[b"SET", &self.id_key("n", &id), count.as_bytes()]);
+            }
+        }
+        for entries in group.entries.chunk_by(|a, b| a.session == b.session) {
+            wire.begin(2 + 2 * entries.len());
+            wire.arg(b"ZADD");
+            wire.arg(self.key(&format!("q:{}", entries[0].session)).as_bytes());
+            for entry in entries {
+                wire.arg(entry.seq.to_string().as_bytes());
+                wire.arg(&member(group, entry));
+            }
+        }
+    }
+
+    fn id_key(&self, kind: &str, id: &[u8]) -> Vec<u8> {
+        let mut key = self.key(kind).into_bytes();
+        key.push(b':');
+        key.extend_from_slice(id);
+        key
+    }
+
+    fn put_states(&self, group: &Group<'_>, wire: &mut Wire) {
+        // Fields to set, with their values, and fields to take away, by session.
+        let mut states: HashMap<u64, (Vec<String>, Vec<String>)> = HashMap::new();
+        let mut set = |session: u64, field: String, value: Option<String>| {
+            let (set, gone) = states.entry(session).or_default();
+            match value {
+                Some(value) => set.extend([field, value]),
+                None => gone.push(field),
+            }
+        };
+        for entry in &group.entries {
+            if entry.packet_id != 0 {
+                let id = entry.packet_id.to_string();
+                set(entry.session, format!("e{}", entry.seq), Some(id));
+            }
+            if entry.released {
+                set(
+                    entry.session,
+                    format!("x{}", entry.seq),
+                    Some(String::new()),
+                );
+            }
+        }
+        for change in group.changes.iter().filter(|change| !change.done) {
+            if let Some(id) = change.packet_id {
+                let id = (id != 0).then(|| id.to_string());
+                set(change.session, format!("e{}", change.seq), id);
+            }
+            if change.released {
+                set(
+                    change.session,
+                    format!("x{}", change.seq),
+                    Some(String::new()),
+                );
+            }
+        }
+        for &(session, id, is_taken) in &group.received {
+            set(session, format!("r{id}"), is_taken.then(String::new));
+        }
+        for (session, (set, gone)) in states {
+            let key = self.key(&format!("s:{session}"));
+            for (name, fields) in [(&b"HSET"[..], set), (b"HDEL", gone)] {
+                if !fields.is_empty() {
+                    wire.begin(2 + fields.len());
+                    wire.arg(name);
+                    wire.arg(key.as_bytes());
+                    fields.iter().for_each(|field| wire.arg(field.as_bytes()));
+                }
+            }
+        }
+    }
+
+    fn put_done(&self, group: &Group<'_>, wire: &mut Wire) {
+        // Runs of sequence numbers without gaps: (session, first, last).
+        let mut runs: Vec<(u64, u64, u64)> = Vec::new();
+        for change in group.changes.iter().filter(|change| change.done) {
+            match runs.last_mut() {
+                Some((session, _, last))
+                    if *session == change.session && *last + 1 == change.seq =>
+                {
+                    *last = change.seq;
+                }
+                _ => runs.push((change.session, change.seq, change.seq)),
+            }
+        }
+        if runs.is_empty() {
+            return;
+        }
+        wire.begin(4 + 3 * runs.len());
+        // The whole text: a server that has lost a script it was to remember would apply a group in part.
+        for part in ["EVAL", &format!("{LET_GO}{DONE}"), "0", &self.prefix] {
+            wire.arg(part.as_bytes());
+        }
+        for (session, first, last) in runs {
+            for number in [session, first, last] {
+                wire.arg(number.to_string().as_bytes());
+            }
+        }
+    }
+
+    /// Calls `each` with the names of keys that begin so.
+    fn scan(
+        &mut self,
+        kind: &str,
+        mut each: impl FnMut(&mut Self, &[u64]) -> Result<()>,
+    ) -> Result<()> {
+        let start = self.key(&format!("{kind}:"));
+        let (mut cursor, mut seen) = ("0".to_owned(), HashSet::new());
+        loop {
+            let mut wire = Wire::default();
+            let pattern = format!("{start}*");
+            wire.command(&[
+                b"SCAN",
+                cursor.as_bytes(),
+                b"MATCH",
+                pattern.as_bytes(),
+                b"COUNT",
+                b"1000",
+            ]);
+            let answer = self.send(&wire)?.pop().map(array).unwrap_or_default();
+            let mut answer = answer.into_iter();
+            cursor = answer.next().and_then(text).unwrap_or_default();
+            let keys = answer.next().map(array).unwrap_or_default().into_iter();
+            let sessions = keys.filter_map(|key| text(key)?.strip_prefix(&start)?.parse().ok());
+            // A key may come twice.
+            let fresh: Vec<u64> = sessions.filter(|session| seen.insert(*session)).collect();
+            if !fresh.is_empty() {
+                each(self, &fresh)?;
+            }
+            if cursor == "0" || cursor.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn summaries(&mut self) -> Result<HashMap<u64, QueueSummary>> {
+        let mut summaries: HashMap<u64, QueueSummary> = HashMap::new();
+        self.scan("q", |redis, sessions| {
+            let mut wire = Wire::default();
+            for session in sessions {
+                let key = redis.key(&format!("q:{session}"));
+                wire.command(&[b"EVAL", SUMMARY.as_bytes(), b"0", key.as_bytes()]);
+            }
+            for (session, answer) in sessions.iter().zip(redis.send(&wire)?) {
+                let mut parts = array(answer).into_iter();
+                let mut next = || parts.next().unwrap_or_default();
+                let summary = summaries.entry(*session).or_default();
+                (summary.messages, summary.bytes) = (number(&next()), number(&next()));
+                let seq = |value| {
+                    bytes_of(value)
+                        .first_chunk()
+                        .map_or(0, |b| u64::from_be_bytes(*b))
+                };
+                (summary.first_seq, summary.last_seq) = (seq(next()), seq(next()));
+            }
+            Ok(())
+        })?;
+        self.scan("s", |redis, sessions| {
+            let mut wire = Wire::default();
+            for session in sessions {
+                let key = redis.key(&format!("s:{session}"));
+                wire.command(&[b"HKEYS", key.as_bytes()]);
+            }
+            for (session, answer) in sessions.iter().zip(redis.send(&wire)?) {
+                let ids = array(answer).into_iter();
+                let ids = ids.filter_map(|field| text(field)?.strip_prefix('r')?.parse().ok());
+                let mut ids: Vec<u16> = ids.collect();
+                ids.sort_unstable();
+                if !ids.is_empty() {
+                    summaries.entry(*session).or_default().received = ids;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(summaries)
+    }
+
+    /// Entries as they stand there, and what is known of their being sent.
+    fn read(&mut self, wanted: &[Fetch]) -> Result<Vec<Found>> {
+        let mut wire = Wire::default();
+        for fetch in wanted {
+            let queue = self.key(&format!("q:{}", fetch.session));
+            let from = fetch.from_seq.to_string();
+            let most = (u64::from(fetch.max_messages) + 1).to_string();
+            wire.command(&[
+                b"ZRANGEBYSCORE",
+                queue.as_bytes(),
+                from.as_bytes(),
+                b"+inf",
+                b"LIMIT",
+                b"0",
+                most.as_bytes(),
+            ]);
+            let state = self.key(&format!("s:{}", fetch.session));
+            wire.command(&[b"HGETALL", state.as_bytes()]);
+        }
+        let mut answers = self.send(&wire)?.into_iter();
+        let mut next = || answers.next().map(array).unwrap_or_default();
+        let mut found = Vec::with_capacity(wanted.len());
+        for fetch in wanted {
+            let (members, mut state) = (next(), next().into_iter());
+            let mut fields = HashMap::new();
+            while let (Some(field), Some(value)) = (state.next(), state.next()) {
+                fields.insert(text(field).unwrap_or_default(), value);
+            }
+            found.push(Found::new(fetch, members, &fields));
+        }
+        Ok(found)
+    }
+
+    fn read_bodies(&mut self, found: &[Found]) -> Result<HashMap<Bytes, Bytes>> {
+        let ids = found.iter().flat_map(|found| &found.entries);
+        let ids: HashSet<Bytes> = ids.filter_map(|(_, beside)| beside.clone()).collect();
+        let ids: Vec<Bytes> = ids.into_iter().collect();
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let mut wire = Wire::default();
+        for id in &ids {
+            wire.command(&[b"GET", &self.id_key("m", id)]);
+        }
+        let bodies = self.send(&wire)?.into_iter();
+        let bodies = bodies.map(|body| Bytes::from(bytes_of(body)));
+        Ok(ids.into_iter().zip(bodies).collect())
+    }
+}
+
+impl QueueBackend for Redis {
+    fn name(&self) -> String {
+        format!("Redis at {}", self.address)
+    }
+
+    fn recover(&mut self, owner: &str, each: &mut dyn FnMut(u64, QueueSummary)) -> Result<u64> {
+        self.connect()?;
+        let (found, applied) = self.watch()?;
+        let expected = format!("{VERSION} {owner}");
+        if let Some(found) = found
+            && found != expected
+        {
+            return Err(BackendError(format!(
+                "keys with the prefix {} belong to another node or layout ({found}); choose another store.queue_prefix",
+                self.prefix
+            )));
+        }
+        for (session, summary) in self.summaries()? {
+            each(session, summary);
+        }
+        self.owner = expected;
+        self.claim(applied)?;
+        Ok(applied)
+    }
+
+    fn apply(&mut self, group: &Group<'_>) -> Result<()> {
+        self.connect()?;
+        if self.applied >= group.number {
+            return Ok(());
+        }
+        let mut wire = Wire::default();
+        wire.command(&[b"MULTI"]);
+        self.put_entries(group, &mut wire);
+        self.put_states(group, &mut wire);
+        self.put_done(group, &mut wire);
+        let (key, number) = (self.key("group"), group.number.to_string());
+        wire.command(&[b"SET", key.as_bytes(), number.as_bytes()]);
+        wire.command(&[b"EXEC"]);
+        let exec = wire.commands - 1;
+        wire.command(&[b"WATCH", key.as_bytes()]);
+        match self.send(&wire)?.swap_remove(exec) {
+            Value::Array(_) => {
+                self.applied = group.number;
+                Ok(())
+            }
+            _ => {
+                self.connection = None;
+                Err(BackendError::new(
+                    "the group was written over another connection",
+                ))
+            }
+        }
+    }
+
+    fn end(&mut self, sessions: &[u64]) -> Result<()> {
+        self.connect()?;
+        let script = format!("{LET_GO}{END}");
+        let limit = END_ENTRIES.to_string();
+        for some in sessions.chunks(256) {
+            let mut left = some.to_vec();
+            while !left.is_empty() {
+                let mut wire = Wire::default();
+                for session in &left {
+                    let parts = [
+                        "EVAL",
+                        &script,
+                        "0",
+                        &self.prefix,
+                        &session.to_string(),
+                        &limit,
+                    ];
+                    wire.command(&parts.map(str::as_bytes));
+                }
+                let answers = self.send(&wire)?;
+                let mut answers = answers.iter().map(number);
+                left.retain(|_| answers.next().is_some_and(|gone| gone > 0));
+            }
+        }
+        Ok(())
+    }
+
+    fn fetch(&mut self, wanted: &[Fetch]) -> Result<Vec<Page>> {
+        self.connect()?;
+        let found = self.read(wanted)?;
+        let bodies = self.read_bodies(&found)?;
+        let pages = wanted.iter().zip(found).map(|(fetch, found)| {
+            let entries = found.entries.into_iter().map(|(mut entry, beside)| {
+                if let Some(id) = beside {
+                    entry.body = bodies.get(&id).cloned().unwrap_or_default();
+                }
+                entry
+            });
+            Page {
+                session: fetch.session,
+                entries: entries.collect(),
+                is_last: found.is_last,
+            }
+        });
+        Ok(pages.collect())
+    }
+}
+
+/// A page without the bodies that stand beside; their ids with the entries.
+struct Found {
+    entries: Vec<(Stored, Option<Bytes>)>,
+    is_last: bool,
+}
+
+impl Found {
+    fn new(fetch: &Fetch, members: Vec<Value>, state: &HashMap<String, Value>) -> Self {
+        let mut entries: Vec<(Stored, Option<Bytes>)> = Vec::new();
+        let mut bytes = 0;
+        for member in members {
+            let Some((mut stored, size, beside)) = read_member(bytes_of(member).into()) else {
+                tracing::error!(
+                    session = fetch.session,
+                    "a queued message in Redis cannot be read"
+                );
+                continue;
+            };
+            bytes += size;
+            let is_over =
+                entries.len() >= fetch.max_messages as usize || bytes > u64::from(fetch.max_bytes);
+            if is_over && !entries.is_empty() {
+                return Self {
+                    entries,
+                    is_last: false,
+                };
+            }
+            let id = state.get(&format!("e{}", stored.seq)).map(number);
+            stored.packet_id = id.and_then(|id| id.try_into().ok()).unwrap_or(0);
+            stored.released = state.contains_key(&format!("x{}", stored.seq));
+            if stored.released {
+                stored.body = Bytes::new();
+            }
+            let beside = beside.filter(|_| !stored.released);
+            entries.push((stored, beside));
+        }
+        Self {
+            entries,
+            is_last: true,
+        }
+    }
+}
+
+fn is_beside(group: &Group<'_>, message: usize) -> bool {
+    let message = &group.messages[message];
+    message.entries > 1 || message.body.len() > MAX_INLINE_BYTES
+}
+
+fn id_of(group: u64, message: u32) -> [u8; ID] {
+    let mut id = [0; ID];
+    id[..8].copy_from_slice(&group.to_be_bytes());
+    id[8..].copy_from_slice(&message.to_be_bytes());
+    id
+}
+
+/// Sequence number, length of the body, kind; the body's id if it stands beside; length of attributes, attributes, body.
+fn member(group: &Group<'_>, entry: &NewEntry<'_>) -> Vec<u8> {
+    let body = group.messages[entry.message as usize].body;
+    let is_beside = is_beside(group, entry.message as usize);
+    let mut member = Vec::with_capacity(HEAD + ID + 2 + entry.attributes.len() + body.len());
+    member.extend_from_slice(&entry.seq.to_be_bytes());
+    member.extend_from_slice(&(body.len() as u32).to_be_bytes());
+    member.push(if is_beside { BESIDE } else { INLINE });
+    if is_beside {
+        member.extend_from_slice(&id_of(group.number, entry.message));
+    }
+    member.extend_from_slice(&(entry.attributes.len() as u16).to_be_bytes());
+    member.extend_from_slice(entry.attributes);
+    if !is_beside {
+        member.extend_from_slice(body);
+    }
+    member
+}
+
+/// The entry, its size with the body, and the body's id if that stands beside.
+fn read_member(mut member: Bytes) -> Option<(Stored, u64, Option<Bytes>)> {
+    let seq = u64::from_be_bytes(*member.first_chunk()?);
+    let body_len = u32::from_be_bytes(*member.get(8..)?.first_chunk()?);
+    let kind = *member.get(HEAD - 1)?;
+    let _ = member.split_to(HEAD);
+    let beside = match kind {
+        BESIDE if member.len() >= ID => Some(member.split_to(ID)),
+        INLINE => None,
+        _ => return None,
+    };
+    let attributes_len = usize::from(u16::from_be_bytes(*member.first_chunk()?));
+    let _ = member.split_to(2);
+    if member.len() < attributes_len {
+        return None;
+    }
+    let attributes = member.split_to(attributes_len);
+    let size = u64::from(body_len) + attributes_len as u64;
+    let stored = Stored {
+        seq,
+        packet_id: 0,
+        released: false,
+        attributes,
+        body: member,
+    };
+    Some((stored, size, beside))
+}
+
+/// Commands as they go over the wire.
+#[derive(Default)]
+struct Wire {
+    bytes: Vec<u8>,
+    commands: usize,
+}
+
+impl Wire {
+    fn begin(&mut self, args: usize) {
+        self.bytes
+            .extend_from_slice(format!("*{args}\r\n").as_bytes());
+        self.commands += 1;
+    }
+
+    fn arg(&mut self, arg: &[u8]) {
+        self.bytes
+            .extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        self.bytes.extend_from_slice(arg);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    fn command(&mut self, args: &[&[u8]]) {
+        self.begin(args.len());
+        args.iter().for_each(|arg| self.arg(arg));
+    }
+}
+
+fn array(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(values) | Value::Set(values) => values,
+        Value::Map(pairs) => pairs.into_iter().flat_map(|(a, b)| [a, b]).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn bytes_of(value: Value) -> Vec<u8> {
+    match value {
+        Value::BulkString(bytes) => bytes,
+        Value::SimpleString(text) => text.into_bytes(),
+        _ => Vec::new(),
+    }
+}
+
+fn text(value: Value) -> Option<String> {
+    match value {
+        Value::Nil => None,
+        value => String::from_utf8(bytes_of(value)).ok(),
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    match value {
+        Value::Int(number) => (*number).try_into().unwrap_or(0),
+        Value::BulkString(bytes) => std::str::from_utf8(bytes)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0),
+        _ => 0,
+    }
+}

@@ -1,0 +1,291 @@
+//! The seam for queued messages that wait in another server than this store: what a backend has to do, and what it is given.
+//!
+//! One thread uses a backend, and blocks in it. It is given numbered groups; the number is written together with the group,
+//! so that a group whose outcome is unknown can be repeated and is applied once. Keyed state and objects stay embedded.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Place;
+
+use foldhash::fast::RandomState;
+
+use crate::log::record::{Record, Records};
+use crate::queue::{Fetch, Page, QueueSummary};
+
+/// Why a backend could not do what it was asked, in words for the log: no passwords.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BackendError(pub String);
+
+impl BackendError {
+    pub fn new(why: impl std::fmt::Display) -> Self {
+        Self(why.to_string())
+    }
+}
+
+/// A server that keeps queued messages. After an error it connects again with the next call, by itself.
+pub trait QueueBackend: Send {
+    /// What it is, for people: "Redis at host:port".
+    fn name(&self) -> String;
+
+    /// Takes the server's queues for this owner, whose name does not change; refuses if they are somebody else's. Tells what
+    /// waits for which session, and the number of the group applied last, 0 if there is none.
+    fn recover(
+        &mut self,
+        owner: &str,
+        each: &mut dyn FnMut(u64, QueueSummary),
+    ) -> Result<u64, BackendError>;
+
+    /// Applies all of a group or nothing. The same group may come again after an error, and must not count twice; groups
+    /// come in the order of their numbers, without gaps.
+    fn apply(&mut self, group: &Group<'_>) -> Result<(), BackendError>;
+
+    /// Nothing of these sessions is wanted any more. May be done in part before an error; the same comes again then.
+    fn end(&mut self, sessions: &[u64]) -> Result<(), BackendError>;
+
+    /// One page for each, in the same order.
+    fn fetch(&mut self, wanted: &[Fetch]) -> Result<Vec<Page>, BackendError>;
+}
+
+/// What changes in queues, without what takes itself back within the group.
+#[derive(Debug, Default)]
+pub struct Group<'a> {
+    /// Grows by one from group to group.
+    pub number: u64,
+    pub messages: Vec<NewMessage<'a>>,
+    /// By session, then by sequence number.
+    pub entries: Vec<NewEntry<'a>>,
+    /// Changes of entries that were there before, by session, then by sequence number.
+    pub changes: Vec<EntryChange>,
+    /// QoS 2 packet ids of clients: taken (`true`) or free again; by session.
+    pub received: Vec<(u64, u16, bool)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewMessage<'a> {
+    pub body: &'a [u8],
+    /// How many of the group's entries it has; 0: it need not be stored.
+    pub entries: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewEntry<'a> {
+    pub session: u64,
+    pub seq: u64,
+    /// 0: not sent yet.
+    pub packet_id: u16,
+    pub released: bool,
+    pub attributes: &'a [u8],
+    /// Which of the group's messages.
+    pub message: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryChange {
+    pub session: u64,
+    pub seq: u64,
+    /// 0: not sent any more.
+    pub packet_id: Option<u16>,
+    pub released: bool,
+    /// It goes, whatever else is said.
+    pub done: bool,
+}
+
+/// Puts a group together from the records of batches.
+#[derive(Default)]
+pub(crate) struct Builder<'a> {
+    messages: Vec<NewMessage<'a>>,
+    /// `None`: done within the group.
+    entries: Vec<Option<NewEntry<'a>>>,
+    changes: Vec<EntryChange>,
+    known: HashMap<(u64, u64), Known, RandomState>,
+    received: HashMap<(u64, u16), bool, RandomState>,
+    pub(crate) ends: Vec<u64>,
+    /// Entries that came, and that went, with the session.
+    pub(crate) counts: Vec<(u64, i64)>,
+}
+
+#[derive(Clone, Copy)]
+enum Known {
+    New(usize),
+    Changed(usize),
+}
+
+impl<'a> Builder<'a> {
+    /// Adds a batch's records; `false`: it holds something that is no record, and the rest is left out.
+    pub(crate) fn add(&mut self, records: &'a [u8]) -> bool {
+        let before = self.messages.len();
+        for record in Records::new(records) {
+            let Some(record) = record else {
+                return false;
+            };
+            match record {
+                Record::Message { body, .. } => {
+                    self.messages.push(NewMessage { body, entries: 0 });
+                }
+                Record::Entry {
+                    session,
+                    seq,
+                    packet_id,
+                    released,
+                    attributes,
+                    ..
+                } => {
+                    if self.messages.len() == before {
+                        return false;
+                    }
+                    self.entry(NewEntry {
+                        session,
+                        seq,
+                        packet_id,
+                        released,
+                        attributes,
+                        message: self.messages.len() as u32 - 1,
+                    });
+                }
+                Record::Sent {
+                    session,
+                    seq,
+                    packet_id,
+                } => match self.known(session, seq) {
+                    Ok(entry) => entry.packet_id = packet_id,
+                    Err(change) => change.packet_id = Some(packet_id),
+                },
+                Record::Released { session, seq } => match self.known(session, seq) {
+                    Ok(entry) => entry.released = true,
+                    Err(change) => change.released = true,
+                },
+                Record::Done { session, seq } => self.done(session, seq),
+                Record::Received { session, packet_id } => {
+                    self.received.insert((session, packet_id), true);
+                }
+                Record::Forgotten { session, packet_id } => {
+                    self.received.insert((session, packet_id), false);
+                }
+                Record::End { session } => self.ends.push(session),
+                Record::Put { .. } | Record::Delete { .. } => {}
+            }
+        }
+        true
+    }
+
+    fn entry(&mut self, entry: NewEntry<'a>) {
+        self.messages[entry.message as usize].entries += 1;
+        self.counts.push((entry.session, 1));
+        let at = self.entries.len();
+        let earlier = self
+            .known
+            .insert((entry.session, entry.seq), Known::New(at));
+        if let Some(Known::New(earlier)) = earlier {
+            self.drop_entry(earlier);
+        }
+        self.entries.push(Some(entry));
+    }
+
+    fn drop_entry(&mut self, at: usize) {
+        if let Some(entry) = self.entries[at].take() {
+            self.messages[entry.message as usize].entries -= 1;
+            self.counts.push((entry.session, -1));
+        }
+    }
+
+    /// The entry if it is new in this group, else the change of it.
+    fn known(&mut self, session: u64, seq: u64) -> Result<&mut NewEntry<'a>, &mut EntryChange> {
+        let at = match self.known.entry((session, seq)) {
+            Place::Occupied(known) => *known.get(),
+            Place::Vacant(place) => {
+                self.changes.push(EntryChange {
+                    session,
+                    seq,
+                    packet_id: None,
+                    released: false,
+                    done: false,
+                });
+                *place.insert(Known::Changed(self.changes.len() - 1))
+            }
+        };
+        match at {
+            Known::New(at) => Ok(self.entries[at].as_mut().expect("known entries are there")),
+            Known::Changed(at) => Err(&mut self.changes[at]),
+        }
+    }
+
+    fn done(&mut self, session: u64, seq: u64) {
+        if let Some(&Known::New(at)) = self.known.get(&(session, seq)) {
+            self.known.remove(&(session, seq));
+            return self.drop_entry(at);
+        }
+        if let Err(change) = self.known(session, seq)
+            && !std::mem::replace(&mut change.done, true)
+        {
+            self.counts.push((session, -1));
+        }
+    }
+
+    pub(crate) fn finish(self, number: u64) -> Group<'a> {
+        let mut entries: Vec<_> = self.entries.into_iter().flatten().collect();
+        entries.sort_unstable_by_key(|entry| (entry.session, entry.seq));
+        let mut changes = self.changes;
+        changes.sort_unstable_by_key(|change| (change.session, change.seq));
+        let received = self.received.into_iter();
+        let mut received: Vec<_> = received.map(|((s, id), is)| (s, id, is)).collect();
+        received.sort_unstable();
+        Group {
+            number,
+            messages: self.messages,
+            entries,
+            changes,
+            received,
+        }
+    }
+}
+
+impl Group<'_> {
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.changes.is_empty() && self.received.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::{Batch, FRAME_HEAD};
+
+    #[test]
+    fn what_takes_itself_back_is_left_out() {
+        let mut batch = Batch::default();
+        batch.message(&[b"for both"]);
+        batch.entry(1, 10, 0, b"a");
+        batch.entry(2, 20, 7, b"b");
+        batch.message(&[b"gone"]);
+        batch.entry(1, 11, 3, b"c");
+        batch.done(1, 11);
+        batch.sent(1, 10, 5);
+        batch.released(2, 20);
+        batch.sent(1, 4, 9);
+        batch.released(1, 3);
+        batch.done(1, 3);
+        batch.received(1, 1);
+        batch.received(1, 2);
+        batch.forgotten(1, 1);
+        batch.end(8);
+        let mut builder = Builder::default();
+        assert!(builder.add(&batch.bytes[FRAME_HEAD..]));
+        assert_eq!(builder.ends, [8]);
+        let group = builder.finish(1);
+        let counts: Vec<_> = group.messages.iter().map(|m| m.entries).collect();
+        assert_eq!(counts, [2, 0]);
+        let entries: Vec<_> = group
+            .entries
+            .iter()
+            .map(|e| (e.session, e.seq, e.packet_id, e.released))
+            .collect();
+        assert_eq!(entries, [(1, 10, 5, false), (2, 20, 7, true)]);
+        let changes: Vec<_> = group
+            .changes
+            .iter()
+            .map(|c| (c.seq, c.packet_id, c.done))
+            .collect();
+        assert_eq!(changes, [(3, None, true), (4, Some(9), false)]);
+        assert_eq!(group.received, [(1, 1, false), (1, 2, true)]);
+    }
+}
