@@ -20,6 +20,12 @@ pub(crate) fn tidegate(arguments: &[&str]) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDEGATE_")) {
         command.env_remove(name);
     }
+    // It names itself as it would be called, which depends on the PATH.
+    let folder = Path::new(env!("CARGO_BIN_EXE_tidegate")).parent();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = folder.map(Path::to_owned).into_iter();
+    let folders = folders.chain(std::env::split_paths(&path));
+    command.env("PATH", std::env::join_paths(folders).unwrap());
     command
 }
 
