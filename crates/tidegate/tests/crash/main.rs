@@ -1,7 +1,7 @@
 //! A node is killed (SIGKILL) under load, at random moments, many times, and started again on the same data. What it had
 //! acknowledged is there afterwards: QoS 1 at least once, QoS 2 exactly once, in order; retained messages; subscriptions.
 //!
-//! `TIDEGATE_TEST_KILLS` says how often (60 unless told); `TIDEGATE_TEST_SEED` repeats the random choices of a run, though
+//! `TIDEGATE_TEST_KILLS` says how often (30 unless told); `TIDEGATE_TEST_SEED` repeats the random choices of a run, though
 //! not the moments at which threads get their turn. `TIDEGATE_TEST_SHARDS` is the number of shards, if not the default.
 
 // The workspace allows unwrap in `#[test]` functions; this binary is tests and what they stand on.
@@ -46,7 +46,7 @@ fn what_was_acknowledged_survives_kills() {
     if external().is_some() {
         return testkit::skipped("needs a node of its own");
     }
-    let kills = std::env::var("TIDEGATE_TEST_KILLS").map_or(60, |text| text.parse().unwrap());
+    let kills = std::env::var("TIDEGATE_TEST_KILLS").map_or(30, |text| text.parse().unwrap());
     Play::new(Random::seed()).run(kills);
 }
 
