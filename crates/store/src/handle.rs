@@ -436,6 +436,8 @@ impl Inner {
             recovered_lsn: recovered.last_lsn,
             outside,
         });
+        // A store that starts on a full disk says so from the beginning.
+        keeper.look_at_room();
         let (keeps, applies) = (Arc::clone(&keeper), Arc::clone(&applier));
         Ok(Running {
             keeper: (keeper, spawn("store-keeper", move || keeps.run())?),

@@ -149,7 +149,7 @@ impl Keeper {
 
     pub(crate) fn run(&self) {
         let mut last_sync = Instant::now();
-        let mut last_look = None;
+        let mut last_look = Instant::now();
         loop {
             let due = self.wait(last_sync);
             if due {
@@ -157,8 +157,8 @@ impl Keeper {
                 self.sync();
             }
             self.remove_what_may_go();
-            if last_look.is_none_or(|last: Instant| last.elapsed() >= TICK) {
-                last_look = Some(Instant::now());
+            if last_look.elapsed() >= TICK {
+                last_look = Instant::now();
                 self.look_at_room();
             }
             let state = lock(&self.state);
@@ -266,7 +266,7 @@ impl Keeper {
         }
     }
 
-    fn look_at_room(&self) {
+    pub(crate) fn look_at_room(&self) {
         let Ok(free) = self.files.free_bytes(&self.dir) else {
             return;
         };
