@@ -32,10 +32,8 @@ impl ShardIo {
     /// The turn is over: what it wrote goes to the store, its words to the other shards.
     pub(super) fn end_turn(&self) {
         let mut core = self.core.borrow_mut();
+        self.ask_store(&mut core);
         if let Some(store) = &self.store {
-            if let Some(journal) = &mut core.delivery.journal {
-                journal.refuses = store.health() != store::Health::Ok;
-            }
             let shard = core.id;
             if let Some(end) = core.end_turn(|| store.spare()) {
                 if let Some(batch) = end.batch {
@@ -51,6 +49,13 @@ impl ShardIo {
             self.hand_out(&mut core, waiting);
         }
         core.congested = core.congested || self.is_store_behind();
+    }
+
+    /// Whether the store takes what is new.
+    pub(super) fn ask_store(&self, core: &mut Shard) {
+        if let (Some(store), Some(journal)) = (&self.store, &mut core.delivery.journal) {
+            journal.refuses = store.health() != store::Health::Ok;
+        }
     }
 
     /// Whether so much waits for the log that publishers have to wait too.

@@ -380,6 +380,8 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
             if std::mem::replace(&mut tells_events, has_listeners) != has_listeners {
                 core.renew_interest();
             }
+            // A shard nobody speaks to has no turns, and shall still know that the disk has room again.
+            shard.ask_store(&mut core);
             if is_first && let Some(store) = &shard.store {
                 alarms.look_at(store.health(), &core.node.events);
             }
