@@ -64,13 +64,13 @@ fn greet(raw: &mut Raw) -> String {
 }
 
 /// The answer to `GET path`: status code, head and body.
-struct Answer {
+pub(crate) struct Answer {
     status: u16,
     head: String,
-    body: String,
+    pub(crate) body: String,
 }
 
-fn get(node: &Node, path: &str) -> Answer {
+pub(crate) fn get(node: &Node, path: &str) -> Answer {
     let address = node.address("http");
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(DEADLINE)).unwrap();

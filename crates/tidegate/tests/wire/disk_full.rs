@@ -1,0 +1,293 @@
+//! A full disk: what the node refuses, what goes on, and that all is well again by itself when there is room.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use testkit::skipped;
+
+use crate::listeners::get;
+use crate::support::{
+    Connect, Node, Packet, Props, Publish, Raw, Subscribe, ack, eventually, external, kind,
+    temporary_directory, unique,
+};
+
+const QUOTA_EXCEEDED: u8 = 0x97;
+const MIB: usize = 1 << 20;
+const MIN_FREE_MIB: usize = 8;
+
+/// A file system of 64 MiB, unmounted when dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount() -> Option<SmallDisk> {
+        let path = temporary_directory();
+        let mut command = Command::new("mount");
+        command
+            .args(["-t", "tmpfs", "-o", "size=64m", "tmpfs"])
+            .arg(&path);
+        let output = command.output();
+        let is_mounted = output.is_ok_and(|output| output.status.success());
+        is_mounted.then_some(SmallDisk(path))
+    }
+
+    /// Somebody else's file, which takes all the room there is but this.
+    fn fill_but(&self, left: usize) -> PathBuf {
+        let path = self.0.join(unique("filler"));
+        let mut file = fs::File::create(&path).unwrap();
+        let mut written = 0;
+        while let Ok(count) = file.write(&[0; 64 << 10]) {
+            written += count;
+        }
+        let kept = written.saturating_sub(left) as u64;
+        file.set_len(kept).unwrap();
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn start(data_dir: &Path, min_free_bytes: usize) -> Node {
+    let config = format!("[store]\nsegment_bytes = \"1MiB\"\nmin_free_bytes = {min_free_bytes}\n");
+    let mut node = Node::spawn(data_dir.to_owned(), &["--shards", "2"], &config);
+    node.wait_until_it_listens()
+        .unwrap_or_else(|why| panic!("{why}"));
+    node
+}
+
+fn is(node: &Node, state: &str) -> bool {
+    let sample = format!("tidegate_store_health{{state=\"{state}\"}} 1\n");
+    get(node, "/metrics").body.contains(&sample)
+}
+
+fn durable(version: u8, client_id: &str) -> Connect {
+    let connect = Connect::new(version, client_id).persistent();
+    match version {
+        5 => connect.properties(Props::new().u32(0x11, 3600)),
+        _ => connect,
+    }
+}
+
+fn resume(node: &Node, client_id: &str) -> Raw {
+    let (raw, connack) = Raw::connect_for_connack(node, &durable(5, client_id));
+    assert!(connack.session_present, "the session is gone");
+    raw
+}
+
+/// The reason in the answer to a PUBLISH.
+fn answer(raw: &mut Raw, publish: &Publish) -> u8 {
+    raw.send_publish(publish);
+    let packet = raw.recv_packet();
+    let expected = if publish.qos == 1 {
+        kind::PUBACK
+    } else {
+        kind::PUBREC
+    };
+    assert_eq!(
+        (packet.kind, packet.id()),
+        (expected, publish.packet_id),
+        "{packet:?}"
+    );
+    packet.reason
+}
+
+/// What was acknowledged to the publisher while there was room: for two sessions that are away, and retained.
+struct Kept {
+    topic: String,
+    away: [String; 2],
+}
+
+impl Kept {
+    const MESSAGES: u16 = 40;
+
+    fn new(node: &Node) -> Kept {
+        let kept = Kept {
+            topic: unique("kept/"),
+            away: [unique("a"), unique("b")],
+        };
+        for client_id in &kept.away {
+            let mut raw = Raw::connect(node, &durable(5, client_id));
+            raw.subscribe(&kept.topic, 2);
+            raw.disconnect();
+        }
+        let mut publisher = Raw::client(node, 5);
+        for number in 0..Self::MESSAGES {
+            match number % 2 {
+                0 => publisher.publish_qos1(&kept.topic, number.to_string(), number + 1),
+                _ => publisher.publish_qos2(&kept.topic, number.to_string(), number + 1),
+            }
+        }
+        let retained = Publish::new(format!("{}/retained", kept.topic), "before");
+        publisher.send_publish(&retained.retain().qos(1, 100));
+        publisher.recv(kind::PUBACK);
+        kept
+    }
+
+    /// One of the sessions comes back and takes these of its messages.
+    fn take(&self, node: &Node, nth: usize, numbers: std::ops::Range<u16>) {
+        let mut raw = resume(node, &self.away[nth]);
+        let mut waiting = VecDeque::new();
+        for number in numbers {
+            let message: Packet = waiting
+                .pop_front()
+                .unwrap_or_else(|| raw.recv(kind::PUBLISH));
+            assert_eq!(message.text(), number.to_string());
+            if message.qos() == 1 {
+                raw.send(&ack(kind::PUBACK, message.id()));
+                continue;
+            }
+            raw.send(&ack(kind::PUBREC, message.id()));
+            loop {
+                let packet = raw.recv_packet();
+                if packet.kind == kind::PUBREL {
+                    break;
+                }
+                waiting.push_back(packet);
+            }
+            raw.send(&ack(kind::PUBCOMP, message.id()));
+        }
+        raw.send(&[0xe0, 0]);
+        raw.packets_until_closed();
+    }
+
+    fn has_nothing_more(&self, node: &Node, nth: usize) {
+        resume(node, &self.away[nth]).ping();
+    }
+
+    fn is_retained(&self, node: &Node) {
+        assert_eq!(retained(node, &format!("{}/+", self.topic)), ["before"]);
+    }
+}
+
+fn retained(node: &Node, filter: &str) -> Vec<String> {
+    let mut raw = Raw::client(node, 5);
+    raw.subscribe(filter, 0);
+    let packets = raw.ping_for_packets();
+    packets
+        .iter()
+        .map(|packet| packet.text().to_owned())
+        .collect()
+}
+
+/// What a client sees of a full disk.
+fn new_things_are_refused(node: &Node, kept: &Kept) {
+    let topic = unique("new/");
+    let mut live = Raw::client(node, 5);
+    live.subscribe(&format!("{topic}/#"), 0);
+    let mut publisher = Raw::client(node, 5);
+    for qos in [1, 2] {
+        for publish in [
+            Publish::new(&topic, "x"),
+            Publish::new(&topic, "x").retain(),
+        ] {
+            let reason = answer(&mut publisher, &publish.qos(qos, 7));
+            assert_eq!(reason, QUOTA_EXCEEDED, "at QoS {qos}");
+        }
+        let mut old = Raw::client(node, 4);
+        old.send_publish(&Publish::new(&topic, "x").qos(qos, 7));
+        old.expect_closed();
+    }
+    // QoS 0 goes on, also to those whose QoS 1 was just refused.
+    publisher.publish(&topic, "zero");
+    live.recv_message(&topic, "zero");
+    let retained_topic = format!("{topic}/retained");
+    publisher.send_publish(&Publish::new(&retained_topic, "lost").retain());
+    live.recv_message(&retained_topic, "lost");
+    assert!(retained(node, &retained_topic).is_empty());
+    kept.is_retained(node);
+
+    let connack = Raw::open(node, 5).hand_shake(&durable(5, &unique("new")));
+    assert_eq!(connack.reason, QUOTA_EXCEEDED);
+    let connack = Raw::open(node, 4).hand_shake(&durable(4, &unique("new")));
+    assert_eq!(connack.reason, 3, "3.1.1: server unavailable");
+    let mut known = resume(node, &kept.away[1]);
+    known.send(&Subscribe::new(9).filter("new", 1).bytes(5));
+    let packets = known.ping_for_packets();
+    let suback = packets.iter().find(|packet| packet.kind == kind::SUBACK);
+    assert_eq!(suback.unwrap().payload, [QUOTA_EXCEEDED]);
+}
+
+fn all_is_well(node: &Node) {
+    eventually("the store is well", || is(node, "ok"));
+    let (topic, client_id) = (unique("again/"), unique("c"));
+    // Each shard sees it at its next tick.
+    eventually("a new durable session is taken", || {
+        let connack = Raw::open(node, 5).hand_shake(&durable(5, &client_id));
+        connack.reason == 0
+    });
+    let mut raw = resume(node, &client_id);
+    raw.subscribe(&topic, 2);
+    raw.disconnect();
+    for version in [4, 5] {
+        let mut publisher = Raw::client(node, version);
+        publisher.publish_qos1(&topic, "one", 1);
+        publisher.publish_qos2(&topic, "two", 2);
+        publisher.send_publish(&Publish::new(&topic, "retained").retain().qos(1, 3));
+        publisher.recv(kind::PUBACK);
+    }
+    assert_eq!(retained(node, &topic), ["retained"]);
+    let mut raw = resume(node, &client_id);
+    for text in ["one", "two", "retained", "one", "two", "retained"] {
+        raw.recv_message(&topic, text);
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_what_it_cannot_keep_and_heals() {
+    if external().is_some() {
+        return skipped("needs a node of its own");
+    }
+    let Some(disk) = SmallDisk::mount() else {
+        return skipped("a tmpfs cannot be mounted here (that needs root)");
+    };
+    let mut node = start(&disk.0, MIN_FREE_MIB * MIB);
+    let kept = Kept::new(&node);
+    assert!(is(&node, "ok"));
+
+    let filler = disk.fill_but(MIN_FREE_MIB * MIB / 2);
+    eventually("the store is full", || is(&node, "full"));
+    new_things_are_refused(&node, &kept);
+    // Acknowledgements are written all the same, also when there is really nothing left.
+    kept.take(&node, 0, 0..10);
+    let rest = disk.fill_but(0);
+    new_things_are_refused(&node, &kept);
+    kept.take(&node, 0, 10..20);
+
+    fs::remove_file(filler).unwrap();
+    fs::remove_file(rest).unwrap();
+    all_is_well(&node);
+    kept.take(&node, 0, 20..30);
+    node.crash();
+    kept.take(&node, 0, 30..Kept::MESSAGES);
+    kept.has_nothing_more(&node, 0);
+    kept.take(&node, 1, 0..Kept::MESSAGES);
+    kept.has_nothing_more(&node, 1);
+    kept.is_retained(&node);
+    all_is_well(&node);
+    // Its files are gone before the disk is.
+    drop(node);
+    drop(disk);
+}
+
+#[test]
+fn a_node_that_starts_on_a_full_disk_gives_what_it_has_and_takes_nothing_new() {
+    if external().is_some() {
+        return skipped("needs a node of its own");
+    }
+    let node = start(&temporary_directory(), 0);
+    let kept = Kept::new(&node);
+    let node = start(&node.kill(), 1 << 43);
+    assert!(is(&node, "full"));
+    new_things_are_refused(&node, &kept);
+    kept.take(&node, 0, 0..Kept::MESSAGES);
+    let node = start(&node.kill(), 0);
+    all_is_well(&node);
+    kept.has_nothing_more(&node, 0);
+    kept.take(&node, 1, 0..Kept::MESSAGES);
+}
