@@ -53,8 +53,12 @@ impl Drop for SmallDisk {
     }
 }
 
+fn config(min_free_bytes: usize) -> String {
+    format!("[store]\nsegment_bytes = \"1MiB\"\nmin_free_bytes = {min_free_bytes}\n")
+}
+
 fn start(data_dir: &Path, min_free_bytes: usize) -> Node {
-    let config = format!("[store]\nsegment_bytes = \"1MiB\"\nmin_free_bytes = {min_free_bytes}\n");
+    let config = config(min_free_bytes);
     let mut node = Node::spawn(data_dir.to_owned(), &["--shards", "2"], &config);
     node.wait_until_it_listens()
         .unwrap_or_else(|why| panic!("{why}"));
@@ -175,6 +179,16 @@ fn retained(node: &Node, filter: &str) -> Vec<String> {
         .collect()
 }
 
+/// The code in the SUBACK, whatever messages come before it. Once it is granted, all that the session sent before is in the
+/// log.
+fn subscribe_also(node: &Node, client_id: &str) -> u8 {
+    let mut raw = resume(node, client_id);
+    raw.send(&Subscribe::new(9).filter("more", 1).bytes(5));
+    let packets = raw.ping_for_packets();
+    let suback = packets.iter().find(|packet| packet.kind == kind::SUBACK);
+    suback.unwrap().payload[0]
+}
+
 /// What a client sees of a full disk.
 fn new_things_are_refused(node: &Node, kept: &Kept) {
     let topic = unique("new/");
@@ -206,11 +220,7 @@ fn new_things_are_refused(node: &Node, kept: &Kept) {
     assert_eq!(connack.reason, QUOTA_EXCEEDED);
     let connack = Raw::open(node, 4).hand_shake(&durable(4, &unique("new")));
     assert_eq!(connack.reason, 3, "3.1.1: server unavailable");
-    let mut known = resume(node, &kept.away[1]);
-    known.send(&Subscribe::new(9).filter("new", 1).bytes(5));
-    let packets = known.ping_for_packets();
-    let suback = packets.iter().find(|packet| packet.kind == kind::SUBACK);
-    assert_eq!(suback.unwrap().payload, [QUOTA_EXCEEDED]);
+    assert_eq!(subscribe_also(node, &kept.away[1]), QUOTA_EXCEEDED);
 }
 
 fn all_is_well(node: &Node) {
@@ -263,6 +273,7 @@ fn a_full_disk_refuses_what_it_cannot_keep_and_heals() {
     fs::remove_file(rest).unwrap();
     all_is_well(&node);
     kept.take(&node, 0, 20..30);
+    assert_eq!(subscribe_also(&node, &kept.away[0]), 1);
     node.crash();
     kept.take(&node, 0, 30..Kept::MESSAGES);
     kept.has_nothing_more(&node, 0);
@@ -280,13 +291,16 @@ fn a_node_that_starts_on_a_full_disk_gives_what_it_has_and_takes_nothing_new() {
     if external().is_some() {
         return skipped("needs a node of its own");
     }
-    let node = start(&temporary_directory(), 0);
+    let mut node = start(&temporary_directory(), 0);
     let kept = Kept::new(&node);
-    let node = start(&node.kill(), 1 << 43);
+    let file = node.data_dir().join("tidegate.toml");
+    fs::write(&file, config(1 << 43)).unwrap();
+    node.crash();
     assert!(is(&node, "full"));
     new_things_are_refused(&node, &kept);
     kept.take(&node, 0, 0..Kept::MESSAGES);
-    let node = start(&node.kill(), 0);
+    fs::write(&file, config(0)).unwrap();
+    node.restart();
     all_is_well(&node);
     kept.has_nothing_more(&node, 0);
     kept.take(&node, 1, 0..Kept::MESSAGES);
