@@ -1,7 +1,7 @@
 //! The HTTP API of a node: health, metrics, what is connected and subscribed, who may connect, and everything that can
 //! be changed at run time. It runs on the control plane and asks the shards by messages.
 //!
-//! [`routes`] is the table of what there is; the router, the checks and the OpenAPI document come from it.
+//! `routes` is the table of what there is; the router, the checks and the OpenAPI document come from it.
 
 mod access;
 mod app;

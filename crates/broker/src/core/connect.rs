@@ -215,7 +215,10 @@ impl Shard {
         };
         self.attach(at, session, &connect);
         self.accept(at, session, &connect, session_present, assigned.as_deref());
-        Ok(Flow::Continue)
+        match self.delivery.connections[at as usize].held {
+            true => Ok(Flow::Wait),
+            false => Ok(Flow::Continue),
+        }
     }
 
     fn new_session(&mut self, id: &Arc<str>, expiry_s: u32) -> Result<u32, Closing> {
@@ -387,6 +390,11 @@ impl Shard {
         }
         if session_present {
             self.delivery.pump(session);
+            // What is to be sent again comes before the answers to whatever the client sends next.
+            let outbound = self.delivery.sessions[session as usize].outbound.as_ref();
+            if outbound.is_some_and(|outbound| outbound.is_loading()) {
+                self.delivery.connections[at as usize].held = true;
+            }
         }
     }
 

@@ -468,8 +468,26 @@ impl Shard {
             self.link_pages.push(page);
             return;
         }
+        let session = page.session;
         self.delivery.take_page(page);
+        self.release_loaded(session);
         self.close_doomed();
+    }
+
+    /// A client that came back has got what there was to be sent again: what it sent meanwhile has its turn.
+    fn release_loaded(&mut self, number: u64) {
+        let journal = self.delivery.journal.as_ref();
+        let session = journal.and_then(|journal| journal.session(number));
+        let session = session.and_then(|at| self.delivery.sessions.get(at as usize));
+        let Some(at) = session.and_then(|session| session.connection) else {
+            return;
+        };
+        let is_awaiting_suback = self.awaited.iter().any(|awaited| awaited.is_of(at));
+        let connection = &mut self.delivery.connections[at as usize];
+        if connection.held && !is_awaiting_suback {
+            connection.held = false;
+            self.to_wake.push(at);
+        }
     }
 
     /// Whether the turn has to be closed.

@@ -364,6 +364,11 @@ impl Outbound {
         self.stored.messages > 0 && self.stored.fetching.is_none() && self.queue.len() < LOAD_BELOW
     }
 
+    /// Whether something is being read from the store, or about to be.
+    pub(crate) fn is_loading(&self) -> bool {
+        !self.has_all()
+    }
+
     pub(crate) fn start_load(&mut self) -> u64 {
         self.stored.fetching = Some(self.stored.from_seq);
         self.stored.since_fetch = (0, 0);

@@ -30,6 +30,12 @@ pub(crate) struct AwaitedSubAck {
     is_durable: bool,
 }
 
+impl AwaitedSubAck {
+    pub(super) fn is_of(&self, connection: u32) -> bool {
+        self.connection == connection
+    }
+}
+
 /// What came of one filter of a SUBSCRIBE.
 pub(super) struct Outcome {
     code: ReasonCode,

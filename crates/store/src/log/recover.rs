@@ -156,7 +156,11 @@ pub(crate) fn recover(
                 continue;
             }
         };
-        if expected.is_some_and(|expected| head.follows_lsn >= expected) {
+        if let Some(expected) = expected.filter(|&expected| head.follows_lsn >= expected) {
+            // When an fsync failed over several segments, all of them are repeated further on.
+            if is_repeated(&found[at + 1..], expected) {
+                continue;
+            }
             broken = true;
             break;
         }
@@ -219,6 +223,14 @@ pub(crate) fn recover(
         synced_lsn,
         cut,
     })
+}
+
+/// Whether one of these segments begins no later than with the frame that is due.
+fn is_repeated(behind: &[Found], expected: u64) -> bool {
+    let mut heads = behind
+        .iter()
+        .filter_map(|found| found.head.as_ref().ok()?.as_ref());
+    heads.any(|head| head.follows_lsn < expected)
 }
 
 /// Gives each frame that follows the one before; tells what ended it, `None` if it ends as a segment does.

@@ -96,8 +96,9 @@ impl Writer {
             if segment.id < from.segment {
                 continue;
             }
+            // Before the first fsync it is the beginning of a segment, where its head is.
             let start = if segment.id == from.segment {
-                from.offset
+                from.offset.max(SEGMENT_HEAD as u64)
             } else {
                 SEGMENT_HEAD as u64
             };

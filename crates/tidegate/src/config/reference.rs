@@ -155,6 +155,7 @@ fn example(section: &str, key: &str, kind: Kind) -> String {
         ("listener", "tls.certificate") => "server.pem",
         ("listener", "tls.private_key") => "server.key",
         ("listener", "tls.client_ca") => "clients.pem",
+        ("store", "queue_tls_ca") => "authorities.pem",
         ("user", "username") => "ann",
         ("user", "credential") => "scram-sha-256$...",
         _ => match kind {

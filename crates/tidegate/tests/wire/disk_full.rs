@@ -156,6 +156,8 @@ impl Kept {
             }
             raw.send(&ack(kind::PUBCOMP, message.id()));
         }
+        // Answered when everything before it is in the log, also with a refusal.
+        raw.subscribe_for_codes(&Subscribe::new(999).filter("in/the/log", 1));
         raw.send(&[0xe0, 0]);
         raw.packets_until_closed();
     }
