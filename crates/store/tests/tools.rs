@@ -138,8 +138,10 @@ fn compaction_makes_a_stopped_store_small() {
     wait_until("it is counted", || bench.store.stats().live_messages == 1);
     drop(bench);
     let (before, after) = tools::compact(dir.path(), small(), &mut |_| {}).unwrap();
+    // The running store may have given everything back already; a new file then costs a few blocks.
+    let blocks = 16 << 10;
     assert!(
-        after <= before && after < MESSAGES * 1000,
+        after <= before + blocks && after < MESSAGES * 1000,
         "{before} before, {after} after"
     );
     assert_eq!(seqs(dir.path()), BTreeSet::from([MESSAGES]));
