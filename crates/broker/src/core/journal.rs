@@ -16,6 +16,7 @@ use hashbrown::HashMap;
 use mqtt::QoS;
 use store::{Batch, Fetch, Space};
 
+use super::deliver::Dispatch;
 use super::message::MessageView;
 use super::stored;
 
@@ -170,8 +171,30 @@ impl Journal {
 
     /// Messages that another shard has to write down go to it in this turn.
     #[inline]
-    pub(crate) fn expect_confirmation(&mut self, shard: u16) {
+    fn expect_confirmation(&mut self, shard: u16) {
         self.to_confirm |= 1 << shard;
+    }
+
+    /// A message goes to another shard, for all its subscribers or for one member of a group. What has to arrive
+    /// exactly once gets a place in the link, which is returned; everything else above QoS 0 the other shard confirms.
+    pub(crate) fn cross(
+        &mut self,
+        to: u16,
+        view: &MessageView<'_>,
+        dispatch: &mut Dispatch<'_>,
+        member: Option<(&str, &str)>,
+    ) -> Option<u64> {
+        if view.qos == QoS::AtMostOnce {
+            return None;
+        }
+        if !dispatch.exactly_once {
+            self.expect_confirmation(to);
+            return None;
+        }
+        if !std::mem::replace(&mut dispatch.journaled, true) {
+            self.message(view);
+        }
+        Some(self.link(to, member))
     }
 
     /// A message; what follows with [`Journal::entry`] waits for it.
@@ -193,7 +216,7 @@ impl Journal {
     }
 
     /// The message written last is on its way to another shard, for all its subscribers or for one member of a group.
-    pub(crate) fn link(&mut self, to: u16, member: Option<(&str, &str)>) -> u64 {
+    fn link(&mut self, to: u16, member: Option<(&str, &str)>) -> u64 {
         let seq = &mut self.link_seqs[usize::from(to)];
         *seq += 1;
         let link = Link {

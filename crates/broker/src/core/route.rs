@@ -53,19 +53,8 @@ fn send_to_shards(
     while shards != 0 {
         let shard = shards.trailing_zeros() as u16;
         shards &= shards - 1;
-        let mut link_seq = None;
-        if named.qos != QoS::AtMostOnce
-            && let Some(journal) = &mut delivery.journal
-        {
-            if dispatch.exactly_once {
-                if !std::mem::replace(&mut dispatch.journaled, true) {
-                    journal.message(&named);
-                }
-                link_seq = Some(journal.link(shard, None));
-            } else {
-                journal.expect_confirmation(shard);
-            }
-        }
+        let journal = delivery.journal.as_mut();
+        let link_seq = journal.and_then(|journal| journal.cross(shard, &named, dispatch, None));
         links.push(shard, &named, None, link_seq);
         delivery.metrics.inc(Metric::CrossShardOut);
     }
@@ -127,19 +116,10 @@ impl Shard {
                     group: &group.name,
                     nth,
                 };
-                let mut link_seq = None;
-                if named.qos != QoS::AtMostOnce
-                    && let Some(journal) = &mut self.delivery.journal
-                {
-                    if dispatch.exactly_once {
-                        if !std::mem::replace(&mut dispatch.journaled, true) {
-                            journal.message(&named);
-                        }
-                        link_seq = Some(journal.link(shard, Some((filter, &group.name))));
-                    } else {
-                        journal.expect_confirmation(shard);
-                    }
-                }
+                let of_group = Some((filter, &*group.name));
+                let journal = self.delivery.journal.as_mut();
+                let link_seq =
+                    journal.and_then(|journal| journal.cross(shard, &named, dispatch, of_group));
                 self.links.push(shard, &named, Some(member), link_seq);
                 self.delivery.metrics.inc(Metric::CrossShardOut);
             }
