@@ -15,7 +15,7 @@ use super::message::{Message, MessageView};
 use super::outbox::{BufferPool, SHARE_FROM_BYTES};
 use super::retained::Retained;
 use super::session::{Parcel, QueueSize, Session, Window};
-use super::sublist::{GroupId, Subscriber};
+use super::sublist::{GroupId, NO_GROUP, Subscriber};
 use crate::config::Limits;
 use crate::hooks::{AckKind, Client, DropReason, Hooks, Interest};
 use crate::metrics::{Metric, ShardMetrics};
@@ -241,6 +241,15 @@ impl Delivery {
                 .as_ref()
                 .is_some_and(|extra| !extra.retained.is_empty());
             if room && !behind && outbound.can_send(window_of(connection, &self.limits)) {
+                let is_left_to_store = session.number != 0
+                    && group == NO_GROUP
+                    && outbound.leaves_messages()
+                    && !self.interest.contains(Interest::ACK);
+                if is_left_to_store {
+                    let identifiers = identifiers.as_deref().unwrap_or(&[]);
+                    self.send_dispatch(dispatch, subscriber.session, at, qos, retain, identifiers);
+                    return;
+                }
                 let message = shared_message(dispatch, &self.sessions);
                 let session = &mut self.sessions[subscriber.session as usize];
                 let parcel = Parcel {
@@ -407,6 +416,58 @@ impl Delivery {
         Self::mark_dirty(connection, at, &mut self.dirty);
     }
 
+    /// A QoS 1 or 2 message for a durable session whose client can take it now: it goes into the store and to the socket,
+    /// and nothing of it stays here but its number.
+    #[inline]
+    fn send_dispatch(
+        &mut self,
+        dispatch: &mut Dispatch<'_>,
+        session_at: u32,
+        at: u32,
+        qos: QoS,
+        retain: bool,
+        identifiers: &[u32],
+    ) {
+        let connection = &self.connections[at as usize];
+        let mut envelope = Envelope {
+            version: connection.version,
+            dup: false,
+            qos,
+            retain,
+            packet_id: 0,
+            alias: None,
+            identifiers,
+        };
+        let len = envelope.packet_len(&dispatch.view);
+        if len > connection.max_packet_out as usize {
+            self.dropped(Some(session_at), &dispatch.view, DropReason::TooLarge);
+            return;
+        }
+        let size = with_publisher(&self.sessions, dispatch.origin, &dispatch.view).size()
+            + size_of::<Parcel>();
+        let session = &mut self.sessions[session_at as usize];
+        let seq = session.next_seq();
+        let outbound = session.outbound.as_mut().expect("the caller has seen it");
+        envelope.packet_id = outbound.send_stored(seq, qos, size);
+        let place = (session.number, seq);
+        self.write_dispatch(
+            dispatch,
+            place,
+            envelope.packet_id,
+            qos,
+            retain,
+            identifiers,
+        );
+        self.put_counted(
+            (session_at, at),
+            envelope,
+            len,
+            (&dispatch.view, dispatch.origin),
+            &mut dispatch.payload,
+            true,
+        );
+    }
+
     /// A QoS 1 or 2 message that has its packet id. If it is too large for the client it counts as delivered
     /// [MQTT-3.1.2-25].
     pub(super) fn send_parcel(
@@ -417,9 +478,9 @@ impl Delivery {
         parcel: &Parcel,
         dup: bool,
     ) {
-        let connection = &mut self.connections[at as usize];
+        let connection = &self.connections[at as usize];
         let view = parcel.message.view();
-        let mut envelope = Envelope {
+        let envelope = Envelope {
             version: connection.version,
             dup,
             qos: parcel.qos,
@@ -437,24 +498,49 @@ impl Delivery {
             self.dropped(Some(session), &view, DropReason::TooLarge);
             return;
         }
-        if connection.version == Version::V5 {
-            envelope.alias = alias_for(connection, view.topic, len);
+        let shared = &mut view.shared_payload.cloned();
+        let is_stored = parcel.seq != 0;
+        self.put_counted(
+            (session, at),
+            envelope,
+            len,
+            (&view, None),
+            shared,
+            is_stored,
+        );
+    }
+
+    /// A message of which it is known that it is not too large for the client. `origin` is the publisher's session if
+    /// the view does not name it.
+    #[inline]
+    fn put_counted(
+        &mut self,
+        (session, at): (u32, u32),
+        mut envelope: Envelope<'_>,
+        len: usize,
+        (view, origin): (&MessageView<'_>, Option<u32>),
+        shared: &mut Option<bytes::Bytes>,
+        is_stored: bool,
+    ) {
+        if envelope.version == Version::V5 {
+            envelope.alias = alias_for(&mut self.connections[at as usize], view.topic, len);
         }
-        if parcel.qos == QoS::ExactlyOnce && parcel.seq != 0 {
+        if envelope.qos == QoS::ExactlyOnce && is_stored {
             // Its packet id must be known after a crash, else its repetition would be another message to the client.
             self.hold(at);
         }
-        self.put(at, &envelope, &view, &mut view.shared_payload.cloned());
+        self.put(at, &envelope, view, shared);
         self.sessions[session as usize].sent += 1;
-        self.metrics.inc(match parcel.qos {
+        self.metrics.inc(match envelope.qos {
             QoS::AtMostOnce => Metric::SentQos0,
             QoS::AtLeastOnce => Metric::SentQos1,
             QoS::ExactlyOnce => Metric::SentQos2,
         });
-        if dup {
+        if envelope.dup {
             self.metrics.inc(Metric::Redelivered);
         }
         if self.interest.contains(Interest::DELIVER) {
+            let view = with_publisher(&self.sessions, origin, view);
             let client = client_of(&self.sessions[session as usize], &self.connections);
             self.hooks.delivered(&client, &view);
         }
@@ -525,6 +611,9 @@ impl Delivery {
             return;
         };
         self.count_queue(outbound.size(), QueueSize::default());
+        // What they were is only known to the store.
+        self.metrics
+            .add(Metric::DroppedSessionEnded, outbound.only_stored() as u64);
         for parcel in outbound.take_all() {
             if parcel.qos != QoS::AtMostOnce {
                 self.dropped(

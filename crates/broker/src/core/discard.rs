@@ -20,9 +20,13 @@ pub(crate) struct StoredQueue {
 }
 
 impl Shard {
-    fn stored_queue(&self, at: u32) -> Option<StoredQueue> {
+    fn stored_queue(
+        &self,
+        at: u32,
+        from: impl FnOnce(&Outbound) -> Option<u64>,
+    ) -> Option<StoredQueue> {
         let session = &self.delivery.sessions[at as usize];
-        let from_seq = session.outbound.as_ref()?.stored_from()?;
+        let from_seq = from(session.outbound.as_deref()?)?;
         Some(StoredQueue {
             session: session.number,
             from_seq,
@@ -40,7 +44,7 @@ impl Shard {
         let outbound = self.delivery.sessions[at as usize].outbound.as_ref();
         Some(QueueLook {
             rows: outbound.map_or(Vec::new(), |outbound| outbound.look(after, limit)),
-            stored: self.stored_queue(at),
+            stored: self.stored_queue(at, Outbound::look_in_store_from),
         })
     }
 
@@ -48,7 +52,7 @@ impl Shard {
     pub(crate) fn clear_queue(&mut self, client_id: &str) -> Option<(u64, Option<StoredQueue>)> {
         let &at = self.by_client_id.get(client_id)?;
         let count = self.discard_queued(at, None);
-        Some((count, self.stored_queue(at)))
+        Some((count, self.stored_queue(at, Outbound::stored_from)))
     }
 
     /// Throws one message of a durable session away if it is in memory; else it may be in the store.
@@ -59,7 +63,7 @@ impl Shard {
     ) -> Option<(bool, Option<StoredQueue>)> {
         let &at = self.by_client_id.get(client_id)?;
         let is_done = self.discard_queued(at, Some(seq)) > 0;
-        Some((is_done, self.stored_queue(at)))
+        Some((is_done, self.stored_queue(at, Outbound::stored_from)))
     }
 
     fn discard_queued(&mut self, at: u32, only: Option<u64>) -> u64 {

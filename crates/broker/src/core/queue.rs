@@ -83,7 +83,7 @@ impl Delivery {
             return;
         };
         if !std::mem::replace(&mut dispatch.journaled, true) {
-            // Not the copy made for the window: that would have to be checked to be UTF-8 once more.
+            // Not a copy made for the window: that would have to be checked to be UTF-8 once more.
             journal.message(&with_publisher(
                 &self.sessions,
                 dispatch.origin,
@@ -251,7 +251,7 @@ impl Delivery {
         let Some(outbound) = &mut session.outbound else {
             return;
         };
-        if session.number != 0 && !outbound.has_shared() {
+        if session.number != 0 && outbound.may_unload() {
             let before = outbound.size();
             outbound.unload();
             let after = outbound.size();

@@ -49,9 +49,19 @@ struct Inflight {
     stage: Stage,
     /// Takes a place in the client's window on this connection.
     counts: bool,
-    /// Of the parcel; stays when that is gone.
+    qos: QoS,
+    /// Of the message; 0 once it is gone.
+    size: u32,
+    /// Of the message; stays when that is gone.
     seq: u64,
+    /// None: the message is gone, or only in the store.
     parcel: Option<Parcel>,
+}
+
+impl Inflight {
+    fn is_only_stored(&self) -> bool {
+        self.stage == Stage::Published && self.parcel.is_none()
+    }
 }
 
 /// What [`Outbound::next`] wants on the wire.
@@ -152,6 +162,8 @@ pub(crate) struct Outbound {
     queue: VecDeque<Parcel>,
     queued_bytes: usize,
     stored: Stored,
+    /// Something came by a shared subscription, which the store does not know: what is in flight stays in memory.
+    keeps_messages: bool,
     /// Messages that have been sent, or have left the queue otherwise: by it those in memory are counted.
     taken: u64,
 }
@@ -178,6 +190,7 @@ impl Default for Outbound {
             queue: VecDeque::new(),
             queued_bytes: 0,
             stored: Stored::default(),
+            keeps_messages: false,
             taken: 0,
         }
     }
@@ -246,15 +259,44 @@ impl Outbound {
     /// Takes a message into flight; the caller has asked `can_send` or comes from `next`.
     #[inline]
     pub(crate) fn send(&mut self, parcel: Parcel) -> u16 {
-        let packet_id = self.id_at(self.ring.len());
-        self.inflight_bytes += parcel.size();
-        self.taken += 1;
-        self.ring.push_back(Inflight {
+        self.keeps_messages |= parcel.group != NO_GROUP;
+        self.fly(Inflight {
             stage: Stage::Published,
             counts: true,
+            qos: parcel.qos,
+            size: parcel.size() as u32,
             seq: parcel.seq,
             parcel: Some(parcel),
-        });
+        })
+    }
+
+    /// Takes a message into flight of which this shard keeps nothing but its number: while its client is connected it
+    /// is not sent again [MQTT-4.4.0-1], and another connection reads it from the store.
+    #[inline]
+    pub(crate) fn send_stored(&mut self, seq: u64, qos: QoS, size: usize) -> u16 {
+        debug_assert!(!self.keeps_messages);
+        self.fly(Inflight {
+            stage: Stage::Published,
+            counts: true,
+            qos,
+            size: size as u32,
+            seq,
+            parcel: None,
+        })
+    }
+
+    /// Whether what is sent may be left to the store, if it is there.
+    #[inline]
+    pub(crate) fn leaves_messages(&self) -> bool {
+        !self.keeps_messages
+    }
+
+    #[inline]
+    fn fly(&mut self, entry: Inflight) -> u16 {
+        let packet_id = self.id_at(self.ring.len());
+        self.inflight_bytes += entry.size as usize;
+        self.taken += 1;
+        self.ring.push_back(entry);
         self.unacknowledged += 1;
         self.in_window += 1;
         self.resend_from = self.ring.len();
@@ -299,6 +341,7 @@ impl Outbound {
 
     /// Puts a message behind all others; the caller has asked for room.
     pub(crate) fn push(&mut self, parcel: Parcel) {
+        self.keeps_messages |= parcel.group != NO_GROUP;
         self.queued_bytes += parcel.size();
         self.queue.push_back(parcel);
     }
@@ -351,12 +394,19 @@ impl Outbound {
         };
     }
 
-    /// Whether something came by a shared subscription, which the store does not know.
-    pub(crate) fn has_shared(&self) -> bool {
+    /// Whether all of it may be left to the store: nothing came by a shared subscription, which the store does not know,
+    /// or not all of it is here.
+    pub(crate) fn may_unload(&self) -> bool {
         let in_flight = self.ring.iter().filter_map(|entry| entry.parcel.as_ref());
-        in_flight
-            .chain(&self.queue)
-            .any(|parcel| parcel.group != NO_GROUP)
+        let mut here = in_flight.chain(&self.queue);
+        here.all(|parcel| parcel.group == NO_GROUP)
+            || self.ring.iter().any(Inflight::is_only_stored)
+    }
+
+    /// Messages that are only in the store, in flight or not.
+    pub(crate) fn only_stored(&self) -> usize {
+        let in_flight = self.ring.iter().filter(|entry| entry.is_only_stored());
+        in_flight.count() + self.stored.messages
     }
 
     /// Where to read on in the store, if it is time to.
@@ -407,6 +457,8 @@ impl Outbound {
             self.ring.push_back(Inflight {
                 stage: Stage::Done,
                 counts: false,
+                qos: QoS::AtMostOnce,
+                size: 0,
                 seq: 0,
                 parcel: None,
             });
@@ -419,6 +471,10 @@ impl Outbound {
                 None => Stage::Released,
             },
             counts: false,
+            qos: parcel
+                .as_ref()
+                .map_or(QoS::ExactlyOnce, |parcel| parcel.qos),
+            size: size as u32,
             seq,
             parcel,
         });
@@ -495,7 +551,7 @@ impl Outbound {
         let seq = entry.seq;
         entry.stage = Stage::Done;
         let parcel = entry.parcel.take();
-        self.inflight_bytes -= parcel.as_ref().map_or(0, Parcel::size);
+        self.inflight_bytes -= std::mem::take(&mut entry.size) as usize;
         self.unacknowledged -= 1;
         if std::mem::take(&mut entry.counts) {
             self.in_window -= 1;
@@ -520,8 +576,7 @@ impl Outbound {
     fn offset_in(&self, packet_id: u16, stage: Stage, qos: Option<QoS>) -> Option<usize> {
         let offset = self.offset_of(packet_id)?;
         let entry = &self.ring[offset];
-        let fits = entry.stage == stage
-            && qos.is_none_or(|qos| entry.parcel.as_ref().is_some_and(|p| p.qos == qos));
+        let fits = entry.stage == stage && qos.is_none_or(|qos| entry.qos == qos);
         fits.then_some(offset)
     }
 
@@ -541,7 +596,7 @@ impl Outbound {
             let entry = &mut self.ring[offset];
             entry.stage = Stage::Released;
             let (seq, parcel) = (entry.seq, entry.parcel.take());
-            self.inflight_bytes -= parcel.as_ref().map_or(0, Parcel::size);
+            self.inflight_bytes -= std::mem::take(&mut entry.size) as usize;
             return Acked::Release { seq, parcel };
         }
         // PUBREC once more: its PUBREL is due once more.

@@ -13,8 +13,9 @@ impl Outbound {
         }
     }
 
-    /// At most `limit` messages in memory behind a position, in their order.
+    /// At most `limit` messages behind a position, in their order, as far as they have to be looked for here.
     pub(crate) fn look(&self, after: Option<u64>, limit: usize) -> Vec<QueuedMessage> {
+        let until = self.look_in_store_from().unwrap_or(u64::MAX);
         let in_flight = self.ring.iter().enumerate().filter_map(|(place, entry)| {
             let parcel = entry.parcel.as_ref()?;
             debug_assert_eq!(entry.stage, Stage::Published);
@@ -25,6 +26,7 @@ impl Outbound {
         let all = in_flight.chain(queued);
         all.map(|(place, packet_id, parcel)| (self.position(parcel, place), packet_id, parcel))
             .filter(|(position, ..)| after.is_none_or(|after| *position > after))
+            .take_while(|(position, ..)| *position < until)
             .take(limit)
             .map(|(position, packet_id, parcel)| QueuedMessage {
                 position,
@@ -39,7 +41,13 @@ impl Outbound {
             .collect()
     }
 
-    /// From which number on messages are only in the store.
+    /// From which number on not all messages are here, though all are in the store.
+    pub(crate) fn look_in_store_from(&self) -> Option<u64> {
+        let in_flight = self.ring.iter().find(|entry| entry.is_only_stored());
+        in_flight.map(|entry| entry.seq).or(self.stored_from())
+    }
+
+    /// From which number on what was not sent yet is only in the store.
     pub(crate) fn stored_from(&self) -> Option<u64> {
         (self.stored.messages > 0).then_some(self.stored.from_seq)
     }
