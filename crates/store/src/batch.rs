@@ -3,6 +3,8 @@
 //! A batch is one frame of the log: [`FRAME_HEAD`] bytes that the writer fills in, then records. A record is a tag and its
 //! fields; numbers are LEB128, packet ids two bytes, little-endian. An entry belongs to the message before it in its batch.
 
+use crate::leb128::Packed;
+
 /// Room for the head of a frame, see `frame.rs`.
 pub(crate) const FRAME_HEAD: usize = 32;
 
@@ -84,12 +86,20 @@ impl Batch {
     /// Begins a message: its body is the parts one after the other, opaque to the store. Entries say who gets it.
     #[inline]
     pub fn message(&mut self, parts: &[&[u8]]) {
-        let len = parts.iter().map(|part| part.len()).sum::<usize>();
-        let mut record = Numbers::new(tag::MESSAGE);
-        record.push(len as u64);
-        self.bytes.reserve(len + 64);
-        self.bytes.extend_from_slice(record.as_bytes());
-        for part in parts {
+        self.message_with_head(&Packed::new(), parts);
+    }
+
+    /// As [`message`](Self::message); the body begins with `head`.
+    #[inline]
+    pub fn message_with_head(&mut self, head: &Packed, parts: &[&[u8]]) {
+        let len = head.as_bytes().len() + parts.iter().map(|part| part.len()).sum::<usize>();
+        let mut record = record(tag::MESSAGE);
+        record.number(len as u64);
+        // With what is copied beyond the end of the two.
+        self.bytes.reserve(len + 128);
+        record.append_to(&mut self.bytes);
+        head.append_to(&mut self.bytes);
+        for part in parts.iter().filter(|part| !part.is_empty()) {
             self.bytes.extend_from_slice(part);
         }
         self.has_message = true;
@@ -109,10 +119,8 @@ impl Batch {
         } else {
             tag::ENTRY_SENT
         };
-        self.entry_record(kind, session, seq, attributes);
-        if packet_id != 0 {
-            self.packet_id(packet_id);
-        }
+        let packet_id = (packet_id != 0).then_some(packet_id);
+        self.entry_record(kind, session, seq, attributes, packet_id);
     }
 
     /// An entry whose body is not wanted any more, copied.
@@ -123,52 +131,46 @@ impl Batch {
         packet_id: u16,
         attributes: &[u8],
     ) {
-        self.entry_record(tag::ENTRY_RELEASED, session, seq, attributes);
-        self.packet_id(packet_id);
+        let kind = tag::ENTRY_RELEASED;
+        self.entry_record(kind, session, seq, attributes, Some(packet_id));
     }
 
     /// The entry was sent with this packet id; 0: it counts as not sent any more.
     pub fn sent(&mut self, session: u64, seq: u64, packet_id: u16) {
-        self.record(tag::SENT, session, seq);
-        self.packet_id(packet_id);
+        self.record(tag::SENT, &[session, seq], Some(packet_id));
     }
 
     /// QoS 2: PUBREC came. The body may go; sequence number and packet id stay until `done`.
     pub fn released(&mut self, session: u64, seq: u64) {
-        self.record(tag::RELEASED, session, seq);
+        self.record(tag::RELEASED, &[session, seq], None);
     }
 
     /// The entry is not wanted any more: acknowledged, expired or dropped.
     #[inline]
     pub fn done(&mut self, session: u64, seq: u64) {
-        self.record(tag::DONE, session, seq);
+        self.record(tag::DONE, &[session, seq], None);
     }
 
     /// QoS 2: the client sent a message with this packet id, and it was taken.
     pub fn received(&mut self, session: u64, packet_id: u16) {
-        self.session_record(tag::RECEIVED, session);
-        self.packet_id(packet_id);
+        self.record(tag::RECEIVED, &[session], Some(packet_id));
     }
 
     /// QoS 2: the client released the packet id.
     pub fn forgotten(&mut self, session: u64, packet_id: u16) {
-        self.session_record(tag::FORGOTTEN, session);
-        self.packet_id(packet_id);
+        self.record(tag::FORGOTTEN, &[session], Some(packet_id));
     }
 
     /// Nothing that waits for this session number is wanted any more.
     pub fn end(&mut self, session: u64) {
-        self.session_record(tag::END, session);
+        self.record(tag::END, &[session], None);
     }
 
     /// Sets a value of the keyed state. A key has at most 65,535 bytes.
     pub fn put(&mut self, space: Space, key: &[u8], value: &[u8]) {
         assert!(key.len() < 1 << 16, "a key has at most 65,535 bytes");
-        let mut record = Numbers::new(tag::PUT);
-        record.push(space as u64);
-        record.push(key.len() as u64);
-        record.push(value.len() as u64);
-        self.bytes.extend_from_slice(record.as_bytes());
+        let lens = [space as u64, key.len() as u64, value.len() as u64];
+        self.record(tag::PUT, &lens, None);
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
         self.is_keyed = true;
@@ -177,10 +179,7 @@ impl Batch {
     /// Removes a value of the keyed state.
     pub fn delete(&mut self, space: Space, key: &[u8]) {
         assert!(key.len() < 1 << 16, "a key has at most 65,535 bytes");
-        let mut record = Numbers::new(tag::DELETE);
-        record.push(space as u64);
-        record.push(key.len() as u64);
-        self.bytes.extend_from_slice(record.as_bytes());
+        self.record(tag::DELETE, &[space as u64, key.len() as u64], None);
         self.bytes.extend_from_slice(key);
         self.is_keyed = true;
     }
@@ -204,63 +203,52 @@ impl Batch {
     }
 
     #[inline]
-    fn entry_record(&mut self, kind: u8, session: u64, seq: u64, attributes: &[u8]) {
-        let mut record = Numbers::new(kind);
-        record.push(session);
-        record.push(seq);
-        record.push(attributes.len() as u64);
-        self.bytes.extend_from_slice(record.as_bytes());
-        self.bytes.extend_from_slice(attributes);
-    }
-
-    #[inline]
-    fn record(&mut self, kind: u8, session: u64, seq: u64) {
-        let mut record = Numbers::new(kind);
-        record.push(session);
-        record.push(seq);
-        self.bytes.extend_from_slice(record.as_bytes());
-    }
-
-    #[inline]
-    fn session_record(&mut self, kind: u8, session: u64) {
-        let mut record = Numbers::new(kind);
-        record.push(session);
-        self.bytes.extend_from_slice(record.as_bytes());
-    }
-
-    #[inline]
-    fn packet_id(&mut self, packet_id: u16) {
-        self.bytes.extend_from_slice(&packet_id.to_le_bytes());
-    }
-}
-
-/// A tag and up to three numbers, put together before they go into a batch: one check for room instead of one per byte.
-struct Numbers {
-    bytes: [u8; 32],
-    len: usize,
-}
-
-impl Numbers {
-    #[inline]
-    fn new(kind: u8) -> Self {
-        let mut bytes = [0; 32];
-        bytes[0] = kind;
-        Self { bytes, len: 1 }
-    }
-
-    #[inline]
-    fn push(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.bytes[self.len] = number as u8 | 0x80;
-            self.len += 1;
-            number >>= 7;
+    fn entry_record(
+        &mut self,
+        kind: u8,
+        session: u64,
+        seq: u64,
+        attributes: &[u8],
+        packet_id: Option<u16>,
+    ) {
+        let mut record = record(kind);
+        record.number(session);
+        record.number(seq);
+        record.number(attributes.len() as u64);
+        // Nearly always one byte.
+        if attributes.len() + 2 <= record.room() {
+            attributes.iter().for_each(|&byte| record.byte(byte));
+            put_packet_id(&mut record, packet_id);
+            return record.append_to(&mut self.bytes);
         }
-        self.bytes[self.len] = number as u8;
-        self.len += 1;
+        record.append_to(&mut self.bytes);
+        self.bytes.extend_from_slice(attributes);
+        if let Some(packet_id) = packet_id {
+            self.bytes.extend_from_slice(&packet_id.to_le_bytes());
+        }
     }
 
     #[inline]
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+    fn record(&mut self, kind: u8, numbers: &[u64], packet_id: Option<u16>) {
+        let mut record = record(kind);
+        numbers.iter().for_each(|&number| record.number(number));
+        put_packet_id(&mut record, packet_id);
+        record.append_to(&mut self.bytes);
+    }
+}
+
+#[inline]
+fn record(kind: u8) -> Packed {
+    let mut record = Packed::new();
+    record.byte(kind);
+    record
+}
+
+#[inline]
+fn put_packet_id(record: &mut Packed, packet_id: Option<u16>) {
+    if let Some(packet_id) = packet_id {
+        let [low, high] = packet_id.to_le_bytes();
+        record.byte(low);
+        record.byte(high);
     }
 }

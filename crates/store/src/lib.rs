@@ -42,6 +42,7 @@ mod error;
 mod handle;
 mod journal;
 mod keyed;
+pub mod leb128;
 mod log;
 mod objects;
 mod queue;

@@ -200,12 +200,9 @@ impl Journal {
     /// A message; what follows with [`Journal::entry`] waits for it.
     #[inline]
     pub(crate) fn message(&mut self, view: &MessageView<'_>) {
-        self.scratch.clear();
-        stored::message_head(view, &mut self.scratch);
-        let [topic, client_id, username, properties, payload] = stored::message_parts(view);
-        let head = &self.scratch[..];
+        let head = stored::message_head(view);
         self.batch
-            .message(&[head, topic, client_id, username, properties, payload]);
+            .message_with_head(&head, &stored::message_parts(view));
     }
 
     /// After a start, links are continued where they ended.

@@ -3,23 +3,15 @@
 //! cannot be read is told and left out, it does not stop the node.
 
 use mqtt::{Properties, QoS, SubscriptionOptions, Version};
+use store::leb128::{self, Packed};
 
 use super::message::{Message, MessageView, NEVER_MS};
 
 /// First byte of every session record, so that its form can change.
 const SESSION_FORM: u8 = 1;
 
-#[inline]
-fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
 fn put_text(out: &mut Vec<u8>, text: &str) {
-    put_number(out, text.len() as u64);
+    leb128::put(out, text.len() as u64);
     out.extend_from_slice(text.as_bytes());
 }
 
@@ -35,15 +27,7 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> Option<u64> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(number);
-            }
-        }
-        None
+        leb128::take(&mut self.rest)
     }
 
     fn bytes(&mut self, len: u64) -> Option<&'a [u8]> {
@@ -67,26 +51,29 @@ fn qos_of(flags: u8) -> Option<QoS> {
 }
 
 /// The head of a message as it is stored; topic, publisher, properties and payload follow it.
-pub(crate) fn message_head(view: &MessageView<'_>, out: &mut Vec<u8>) {
+#[inline]
+pub(crate) fn message_head(view: &MessageView<'_>) -> Packed {
+    let mut head = Packed::new();
     let expires = view.expires_ms != NEVER_MS;
     let mut flags = view.qos as u8;
     flags |= if view.retain { RETAIN } else { 0 };
     flags |= if expires { EXPIRES } else { 0 };
-    out.push(flags);
-    put_number(out, view.received_ms);
+    head.byte(flags);
+    head.number(view.received_ms);
     if expires {
-        put_number(out, view.expires_ms);
+        head.number(view.expires_ms);
     }
-    put_number(out, view.topic.len() as u64);
-    put_number(out, view.from_client_id.len() as u64);
-    put_number(out, view.from_username.len() as u64);
-    put_number(out, view.properties.as_bytes().len() as u64);
+    head.number(view.topic.len() as u64);
+    head.number(view.from_client_id.len() as u64);
+    head.number(view.from_username.len() as u64);
+    head.number(view.properties.as_bytes().len() as u64);
+    head
 }
 
 /// A whole message as it is stored.
 pub(crate) fn message_bytes(view: &MessageView<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 + view.topic.len() + view.payload.len());
-    message_head(view, &mut out);
+    message_head(view).append_to(&mut out);
     for part in message_parts(view) {
         out.extend_from_slice(part);
     }
@@ -153,7 +140,7 @@ pub(crate) fn attribute_byte(qos: QoS, retain: bool) -> u8 {
 pub(crate) fn put_attributes(qos: QoS, retain: bool, identifiers: &[u32], out: &mut Vec<u8>) {
     out.push(attribute_byte(qos, retain));
     for &identifier in identifiers {
-        put_number(out, identifier.into());
+        leb128::put(out, identifier.into());
     }
 }
 
@@ -224,15 +211,15 @@ impl<'a> SessionRecord<'a> {
             flags |= if set { flag } else { 0 };
         }
         out.extend([SESSION_FORM, flags, self.version.level()]);
-        put_number(out, self.number);
-        put_number(out, self.expiry_s.into());
-        put_number(out, self.created_ms);
-        put_number(out, self.disconnected_ms);
+        leb128::put(out, self.number);
+        leb128::put(out, self.expiry_s.into());
+        leb128::put(out, self.created_ms);
+        leb128::put(out, self.disconnected_ms);
         if let Some(username) = self.username {
             put_text(out, username);
         }
         if let Some((delay_s, body)) = self.will {
-            put_number(out, delay_s.into());
+            leb128::put(out, delay_s.into());
             out.extend_from_slice(body);
         }
     }
@@ -312,7 +299,7 @@ pub(crate) fn put_subscription(options: SubscriptionOptions, identifier: u32, ou
         0
     };
     out.push(byte);
-    put_number(out, identifier.into());
+    leb128::put(out, identifier.into());
 }
 
 pub(crate) fn read_subscription(bytes: &[u8]) -> Option<(SubscriptionOptions, u32)> {

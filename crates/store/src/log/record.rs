@@ -1,6 +1,7 @@
 //! Records of a batch, read back.
 
 use crate::batch::{Space, tag};
+use crate::leb128;
 
 /// One record. Places are relative to the first record of the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,19 +74,10 @@ impl<'a> Records<'a> {
 
     #[inline]
     fn number(&mut self) -> Option<u64> {
-        let first = self.byte()?;
-        if first < 0x80 {
-            return Some(u64::from(first));
-        }
-        let mut number = u64::from(first & 0x7f);
-        for shift in (7..64).step_by(7) {
-            let byte = self.byte()?;
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(number);
-            }
-        }
-        None
+        let mut rest = self.bytes.get(self.at..)?;
+        let number = leb128::take(&mut rest)?;
+        self.at = self.bytes.len() - rest.len();
+        Some(number)
     }
 
     #[inline]
