@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::queues::Queues;
 use super::record::{Record, Records};
 use crate::queue::QueueSummary;
 
@@ -169,7 +170,7 @@ impl Counts {
 /// Everything that waits.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    queues: HashMap<u64, Queue, foldhash::fast::RandomState>,
+    queues: Queues,
     /// Queues nothing waits in, kept because something soon will.
     idle: usize,
     counts: Counts,
@@ -221,7 +222,7 @@ impl Index {
     }
 
     pub(crate) fn queue(&self, session: u64) -> Option<&Queue> {
-        self.queues.get(&session)
+        self.queues.get(session)
     }
 
     /// Sessions something waits for.
@@ -229,12 +230,12 @@ impl Index {
         let queues = self.queues.iter();
         queues
             .filter(|(_, queue)| !queue.is_idle())
-            .map(|(&session, _)| session)
+            .map(|(session, _)| session)
             .collect()
     }
 
     pub(crate) fn summary(&self, session: u64) -> Option<QueueSummary> {
-        let queue = self.queues.get(&session)?;
+        let queue = self.queues.get(session)?;
         if queue.is_idle() {
             return None;
         }
@@ -261,7 +262,7 @@ impl Index {
         segment: u32,
         attributes_at: u32,
     ) -> Option<&Entry> {
-        let queue = self.queues.get(&session)?;
+        let queue = self.queues.get(session)?;
         let at = Queue::position(&queue.entries, seq).ok()?;
         let entry = &queue.entries[at];
         let is_it = entry.segment == segment && entry.attributes_at == attributes_at;
@@ -271,7 +272,7 @@ impl Index {
     /// Whether this segment is the one that says the packet id was received.
     pub(crate) fn received_in(&self, session: u64, packet_id: u16, segment: u32) -> bool {
         self.queues
-            .get(&session)
+            .get(session)
             .is_some_and(|queue| queue.received.binary_search(&(packet_id, segment)).is_ok())
     }
 
@@ -339,7 +340,7 @@ impl Index {
             }
         }
         if self.idle > MAX_IDLE && self.idle > self.queues.len() / 2 {
-            self.queues.retain(|_, queue| !queue.is_idle());
+            self.queues.retain(|queue| !queue.is_idle());
             self.idle = 0;
         }
         Ok(())
@@ -348,17 +349,11 @@ impl Index {
     /// The queue of a session that is about to have something.
     #[inline]
     fn queue_for(&mut self, session: u64) -> &mut Queue {
-        let idle = &mut self.idle;
-        match self.queues.entry(session) {
-            std::collections::hash_map::Entry::Occupied(found) => {
-                let queue = found.into_mut();
-                if queue.is_idle() {
-                    *idle -= 1;
-                }
-                queue
-            }
-            std::collections::hash_map::Entry::Vacant(place) => place.insert(Queue::default()),
+        let (queue, is_new) = self.queues.get_or_insert(session);
+        if !is_new && queue.is_idle() {
+            self.idle -= 1;
         }
+        queue
     }
 
     #[inline]
@@ -382,7 +377,7 @@ impl Index {
             *found = entry;
             self.counts.subtract(old.segment, old.cost(session));
             self.counts.add(entry.segment, entry.cost(session));
-            let queue = self.queues.get_mut(&session).expect("it was found in it");
+            let queue = self.queues.get_mut(session).expect("it was found in it");
             queue.bytes = queue.bytes + u64::from(entry.body_len) - u64::from(old.body_len);
             return;
         }
@@ -403,10 +398,7 @@ impl Index {
             return;
         }
         queue.has_late = true;
-        let queue = self
-            .queues
-            .get_mut(&session)
-            .expect("it was just looked up");
+        let queue = self.queues.get_mut(session).expect("it was just looked up");
         let late = self.late.entry(session).or_default();
         // The run with the highest end below it, as in patience sorting: the fewest runs. The queue itself is one.
         let ends_below = |run: &VecDeque<Entry>| {
@@ -429,7 +421,7 @@ impl Index {
 
     /// The entry of a session with this number, if it waits.
     fn find(&mut self, session: u64, seq: u64) -> Option<&mut Entry> {
-        let queue = self.queues.get_mut(&session)?;
+        let queue = self.queues.get_mut(session)?;
         if queue.has_late {
             let runs = self.late.get_mut(&session)?;
             let found = runs.iter_mut().find_map(|run| {
@@ -454,13 +446,13 @@ impl Index {
         let new = *entry;
         self.counts.subtract(old.segment, old.cost(session));
         self.counts.add(new.segment, new.cost(session));
-        let queue = self.queues.get_mut(&session).expect("it was found in it");
+        let queue = self.queues.get_mut(session).expect("it was found in it");
         queue.bytes = queue.bytes + u64::from(new.body_len) - u64::from(old.body_len);
     }
 
     #[inline]
     fn done(&mut self, session: u64, seq: u64) {
-        let Some(queue) = self.queues.get_mut(&session) else {
+        let Some(queue) = self.queues.get_mut(session) else {
             return;
         };
         let is_front = queue.entries.front().is_some_and(|entry| entry.seq == seq);
@@ -486,7 +478,7 @@ impl Index {
         let old = *entry;
         entry.flags |= DONE;
         self.settle(session, &old);
-        let queue = self.queues.get_mut(&session).expect("it was found in it");
+        let queue = self.queues.get_mut(session).expect("it was found in it");
         // Merging removes it otherwise.
         if !queue.has_late {
             queue.done += 1;
@@ -501,7 +493,7 @@ impl Index {
     fn settle(&mut self, session: u64, entry: &Entry) {
         self.messages -= 1;
         self.counts.subtract(entry.segment, entry.cost(session));
-        if let Some(queue) = self.queues.get_mut(&session) {
+        if let Some(queue) = self.queues.get_mut(session) {
             queue.bytes -= u64::from(entry.body_len);
         }
     }
@@ -524,7 +516,7 @@ impl Index {
 
     fn forgotten(&mut self, session: u64, packet_id: u16) {
         let cost = 3 + number_len(session);
-        let Some(queue) = self.queues.get_mut(&session) else {
+        let Some(queue) = self.queues.get_mut(session) else {
             return;
         };
         let known = queue
@@ -540,7 +532,7 @@ impl Index {
     }
 
     fn end(&mut self, session: u64) {
-        let Some(queue) = self.queues.remove(&session) else {
+        let Some(queue) = self.queues.remove(session) else {
             return;
         };
         if queue.is_idle() {
@@ -561,7 +553,7 @@ impl Index {
     pub(crate) fn finish(&mut self) {
         self.is_reading = false;
         for (session, runs) in std::mem::take(&mut self.late) {
-            let Some(queue) = self.queues.get_mut(&session) else {
+            let Some(queue) = self.queues.get_mut(session) else {
                 continue;
             };
             queue.has_late = false;
@@ -572,7 +564,7 @@ impl Index {
             queue.entries = all.into();
             queue.done = 0;
         }
-        self.queues.retain(|_, queue| {
+        self.queues.retain(|queue| {
             queue.entries.shrink_to(queue.entries.len() + 4);
             !queue.is_idle()
         });
@@ -637,7 +629,7 @@ mod tests {
             }
             (2..=990).for_each(|seq| batch.done(7, seq));
         });
-        assert!(index.queues[&7].entries.len() < 80);
+        assert!(index.queue(7).unwrap().entries.len() < 80);
         let rest: Vec<u64> = [1].into_iter().chain(991..=1000).collect();
         assert_eq!(waiting(&index, 7), rest);
         let summary = index.summary(7).unwrap();

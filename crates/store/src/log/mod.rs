@@ -6,6 +6,7 @@ pub(crate) mod frame;
 pub(crate) mod index;
 pub(crate) mod keeper;
 pub(crate) mod outside;
+mod queues;
 pub(crate) mod reader;
 pub(crate) mod reclaim;
 pub(crate) mod record;
