@@ -15,6 +15,7 @@ pub(crate) mod rescue;
 pub(crate) mod rewrite;
 pub(crate) mod segments;
 pub(crate) mod shared;
+mod spans;
 pub(crate) mod writer;
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use super::frame::{FLAG_COPY, FLAG_KEYED, seal};
 use super::index::Index;
 use super::keeper::{Keeper, Mark};
 use super::outside::Outside;
-use super::reader::{Job, Wanted};
+use super::reader::{Job, PageJob, Wanted};
 use super::reclaim::Reclaim;
 use super::segments::Segments;
 use super::shared::{Request, Shared, Trouble, count};
@@ -415,12 +415,12 @@ impl Writer {
         {
             let (wanted, is_last) = self.choose(&fetch);
             self.open_pages.fetch_add(1, Ordering::AcqRel);
-            let job = Job::Page {
+            let job = Job::Page(PageJob {
                 shard,
                 session: fetch.session,
                 wanted,
                 is_last,
-            };
+            });
             if self.jobs.send(job).is_err() {
                 tracing::error!("the thread that reads queued messages has ended");
             }
