@@ -4,6 +4,7 @@ mod mariadb;
 mod postgres;
 mod redis;
 
+use std::ffi::OsString;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -324,23 +325,14 @@ impl Drop for Server {
     }
 }
 
-/// Where the libraries of a package lie that was unpacked to ROOT with the program `ROOT/usr/...`.
-fn libraries_beside(program: &Path) -> Option<String> {
-    let usr = program.ancestors().find(|dir| dir.ends_with("usr"))?;
-    let root = usr.parent().filter(|root| root.parent().is_some())?;
-    let mut folders = Vec::new();
-    for below in ["usr/lib", "lib"] {
-        for entry in fs::read_dir(root.join(below))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            if entry.file_name().to_string_lossy().ends_with("-linux-gnu") {
-                folders.push(entry.path().to_string_lossy().into_owned());
-            }
-        }
-    }
-    (!folders.is_empty()).then(|| folders.join(":"))
+/// Where the libraries of a server lie that was unpacked rather than installed: `cargo xtask test` wrote it down.
+fn libraries_beside(program: &Path) -> Option<OsString> {
+    let (root, list) = program.ancestors().find_map(|root| {
+        let list = fs::read_to_string(root.join(".libraries")).ok()?;
+        Some((root, list))
+    })?;
+    let folders = list.lines().map(|folder| root.join(folder));
+    Some(std::env::join_paths(folders).expect("no folder has a colon in its name"))
 }
 
 /// A port nobody uses, and below those the kernel gives to outgoing connections: nobody takes it while the server is
