@@ -10,6 +10,10 @@ use crate::apt::Apt;
 use crate::process::{capture, find_program};
 use crate::tools::installed_once;
 
+/// Lies beside the `usr` of an unpacked server and names the folders of its libraries, one in each line: the test kit
+/// starts the server with them, however it found it.
+const LIBRARIES: &str = ".libraries";
+
 pub(crate) struct DatabaseServer {
     pub(crate) title: &'static str,
     /// Tells the tests where the program is.
@@ -73,9 +77,13 @@ impl DatabaseServer {
                 .ok_or_else(|| format!("the package {} has no {}", self.package, self.program))?;
             // A library may be missing: say so here and once, rather than in each test.
             let mut command = Command::new(program);
-            let libraries = libraries(dir);
-            capture(command.arg("--version").env("LD_LIBRARY_PATH", libraries)).map(drop)
+            let folders = libraries(dir).into_iter().map(|folder| dir.join(folder));
+            let path = std::env::join_paths(folders).map_err(|error| error.to_string())?;
+            capture(command.arg("--version").env("LD_LIBRARY_PATH", path)).map(drop)
         })?;
+        let list = dir.join(LIBRARIES);
+        fs::write(&list, libraries(&dir).join("\n"))
+            .map_err(|error| format!("{}: {error}", list.display()))?;
         self.below(&dir)
             .ok_or_else(|| format!("{} is gone; delete that folder", self.program))
     }
@@ -105,8 +113,8 @@ impl DatabaseServer {
     }
 }
 
-/// The folders of libraries in what was unpacked to `root`.
-fn libraries(root: &Path) -> String {
+/// The folders of libraries in what was unpacked to `root`, below it.
+fn libraries(root: &Path) -> Vec<String> {
     let mut folders = Vec::new();
     for below in ["usr/lib", "lib"] {
         for entry in fs::read_dir(root.join(below))
@@ -114,10 +122,11 @@ fn libraries(root: &Path) -> String {
             .flatten()
             .flatten()
         {
-            if entry.file_name().to_string_lossy().ends_with("-linux-gnu") {
-                folders.push(entry.path().to_string_lossy().into_owned());
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.ends_with("-linux-gnu") {
+                folders.push(format!("{below}/{name}"));
             }
         }
     }
-    folders.join(":")
+    folders
 }

@@ -7,7 +7,7 @@ use store::Objects;
 use tokio::sync::{Mutex, Semaphore, watch};
 
 use crate::access::Gatekeeper;
-use crate::config::{HttpConfig, Openness};
+use crate::config::{Anonymous, LiveConfig, Openness};
 use crate::node::{Node, Program};
 use crate::objects::ObjectRules;
 
@@ -25,7 +25,10 @@ pub(crate) struct App {
     pub(crate) node: Arc<dyn Node>,
     pub(crate) program: Arc<dyn Program>,
     pub(crate) objects: Objects,
-    pub(crate) config: HttpConfig,
+    pub(crate) config: LiveConfig,
+    /// What those may do who show no credentials.
+    pub(crate) anonymous: Anonymous,
+    pub(crate) max_event_streams: usize,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) started: SystemTime,
     /// Bound to loopback.

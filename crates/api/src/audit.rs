@@ -129,7 +129,7 @@ async fn append(app: &App, entry: Entry) {
         "{}",
         entry.action
     );
-    let max_entries = app.config.max_audit_entries;
+    let max_entries = app.config.get().max_audit_entries;
     let value = serde_json::to_value(entry).expect("its fields are plain");
     // The change has been made; that it is not in the log must at least be told.
     let appended = blocking(app, move |objects| {

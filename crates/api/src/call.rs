@@ -140,7 +140,7 @@ impl Call {
     ) -> Result<T, Problem> {
         let has_type = self.headers().contains_key(header::CONTENT_TYPE);
         if !has_type {
-            let body = self.bytes(self.app.config.max_body_bytes).await?;
+            let body = self.bytes(self.app.config.get().max_body_bytes).await?;
             if body.is_empty() {
                 return Ok(T::default());
             }
@@ -152,7 +152,7 @@ impl Call {
     /// Any JSON.
     pub(crate) async fn value(&mut self) -> Result<Value, Problem> {
         self.expect_media_type("application/json")?;
-        let body = self.bytes(self.app.config.max_body_bytes).await?;
+        let body = self.bytes(self.app.config.get().max_body_bytes).await?;
         serde_json::from_slice(&body)
             .map_err(|error| Problem::bad_request(format!("The body is not JSON: {error}.")))
     }

@@ -1,6 +1,10 @@
 //! The settings of the HTTP API. Every bound it enforces stands here.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
 
 use crate::access::Role;
 
@@ -48,6 +52,30 @@ impl HttpConfig {
             failed_login_window_s: 300,
             max_audit_entries: 100_000,
         }
+    }
+}
+
+/// The settings as they are now, shared by the API and those who may change them.
+#[derive(Debug, Clone)]
+pub struct LiveConfig(Arc<ArcSwap<HttpConfig>>);
+
+impl LiveConfig {
+    pub fn new(config: HttpConfig) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(config)))
+    }
+
+    /// Other settings, for what begins from now on. `bind`, `anonymous`, `max_connections` and `max_event_streams` stay
+    /// as they were when the API began.
+    pub fn set(&self, config: HttpConfig) {
+        self.0.store(Arc::new(config));
+    }
+
+    pub fn get(&self) -> Arc<HttpConfig> {
+        self.0.load_full()
+    }
+
+    pub(crate) fn request_timeout(&self) -> Duration {
+        Duration::from_secs(self.0.load().request_timeout_s.into())
     }
 }
 

@@ -25,7 +25,7 @@ mod server;
 pub use access::new_local_token;
 pub use access::{FirstOperator, FirstOperatorError, NoRandomness, Role, ensure_first_operator};
 pub use app::Parts;
-pub use config::{Anonymous, HttpConfig, Openness};
+pub use config::{Anonymous, HttpConfig, LiveConfig, Openness};
 pub use node::{Answer, Node, NotReady, Program, SettingError, SettingInfo};
 pub use objects::{Invalid, ObjectRules, RuledKind};
 pub use server::{Error, bind, serve};

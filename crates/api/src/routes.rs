@@ -75,7 +75,7 @@ pub(crate) fn router(app: &Arc<App>, table: Vec<Endpoint>) -> Router {
         };
         router = router.route(&path, on(filter, handler));
     }
-    let request_timeout = Duration::from_secs(app.config.request_timeout_s.into());
+    let live = app.config.clone();
     let gate = Gate {
         loopback_only: app.is_local,
     };
@@ -89,7 +89,7 @@ pub(crate) fn router(app: &Arc<App>, table: Vec<Endpoint>) -> Router {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
         })
         .layer(middleware::from_fn(move |request, next| {
-            bound_time(request_timeout, request, next)
+            bound_time(live.request_timeout(), request, next)
         }))
         .layer(middleware::from_fn_with_state(gate, gate::check))
         .layer(middleware::map_response(add_common_fields))

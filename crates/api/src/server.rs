@@ -22,7 +22,7 @@ use tower_service::Service as _;
 use crate::access::Gatekeeper;
 use crate::app::{App, Parts};
 use crate::call::Stays;
-use crate::config::{Anonymous, HttpConfig};
+use crate::config::{Anonymous, HttpConfig, LiveConfig};
 use crate::openapi;
 use crate::resources::docs;
 use crate::resources::node::VERSION;
@@ -74,45 +74,48 @@ fn check(config: &HttpConfig, address: SocketAddr) -> Result<(), Error> {
 /// Answers requests on `listener` until `shutdown` is done, then finishes those that have begun.
 pub async fn serve(
     listener: TcpListener,
-    config: &HttpConfig,
+    live: &LiveConfig,
     parts: Parts,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let address = listener.local_addr().map_err(Error::Address)?;
-    check(config, address)?;
+    let config = live.get();
+    check(&config, address)?;
     let (stop, stopping) = watch::channel(false);
-    let router = router(config, parts, is_loopback(address), stopping.clone());
-    let request_timeout = Duration::from_secs(config.request_timeout_s.into());
+    let router = router(live, parts, is_loopback(address), stopping.clone());
     let mut connections = JoinSet::new();
     tokio::select! {
         () = shutdown => {}
         () = accept(&listener, config.max_connections, &mut connections, |stream, from| {
-            connection(stream, from, router.clone(), request_timeout, stopping.clone())
+            connection(stream, from, router.clone(), live.request_timeout(), stopping.clone())
         }) => {}
     }
     drop(listener);
     stop.send_replace(true);
     let all_done = async { while connections.join_next().await.is_some() {} };
-    if timeout(request_timeout, all_done).await.is_err() {
+    if timeout(live.request_timeout(), all_done).await.is_err() {
         tracing::warn!("HTTP connections did not end in time and were cut");
     }
     Ok(())
 }
 
 fn router(
-    config: &HttpConfig,
+    live: &LiveConfig,
     parts: Parts,
     is_local: bool,
     stopping: watch::Receiver<bool>,
 ) -> Router {
     let table = routes::table(&parts.rules);
     let document = openapi::document(VERSION, &table);
+    let config = live.get();
     let app = App {
         node: parts.node,
         program: parts.program,
         objects: parts.objects,
-        config: config.clone(),
-        gatekeeper: Gatekeeper::new(config, parts.local_token.as_deref()),
+        config: live.clone(),
+        anonymous: config.anonymous,
+        max_event_streams: config.max_event_streams,
+        gatekeeper: Gatekeeper::new(live, parts.local_token.as_deref()),
         started: SystemTime::now(),
         is_local,
         changing: Mutex::default(),

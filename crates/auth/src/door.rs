@@ -40,11 +40,8 @@ impl Door {
 
 impl Hooks for Door {
     fn interest(&self) -> Interest {
-        let wanted = Interest::AUTHENTICATE | Interest::AUTHORIZE;
-        match self.shared.guards.counts_flapping() {
-            true => wanted | Interest::DISCONNECT,
-            false => wanted,
-        }
+        // Disconnects may begin to be counted at any time.
+        Interest::AUTHENTICATE | Interest::AUTHORIZE | Interest::DISCONNECT
     }
 
     fn authenticate(&mut self, credentials: &Credentials<'_>) -> Authentication {

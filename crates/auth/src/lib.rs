@@ -18,7 +18,7 @@ mod json;
 mod jwt;
 mod limits;
 pub mod objects;
-mod password;
+pub mod password;
 mod password_file;
 pub mod rules;
 mod schemas;

@@ -2,6 +2,7 @@
 //! go.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use crate::rules::Who;
@@ -18,55 +19,62 @@ pub(crate) struct Guards {
     users: Windows<String>,
     addresses: Windows<IpAddr>,
     flapping: Windows<String>,
-    flapping_ban_ms: u64,
-    rate: Option<Mutex<Rate>>,
+    flapping_ban_ms: AtomicU64,
+    /// 0: no limit.
+    logins_per_s: AtomicU32,
+    rate: Mutex<Rate>,
 }
 
 /// A bucket that fills with time.
 struct Rate {
-    per_s: f64,
     level: f64,
     filled_ms: u64,
 }
 
 impl Guards {
     pub(crate) fn new(limits: &Limits) -> Self {
-        let (window_s, hold_s) = (limits.failed_login_window_s, limits.lockout_s);
-        let logins = |limit| Windows::new(limit, window_s, hold_s, MAX_COUNTED);
-        let logins_of_address = Windows::new(
-            limits.max_failed_logins_per_address,
-            window_s,
-            hold_s,
-            MAX_COUNTED,
-        );
-        let per_s = f64::from(limits.max_logins_per_s);
-        Self {
-            users: logins(limits.max_failed_logins_per_user),
-            addresses: logins_of_address,
-            flapping: Windows::new(
-                limits.flapping_disconnects,
-                limits.flapping_window_s,
-                limits.flapping_ban_s,
-                MAX_COUNTED,
-            ),
-            flapping_ban_ms: u64::from(limits.flapping_ban_s) * 1000,
-            rate: (limits.max_logins_per_s > 0).then(|| {
-                Mutex::new(Rate {
-                    per_s,
-                    level: per_s,
-                    filled_ms: 0,
-                })
+        let guards = Self {
+            users: Windows::new(0, 0, 0, MAX_COUNTED),
+            addresses: Windows::new(0, 0, 0, MAX_COUNTED),
+            flapping: Windows::new(0, 0, 0, MAX_COUNTED),
+            flapping_ban_ms: AtomicU64::default(),
+            logins_per_s: AtomicU32::default(),
+            rate: Mutex::new(Rate {
+                level: limits.max_logins_per_s.into(),
+                filled_ms: 0,
             }),
-        }
+        };
+        guards.set(limits);
+        guards
+    }
+
+    /// Other limits from now on; what was counted counts.
+    pub(crate) fn set(&self, limits: &Limits) {
+        let (window_s, hold_s) = (limits.failed_login_window_s, limits.lockout_s);
+        self.users
+            .set(limits.max_failed_logins_per_user, window_s, hold_s);
+        self.addresses
+            .set(limits.max_failed_logins_per_address, window_s, hold_s);
+        self.flapping.set(
+            limits.flapping_disconnects,
+            limits.flapping_window_s,
+            limits.flapping_ban_s,
+        );
+        let ban_ms = u64::from(limits.flapping_ban_s) * 1000;
+        self.flapping_ban_ms.store(ban_ms, Relaxed);
+        self.logins_per_s.store(limits.max_logins_per_s, Relaxed);
     }
 
     /// Whether one more client may try now.
     pub(crate) fn take_place(&self, now_ms: u64) -> bool {
-        let Some(rate) = &self.rate else { return true };
-        let mut rate = rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let per_s = match self.logins_per_s.load(Relaxed) {
+            0 => return true,
+            per_s => f64::from(per_s),
+        };
+        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
         let elapsed_s = now_ms.saturating_sub(rate.filled_ms) as f64 / 1000.0;
         rate.filled_ms = now_ms;
-        rate.level = (rate.level + elapsed_s * rate.per_s).min(rate.per_s);
+        rate.level = (rate.level + elapsed_s * per_s).min(per_s);
         let has_room = rate.level >= 1.0;
         if has_room {
             rate.level -= 1.0;
@@ -105,15 +113,11 @@ impl Guards {
         }
     }
 
-    pub(crate) fn counts_flapping(&self) -> bool {
-        !self.flapping.is_off()
-    }
-
     /// A connection has ended. The time until which its client is to be kept out, if that was once too often.
     pub(crate) fn disconnected(&self, client_id: &str, reason: &str, now_ms: u64) -> Option<u64> {
         let counts = !NOT_FLAPPING.contains(&reason);
         (counts && self.flapping.hit(client_id.to_owned(), now_ms))
-            .then(|| now_ms + self.flapping_ban_ms)
+            .then(|| now_ms + self.flapping_ban_ms.load(Relaxed))
     }
 }
 
@@ -183,6 +187,24 @@ mod tests {
         assert!(!guards.take_place(1000));
         assert!(guards.take_place(1500));
         assert!(!guards.take_place(1500));
+    }
+
+    #[test]
+    fn limits_change_while_logins_go_on() {
+        let guards = Guards::new(&Limits::default());
+        assert!(guards.take_place(1000));
+        guards.set(&Limits {
+            max_logins_per_s: 1,
+            flapping_disconnects: 1,
+            flapping_ban_s: 5,
+            ..Limits::default()
+        });
+        assert!(guards.take_place(2000));
+        assert!(!guards.take_place(2000));
+        assert_eq!(guards.disconnected("c", "socket_error", 0), Some(5000));
+        guards.set(&Limits::default());
+        assert!(guards.take_place(2000));
+        assert_eq!(guards.disconnected("c", "socket_error", 0), None);
     }
 
     #[test]

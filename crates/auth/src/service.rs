@@ -1,7 +1,7 @@
 //! Everything that says who may come in and what they may do, in one place for all shards.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::limits::Guards;
 use crate::objects::{self, Kept, Object};
 use crate::password::Checker;
 use crate::rules::{Facts, Policy, Rights, Rule, SessionPermissions};
-use crate::settings::{self, Entry, Invalid, NoMatch, OnDenial, Settings, Workshop};
+use crate::settings::{self, Entry, Invalid, Limits, NoMatch, OnDenial, Settings, Workshop};
 use crate::sources::{Sourced, Sources};
 use crate::users::{User, Users};
 
@@ -46,10 +46,13 @@ pub(crate) struct Shared {
     shop: Workshop,
     chain: ArcSwap<Chain>,
     configured: Vec<Arc<Entry>>,
+    /// Whether the configuration has rules or sources of them.
+    has_rules: bool,
     sources: Arc<Sources>,
     kept: Kept,
-    places: Arc<Semaphore>,
-    timeout: Duration,
+    places: ArcSwap<Semaphore>,
+    max_checks: AtomicU32,
+    timeout_ms: AtomicU64,
     ban_listener: Mutex<Option<BanListener>>,
 }
 
@@ -73,6 +76,17 @@ pub struct SettingsError {
     /// Which of them, from 0.
     pub at: usize,
     pub message: String,
+}
+
+fn policy(limits: &Limits, has_rules: bool) -> Policy {
+    Policy {
+        allow_unmatched: match limits.no_match {
+            NoMatch::Allow => true,
+            NoMatch::Deny => false,
+            NoMatch::Auto => !has_rules,
+        },
+        disconnect_on_denial: limits.on_denial == OnDenial::Disconnect,
+    }
 }
 
 impl Auth {
@@ -141,15 +155,7 @@ impl Auth {
         rules.sort_by_key(|(order, _)| *order);
         let rules: Arc<[Rule]> = rules.into_iter().map(|(_, rule)| rule).collect();
         let has_rules = !settings.rules.is_empty() || !settings.rule_sources.is_empty();
-        let policy = Policy {
-            allow_unmatched: match limits.no_match {
-                NoMatch::Allow => true,
-                NoMatch::Deny => false,
-                NoMatch::Auto => !has_rules,
-            },
-            disconnect_on_denial: limits.on_denial == OnDenial::Disconnect,
-        };
-        let rights = Arc::new(Rights::new(policy, rules));
+        let rights = Arc::new(Rights::new(policy(limits, has_rules), rules));
         runtime.spawn(keep_time(Arc::downgrade(&rights)));
         let shared = Shared {
             rights,
@@ -159,20 +165,36 @@ impl Auth {
             shop,
             chain: ArcSwap::from_pointee(Chain::new(configured.clone())),
             configured,
+            has_rules,
             sources: Arc::new(Sources {
                 sources,
-                refresh: Duration::from_secs(limits.rules_refresh_s.into()),
-                max_age: Duration::from_secs(limits.rules_max_age_s.into()),
+                refresh_ms: AtomicU64::default(),
+                max_age_ms: AtomicU64::default(),
                 runtime,
             }),
             kept: Kept::default(),
-            places: Arc::new(Semaphore::new(limits.max_checks as usize)),
-            timeout: Duration::from_millis(limits.timeout_ms),
+            places: ArcSwap::from_pointee(Semaphore::new(limits.max_checks as usize)),
+            max_checks: AtomicU32::new(limits.max_checks),
+            timeout_ms: AtomicU64::default(),
             ban_listener: Mutex::new(None),
         };
+        shared.set_times(limits);
         Ok(Self {
             shared: Arc::new(shared),
         })
+    }
+
+    /// Other limits while clients come and go, for what happens from now on. `password_threads` stays as it was.
+    pub fn set_limits(&self, limits: &Limits) {
+        let shared = &self.shared;
+        shared.guards.set(limits);
+        shared.rights.set_policy(policy(limits, shared.has_rules));
+        shared.set_times(limits);
+        if shared.max_checks.swap(limits.max_checks, Relaxed) != limits.max_checks {
+            // Who has a place keeps it beside the new ones.
+            let places = Semaphore::new(limits.max_checks as usize);
+            shared.places.store(Arc::new(places));
+        }
     }
 
     /// From what somebody wrote to what may be stored of it. `current` is what is stored now. Takes some 30 ms for a
@@ -334,6 +356,12 @@ async fn keep_time(rights: std::sync::Weak<Rights>) {
 }
 
 impl Shared {
+    fn set_times(&self, limits: &Limits) {
+        self.sources
+            .set_times(limits.rules_refresh_s, limits.rules_max_age_s);
+        self.timeout_ms.store(limits.timeout_ms, Relaxed);
+    }
+
     pub(crate) fn users(&self) -> &Users {
         &self.shop.users
     }
@@ -369,7 +397,7 @@ impl Shared {
 
     /// Judges on the I/O runtime, where there is a bounded number of places.
     fn later(self: &Arc<Self>, request: Request, proven: Option<Identity>) -> Authentication {
-        let Ok(place) = self.places.clone().try_acquire_owned() else {
+        let Ok(place) = self.places.load_full().try_acquire_owned() else {
             self.counts.busy.fetch_add(1, Relaxed);
             return Authentication::Deny(ReasonCode::SERVER_BUSY);
         };
@@ -412,7 +440,8 @@ impl Shared {
             };
             Ok((identity, sourced))
         };
-        let judged = tokio::time::timeout(self.timeout, judging).await;
+        let timeout = Duration::from_millis(self.timeout_ms.load(Relaxed));
+        let judged = tokio::time::timeout(timeout, judging).await;
         let judged = judged.unwrap_or(Err(Refusal::Failed));
         let (judged, sourced) = match judged {
             Ok((identity, sourced)) => (Ok(identity), sourced),

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
@@ -22,15 +21,21 @@ pub(crate) trait RuleSource: Send + Sync {
 pub(crate) struct Sources {
     pub(crate) sources: Vec<Arc<dyn RuleSource>>,
     /// After this time rules are asked for again.
-    pub(crate) refresh: Duration,
+    pub(crate) refresh_ms: AtomicU64,
     /// Rules that could not be asked for again within this time are not gone by any more.
-    pub(crate) max_age: Duration,
+    pub(crate) max_age_ms: AtomicU64,
     pub(crate) runtime: Handle,
 }
 
 impl Sources {
     pub(crate) fn is_empty(&self) -> bool {
         self.sources.is_empty()
+    }
+
+    pub(crate) fn set_times(&self, refresh_s: u32, max_age_s: u32) {
+        let ms = |seconds: u32| u64::from(seconds) * 1000;
+        self.refresh_ms.store(ms(refresh_s), Relaxed);
+        self.max_age_ms.store(ms(max_age_s), Relaxed);
     }
 
     async fn ask(&self, request: &Request) -> Result<Arc<[Rule]>, Failure> {
@@ -64,7 +69,7 @@ impl Sourced {
         request.password = None;
         let rules = sources.ask(&request).await?;
         let now_ms = crate::now_ms();
-        let due_ms = now_ms + sources.refresh.as_millis() as u64;
+        let due_ms = now_ms + sources.refresh_ms.load(Relaxed);
         Ok(Arc::new(Self {
             sources: sources.clone(),
             request,
@@ -82,7 +87,7 @@ impl Sourced {
 
     pub(crate) fn is_too_old(&self, now_ms: u64) -> bool {
         let age_ms = now_ms.saturating_sub(self.asked_ms.load(Relaxed));
-        u128::from(age_ms) > self.sources.max_age.as_millis()
+        age_ms > self.sources.max_age_ms.load(Relaxed)
     }
 
     /// Whether there are other rules since this was asked last.
@@ -97,7 +102,7 @@ impl Sourced {
         }
         let own = self.clone();
         self.sources.runtime.spawn(async move {
-            let refresh_ms = own.sources.refresh.as_millis() as u64;
+            let refresh_ms = own.sources.refresh_ms.load(Relaxed);
             let wait_ms = match own.sources.ask(&own.request).await {
                 Ok(rules) => {
                     if *rules != **own.rules() {

@@ -23,17 +23,17 @@ pub(crate) fn client_config(ca: Option<&Path>) -> Result<Arc<ClientConfig>, Stri
                 return Err(wrong("no certificate in it".into()));
             }
         }
-        None => {
-            let found = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(found.certs);
-            if roots.is_empty() {
-                return Err(
-                    "the system has no certificate authorities; name a file with tls_ca".into(),
-                );
-            }
-        }
+        None => drop(roots.add_parsable_certificates(system_authorities()?)),
     }
     with_roots(roots)
+}
+
+pub(crate) fn system_authorities() -> Result<Vec<CertificateDer<'static>>, String> {
+    let found = rustls_native_certs::load_native_certs().certs;
+    match found.is_empty() {
+        true => Err("the system has no certificate authorities; name a file with tls_ca".into()),
+        false => Ok(found),
+    }
 }
 
 /// Trusts nobody; for connections without TLS.

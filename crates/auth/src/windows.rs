@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) struct Windows<K> {
     /// 0: nothing is counted.
-    limit: u32,
-    window_ms: u64,
-    hold_ms: u64,
+    limit: AtomicU32,
+    window_ms: AtomicU64,
+    hold_ms: AtomicU64,
     max_entries: usize,
     entries: Mutex<HashMap<K, Entry>>,
 }
@@ -23,17 +24,30 @@ struct Entry {
 
 impl<K: Eq + Hash + Clone> Windows<K> {
     pub(crate) fn new(limit: u32, window_s: u32, hold_s: u32, max_entries: usize) -> Self {
-        Self {
-            limit,
-            window_ms: u64::from(window_s) * 1000,
-            hold_ms: u64::from(hold_s) * 1000,
+        let windows = Self {
+            limit: AtomicU32::default(),
+            window_ms: AtomicU64::default(),
+            hold_ms: AtomicU64::default(),
             max_entries,
             entries: Mutex::default(),
+        };
+        windows.set(limit, window_s, hold_s);
+        windows
+    }
+
+    /// Counts otherwise from now on. What is held stays held; turned off, all is forgotten.
+    pub(crate) fn set(&self, limit: u32, window_s: u32, hold_s: u32) {
+        self.window_ms.store(u64::from(window_s) * 1000, Relaxed);
+        self.hold_ms.store(u64::from(hold_s) * 1000, Relaxed);
+        self.limit.store(limit, Relaxed);
+        if limit == 0 {
+            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            entries.clear();
         }
     }
 
     pub(crate) fn is_off(&self) -> bool {
-        self.limit == 0
+        self.limit.load(Relaxed) == 0
     }
 
     /// It happened once more. True if that was once too often.
@@ -50,17 +64,17 @@ impl<K: Eq + Hash + Clone> Windows<K> {
             count: 0,
             held_until_ms: 0,
         });
-        if now_ms.saturating_sub(entry.since_ms) > self.window_ms {
+        if now_ms.saturating_sub(entry.since_ms) > self.window_ms.load(Relaxed) {
             entry.since_ms = now_ms;
             entry.count = 0;
         }
         entry.count += 1;
-        if entry.count < self.limit {
+        if entry.count < self.limit.load(Relaxed) {
             return false;
         }
         entry.count = 0;
         entry.since_ms = now_ms;
-        entry.held_until_ms = now_ms + self.hold_ms;
+        entry.held_until_ms = now_ms + self.hold_ms.load(Relaxed);
         true
     }
 
@@ -83,7 +97,8 @@ impl<K: Eq + Hash + Clone> Windows<K> {
     }
 
     fn make_room(&self, entries: &mut HashMap<K, Entry>, now_ms: u64) {
-        let ends_ms = |entry: &Entry| entry.held_until_ms.max(entry.since_ms + self.window_ms);
+        let window_ms = self.window_ms.load(Relaxed);
+        let ends_ms = |entry: &Entry| entry.held_until_ms.max(entry.since_ms + window_ms);
         entries.retain(|_, entry| ends_ms(entry) > now_ms);
         if entries.len() < self.max_entries {
             return;
@@ -127,6 +142,18 @@ mod tests {
             windows.hit(n, n);
         }
         assert!(windows.entries.lock().unwrap().len() <= 100);
+    }
+
+    #[test]
+    fn other_bounds_hold_from_now_on() {
+        let windows = Windows::new(3, 10, 60, 100);
+        assert!(!windows.hit("a", 0));
+        windows.set(2, 10, 5);
+        assert!(windows.hit("a", 1), "what was counted counts");
+        windows.set(0, 10, 5);
+        assert!(!windows.is_held(&"a", 2));
+        windows.set(2, 10, 5);
+        assert!(!windows.is_held(&"a", 2), "all was forgotten");
     }
 
     #[test]

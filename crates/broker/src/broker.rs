@@ -112,6 +112,7 @@ impl Broker {
         }
         let node = Arc::new(Node {
             limits: Arc::new(config.limits.clone()),
+            max_connections: AtomicU32::new(config.limits.max_connections),
             listeners: config
                 .listeners
                 .iter()

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mysql_async::prelude::Queryable as _;
-use mysql_async::{Conn, Opts, OptsBuilder, SslOpts};
+use mysql_async::{Conn, Opts, OptsBuilder};
 use store::{BackendError, Fetch, Group, Page, QueueBackend, QueueSummary, Stored};
 use tokio::runtime::Runtime;
 
@@ -57,15 +57,21 @@ impl MySql {
         if parsed.db_name().is_none() {
             return Err("it names no database: mysql://USER:PASSWORD@HOST:PORT/DATABASE".into());
         }
-        let mut tls = parsed.ssl_opts().cloned();
-        if let Some(path) = &options.tls_ca {
-            let trusted = tls.unwrap_or_else(SslOpts::default);
-            tls = Some(
-                trusted
-                    .with_root_certs(vec![path.clone().into()])
-                    .with_disable_built_in_roots(true),
-            );
-        }
+        let tls = match (&options.tls_ca, parsed.ssl_opts()) {
+            (None, None) => None,
+            (Some(file), tls) => Some((vec![file.clone().into()], tls.cloned())),
+            (None, Some(tls)) => {
+                let system = rustls_native_certs::load_native_certs().certs;
+                let system = system.iter().map(|authority| authority.to_vec().into());
+                Some((system.collect(), Some(tls.clone())))
+            }
+        };
+        // The authorities built into the library are nobody's choice.
+        let tls = tls.map(|(trusted, tls)| {
+            tls.unwrap_or_default()
+                .with_root_certs(trusted)
+                .with_disable_built_in_roots(true)
+        });
         let built = OptsBuilder::from_opts(parsed)
             .prefer_socket(false)
             .ssl_opts(tls);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use offline::{Kind, Options};
 use store::{Batch, Config, Fetch, Health, Owner, Page, Space, Store};
-use testkit::{Mode, Proxy, Server};
+use testkit::{Authority, Mode, Proxy, Server};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -334,4 +334,57 @@ fn what_cannot_be_is_said_at_start_and_without_passwords() {
     }
     // Nothing was taken: the directory can still be used without a server.
     Store::open(dir.path(), Config::default()).unwrap();
+}
+
+/// Keeps a message in a server and reads it back, trusting this authority alone; the error is that of the start.
+fn by_tls(server: &Server, kind: Kind, authority: &Authority) -> Result<(), String> {
+    let (scheme, path) = match kind {
+        Kind::Redis => ("rediss", "0"),
+        Kind::MySql => ("mysql", testkit::DATABASE),
+    };
+    let (user, password) = (testkit::USER, testkit::PASSWORD);
+    let address = server.tls_address();
+    let options = Options {
+        tls_ca: Some(authority.file()),
+        ..options(format!("{scheme}://{user}:{password}@{address}/{path}"))
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut node = Node::open(dir.path(), kind, &options)?;
+    node.store.start(node.ear.clone()).unwrap();
+    node.submit(|batch| {
+        batch.message(&[b"secret"]);
+        batch.entry(1, 1, 0, b"");
+    });
+    node.wait();
+    assert_eq!(node.all(1).len(), 1);
+    node.store.close();
+    Ok(())
+}
+
+fn trusts_the_right_authority_and_name_alone(kind: Kind, server_kind: testkit::Kind) {
+    let files = tempfile::tempdir().unwrap();
+    let authority = Authority::new(files.path().join("ours"));
+    let strangers = Authority::new(files.path().join("theirs"));
+    let right = authority.server("right");
+    let Some(server) = Server::start_with_tls_or_skip(server_kind, &right) else {
+        return;
+    };
+    by_tls(&server, kind, &authority).unwrap();
+    let error = by_tls(&server, kind, &strangers).unwrap_err();
+    assert!(error.contains("certificate: UnknownIssuer"), "{error}");
+    drop(server);
+    let elsewhere = authority.server_named("elsewhere", &["db.example"]);
+    let server = Server::start_with_tls_or_skip(server_kind, &elsewhere).unwrap();
+    let error = by_tls(&server, kind, &authority).unwrap_err();
+    assert!(error.contains("not valid for name"), "{error}");
+}
+
+#[test]
+fn redis_by_tls() {
+    trusts_the_right_authority_and_name_alone(Kind::Redis, testkit::Kind::Redis);
+}
+
+#[test]
+fn mysql_by_tls() {
+    trusts_the_right_authority_and_name_alone(Kind::MySql, testkit::Kind::MariaDb);
 }

@@ -312,6 +312,20 @@ impl Store {
         Ok(())
     }
 
+    /// Removes those of the keys whose value is unwanted, whoever put it; returns how many. Unlike a batch that deletes, it
+    /// never removes what another shard puts at the same time. It is not in the log: after a crash they may be there again.
+    /// A value so new that it has not left the log for the keyed state is not seen. May block.
+    pub fn prune(
+        &self,
+        space: Space,
+        keys: &mut dyn Iterator<Item = &[u8]>,
+        is_unwanted: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<u64, Error> {
+        let keyed = &self.inner.keyed;
+        let pruned = keyed.healthy()?.prune(space, keys, is_unwanted);
+        pruned.inspect_err(|_| keyed.failed())
+    }
+
     /// What waits for a session; `None` if nothing does. Before [`start`](Self::start) only.
     pub fn queue(&self, session: u64) -> Option<QueueSummary> {
         let opened = lock(&self.inner.opened);

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
@@ -29,6 +29,8 @@ pub(crate) struct Db {
     pub(crate) meta: Keyspace,
     pub(crate) objects: Keyspace,
     pub(crate) journals: Keyspace,
+    /// Held while the spaces are written, so that nothing comes between looking at a value and removing it.
+    writing: Mutex<()>,
 }
 
 impl Db {
@@ -56,6 +58,7 @@ impl Db {
             meta: space("meta")?,
             objects: space("objects")?,
             journals: space("journals")?,
+            writing: Mutex::new(()),
             database,
         })
     }
@@ -76,6 +79,29 @@ impl Db {
             db: self,
             batch: self.database.batch(),
         }
+    }
+
+    /// Removes those of the keys whose value is unwanted as it is now; returns how many they were.
+    pub(crate) fn prune(
+        &self,
+        space: Space,
+        keys: &mut dyn Iterator<Item = &[u8]>,
+        is_unwanted: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<u64, Error> {
+        let space = self.space(space);
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batch = self.database.batch();
+        for key in keys {
+            let value = space.get(key);
+            let value = value.map_err(Error::keyed("read its keyed state"))?;
+            if value.is_some_and(|value| is_unwanted(&value)) {
+                batch.remove(space, key);
+            }
+        }
+        let count = batch.len() as u64;
+        let committed = batch.commit();
+        committed.map_err(Error::keyed("write its keyed state"))?;
+        Ok(count)
     }
 
     /// Everything written so far is on disk afterwards.
@@ -126,6 +152,8 @@ impl Write<'_> {
 
     /// Writes it, with the number of the last frame that was added.
     pub(crate) fn commit(mut self, lsn: u64) -> Result<(), Error> {
+        let writing = self.db.writing.lock();
+        let _writing = writing.unwrap_or_else(PoisonError::into_inner);
         self.batch
             .insert(&self.db.meta, APPLIED_LSN, lsn.to_le_bytes());
         self.batch

@@ -4,6 +4,9 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
 use common::{Bench, small, wait_until};
 use store::{Config, Fsync, Health, Space, Store};
 
@@ -99,6 +102,46 @@ fn states_of_a_message_survive_a_restart() {
         .unwrap();
     assert_eq!(retained, [(b"t".to_vec(), b"new".to_vec())]);
     check(&Bench::start(store));
+}
+
+#[test]
+fn pruning_leaves_what_is_put_at_the_same_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = Bench::open(dir.path(), small());
+    let keys: Vec<Vec<u8>> = (0..50_u8).map(|key| vec![key]).collect();
+    let read = |bench: &Bench| {
+        let mut found = Vec::new();
+        let mut each = |key: &[u8], value: &[u8]| found.push((key.to_vec(), value.to_vec()));
+        bench.store.scan(Space::Retained, &mut each).unwrap();
+        found
+    };
+    let store = bench.store.clone();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let pruner = scope.spawn(|| {
+            let (mut pruned, started) = (0, Instant::now());
+            while !is_done.load(Ordering::Relaxed) && started.elapsed() < Duration::from_secs(120) {
+                let keys = &mut keys.iter().map(Vec::as_slice);
+                let is_old = &mut |value: &[u8]| value == b"old";
+                pruned += store.prune(Space::Retained, keys, is_old).unwrap();
+            }
+            pruned
+        });
+        for _ in 0..20 {
+            for value in [b"old", b"new"] {
+                for key in &keys {
+                    bench.write(|batch| batch.put(Space::Retained, key, value));
+                }
+            }
+            let expected: Vec<_> = keys.iter().map(|k| (k.clone(), b"new".to_vec())).collect();
+            wait_until("everything new is there", || read(&bench) == expected);
+        }
+        // One that stays old is found.
+        bench.write(|batch| batch.put(Space::Retained, &keys[0], b"old"));
+        wait_until("the old one is pruned", || read(&bench).len() < keys.len());
+        is_done.store(true, Ordering::Relaxed);
+        assert!(pruner.join().unwrap() > 0);
+    });
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! What tests of several crates need and no program does: children that do not outlive the test, real database
-//! servers on ports of their own, and a network that can be made slow or cut. Only ever a dev-dependency.
+//! servers on ports of their own, certificates for them, and a network that can be made slow or cut. Only ever a dev-dependency.
 //!
 //! Anything that goes wrong in here is a test that cannot go on, so it panics and says why.
 
+mod certificates;
 pub mod life;
 mod proxy;
 mod server;
 
+pub use certificates::{Authority, Identity};
 pub use proxy::{Mode, Proxy};
 pub use server::{DATABASE, Kind, PASSWORD, Rows, Server, USER};
 

@@ -6,14 +6,15 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::config::LiveConfig;
+
 /// Addresses and names remembered; beyond, the one that failed longest ago is forgotten.
 const MAX_REMEMBERED: usize = 10_000;
 /// A name may be guessed at from many addresses, but shutting its owner out must cost more than that.
 const NAME_FACTOR: u32 = 10;
 
 pub(crate) struct Attempts {
-    max_failures: u32,
-    window: Duration,
+    live: LiveConfig,
     failures: Mutex<HashMap<Key, Failures>>,
 }
 
@@ -30,30 +31,35 @@ struct Failures {
 }
 
 impl Attempts {
-    pub(crate) fn new(max_failures: u32, window_s: u32) -> Self {
+    pub(crate) fn new(live: LiveConfig) -> Self {
         Self {
-            max_failures,
-            window: Duration::from_secs(window_s.into()),
+            live,
             failures: Mutex::default(),
         }
+    }
+
+    /// How many failures are too many, within which time.
+    fn limits(&self) -> (u32, Duration) {
+        let config = self.live.get();
+        let window = Duration::from_secs(config.failed_login_window_s.into());
+        (config.max_failed_logins, window)
     }
 
     /// How long nobody may try from there or for that name; `None`: now.
     pub(crate) fn blocked_for(&self, from: IpAddr, name: &str, now: Instant) -> Option<Duration> {
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let (max_failures, window) = self.limits();
         let left = |key: &Key, factor: u32| {
             let known = failures.get(key)?;
-            let left = self
-                .window
-                .checked_sub(now.saturating_duration_since(known.since))?;
-            (known.count >= self.max_failures.saturating_mul(factor) && !left.is_zero())
-                .then_some(left)
+            let left = window.checked_sub(now.saturating_duration_since(known.since))?;
+            (known.count >= max_failures.saturating_mul(factor) && !left.is_zero()).then_some(left)
         };
         let by_address = left(&Key::Address(network(from)), 1);
         by_address.max(left(&name_key(name), NAME_FACTOR))
     }
 
     pub(crate) fn failed(&self, from: IpAddr, name: &str, now: Instant) {
+        let (_, window) = self.limits();
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         for key in [Key::Address(network(from)), name_key(name)] {
             if failures.len() >= MAX_REMEMBERED && !failures.contains_key(&key) {
@@ -66,7 +72,7 @@ impl Attempts {
                 count: 0,
                 since: now,
             });
-            if now.saturating_duration_since(known.since) >= self.window {
+            if now.saturating_duration_since(known.since) >= window {
                 known.count = 0;
             }
             if known.count == 0 {
@@ -102,10 +108,19 @@ fn network(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::HttpConfig;
+
+    fn attempts(max_failed_logins: u32) -> Attempts {
+        Attempts::new(LiveConfig::new(HttpConfig {
+            max_failed_logins,
+            failed_login_window_s: 60,
+            ..HttpConfig::new(([127, 0, 0, 1], 0).into())
+        }))
+    }
 
     #[test]
     fn an_address_that_fails_too_often_has_to_wait() {
-        let attempts = Attempts::new(3, 60);
+        let attempts = attempts(3);
         let start = Instant::now();
         let here: IpAddr = "2001:db8::1".parse().unwrap();
         let neighbour: IpAddr = "2001:db8::2".parse().unwrap();
@@ -135,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_name_guessed_at_from_everywhere_is_protected_too() {
-        let attempts = Attempts::new(2, 60);
+        let attempts = attempts(2);
         let start = Instant::now();
         for last in 0..20 {
             attempts.failed(IpAddr::from([192, 0, 2, last]), "ann", start);
@@ -149,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let attempts = Attempts::new(2, 60);
+        let attempts = attempts(2);
         let start = Instant::now();
         for n in 0..12_000_u32 {
             let at = start + Duration::from_millis(n.into());

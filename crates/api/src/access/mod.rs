@@ -91,11 +91,11 @@ pub(crate) struct Gatekeeper {
 }
 
 impl Gatekeeper {
-    pub(crate) fn new(config: &crate::HttpConfig, local_token: Option<&str>) -> Self {
+    pub(crate) fn new(live: &crate::LiveConfig, local_token: Option<&str>) -> Self {
         Self {
             passwords: Passwords::default(),
             tokens: Tokens::default(),
-            attempts: Attempts::new(config.max_failed_logins, config.failed_login_window_s),
+            attempts: Attempts::new(live.clone()),
             local_token: local_token.map(Hashed::of),
         }
     }
@@ -114,8 +114,10 @@ pub(crate) async fn admit(
             let known = admitted(app, headers, from).await;
             return Ok(known.unwrap_or_else(|_| Identity::nobody()));
         }
-        Access::Metrics if app.is_open(app.config.metrics_access) => return Ok(Identity::nobody()),
-        Access::Docs if app.is_open(app.config.docs_access) => return Ok(Identity::nobody()),
+        Access::Metrics if app.is_open(app.config.get().metrics_access) => {
+            return Ok(Identity::nobody());
+        }
+        Access::Docs if app.is_open(app.config.get().docs_access) => return Ok(Identity::nobody()),
         Access::Metrics | Access::Docs => Role::Viewer,
         Access::Role(role) => role,
     };
@@ -143,7 +145,7 @@ pub(crate) async fn admitted(
     if let Some(identity) = identify(app, headers, from).await? {
         return Ok(identity);
     }
-    match app.config.anonymous.role() {
+    match app.anonymous.role() {
         Some(role) if app.is_local && from.to_canonical().is_loopback() => Ok(Identity {
             name: "anonymous".to_owned(),
             proof: Proof::Anonymous,

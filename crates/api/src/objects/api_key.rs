@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use store::Objects;
 
-use super::operator::{check_description, without, yes};
-use super::{Accept, Accepted, Kind, Names, store_problem};
+use super::holder::{self, check_description, yes};
+use super::{Accept, Accepted, Kind, Names};
 use crate::access::{Hashed, Role, random_secret};
 use crate::app::App;
 use crate::call;
@@ -14,6 +14,8 @@ use crate::problem::Problem;
 
 pub(crate) const KIND: &str = "api_key";
 const MAX_KEYS: usize = 10_000;
+/// The field of [`Stored`] nobody is shown.
+const SECRET: &str = "secret_hash";
 
 /// As it is stored.
 #[derive(Serialize, Deserialize)]
@@ -69,12 +71,8 @@ impl Kind for ApiKeys {
         &NAMES
     }
 
-    fn input_schema(&self, generator: &mut SchemaGenerator) -> Value {
-        Input::json_schema(generator).to_value()
-    }
-
-    fn view_schema(&self, generator: &mut SchemaGenerator) -> Value {
-        View::json_schema(generator).to_value()
+    fn schemas(&self, generator: &mut SchemaGenerator) -> (Value, Value) {
+        holder::schemas::<Input, View<'_>>(generator)
     }
 
     fn once(&self) -> &'static [(&'static str, &'static str)] {
@@ -99,9 +97,7 @@ impl Kind for ApiKeys {
                 return Err(Problem::field("id", detail));
             }
             let mut once = Map::new();
-            let kept = current.map(|current| current["secret_hash"].clone());
-            let kept = kept.and_then(|hash| serde_json::from_value(hash).ok());
-            let secret_hash = match kept {
+            let secret_hash = match holder::kept(current, SECRET) {
                 Some(kept) => kept,
                 None => {
                     let secret = random_secret()
@@ -111,34 +107,25 @@ impl Kind for ApiKeys {
                     hashed
                 }
             };
-            let stored = Stored {
+            let stored = holder::stored(Stored {
                 role: input.role,
                 enabled: input.enabled,
                 description: input.description,
                 expires_at_ms: input.expires_at_ms,
                 secret_hash,
-            };
-            let stored = serde_json::to_value(stored).expect("its fields are plain");
+            });
             Ok(Accept { stored, once })
         })
     }
 
     fn show(&self, _app: &App, stored: &Value) -> Value {
-        without(stored, &["secret_hash"])
+        holder::without(stored, SECRET)
     }
 
     fn may_become(&self, objects: &Objects, id: &str, next: Option<&Value>) -> Result<(), Problem> {
-        if next.is_none() {
-            return Ok(());
-        }
-        let all = objects
-            .list(KIND, None, MAX_KEYS)
-            .map_err(|error| store_problem(&error))?;
-        match all.len() >= MAX_KEYS && all.iter().all(|other| other.id != id) {
-            true => Err(Problem::conflict(format!(
-                "There are {MAX_KEYS} API keys already; delete some first."
-            ))),
-            false => Ok(()),
+        match next {
+            Some(_) => holder::with_room_for(id, &NAMES, MAX_KEYS, objects).map(drop),
+            None => Ok(()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Configuration objects over HTTP: the same five routes for every kind, versions as ETags, every change in the audit log.
 
 pub(crate) mod api_key;
+mod holder;
 pub(crate) mod operator;
 mod preconditions;
 mod ruled;
@@ -75,10 +76,8 @@ impl From<Value> for Accept {
 /// One kind of objects.
 pub(crate) trait Kind: Send + Sync + 'static {
     fn names(&self) -> &Names;
-    /// What a client may write, as a JSON schema of an object without its id.
-    fn input_schema(&self, generator: &mut SchemaGenerator) -> Value;
-    /// What a client sees, without id and version.
-    fn view_schema(&self, generator: &mut SchemaGenerator) -> Value;
+    /// As JSON schemas: what a client may write, without the id, and what it sees, without id and version.
+    fn schemas(&self, generator: &mut SchemaGenerator) -> (Value, Value);
     /// Fields that are in the answer to a POST and never again, with their descriptions.
     fn once(&self) -> &'static [(&'static str, &'static str)] {
         &[]

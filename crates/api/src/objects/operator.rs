@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::Objects;
 
-use super::{Accepted, Kind, Names, store_problem};
+use super::holder::{self, check_description, yes};
+use super::{Accepted, Kind, Names};
 use crate::access::Role;
 use crate::app::App;
 use crate::call;
@@ -13,6 +14,8 @@ use crate::problem::Problem;
 
 pub(crate) const KIND: &str = "operator";
 const MAX_OPERATORS: usize = 1000;
+/// The field of [`Stored`] nobody is shown.
+const SECRET: &str = "password_hash";
 
 /// As it is stored.
 #[derive(Serialize, Deserialize)]
@@ -38,10 +41,6 @@ struct Input {
     #[serde(default)]
     #[schemars(length(min = 8, max = 256))]
     password: Option<String>,
-}
-
-pub(super) fn yes() -> bool {
-    true
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -72,12 +71,8 @@ impl Kind for Operators {
         &NAMES
     }
 
-    fn input_schema(&self, generator: &mut SchemaGenerator) -> Value {
-        Input::json_schema(generator).to_value()
-    }
-
-    fn view_schema(&self, generator: &mut SchemaGenerator) -> Value {
-        View::json_schema(generator).to_value()
+    fn schemas(&self, generator: &mut SchemaGenerator) -> (Value, Value) {
+        holder::schemas::<Input, View<'_>>(generator)
     }
 
     fn accept<'a>(
@@ -90,44 +85,38 @@ impl Kind for Operators {
         Box::pin(async move {
             let input: Input = call::read(input)?;
             check_description(&input.description)?;
-            let kept = current.and_then(|current| current["password_hash"].as_str());
-            let password_hash = match (input.password, kept) {
+            let password_hash = match (input.password, holder::kept(current, SECRET)) {
                 (Some(password), _) => {
                     crate::access::check_password(&password)?;
                     app.gatekeeper.passwords.hash(password).await?
                 }
-                (None, Some(kept)) => kept.to_owned(),
+                (None, Some(kept)) => kept,
                 (None, None) => {
                     let detail = "password is missing; a new operator needs one.";
                     return Err(Problem::field("password", detail));
                 }
             };
-            let stored = Stored {
+            let stored = holder::stored(Stored {
                 role: input.role,
                 enabled: input.enabled,
                 description: input.description,
                 password_hash,
-            };
-            let stored = serde_json::to_value(stored).expect("its fields are plain");
+            });
             Ok(stored.into())
         })
     }
 
     fn show(&self, _app: &App, stored: &Value) -> Value {
-        without(stored, &["password_hash"])
+        holder::without(stored, SECRET)
     }
 
     /// Somebody has to be left who can let others in.
     fn may_become(&self, objects: &Objects, id: &str, next: Option<&Value>) -> Result<(), Problem> {
         let is_admin = |value: &Value| value["role"] == "admin" && value["enabled"] == true;
-        let all = objects
-            .list(KIND, None, MAX_OPERATORS + 1)
-            .map_err(|error| store_problem(&error))?;
-        if all.len() >= MAX_OPERATORS && next.is_some() && all.iter().all(|other| other.id != id) {
-            let detail =
-                format!("There are {MAX_OPERATORS} operators already; no more are allowed.");
-            return Err(Problem::conflict(detail));
-        }
+        let all = match next {
+            Some(_) => holder::with_room_for(id, &NAMES, MAX_OPERATORS, objects)?,
+            None => holder::all(&NAMES, MAX_OPERATORS, objects)?,
+        };
         let others_do = all
             .iter()
             .any(|other| other.id != id && is_admin(&other.value));
@@ -141,23 +130,4 @@ impl Kind for Operators {
         }
         Ok(())
     }
-}
-
-pub(super) fn check_description(description: &str) -> Result<(), Problem> {
-    match description.chars().count() <= 1000 {
-        true => Ok(()),
-        false => Err(Problem::field(
-            "description",
-            "description is too long; expected at most 1000 characters.",
-        )),
-    }
-}
-
-/// An object without some of its fields.
-pub(super) fn without(value: &Value, fields: &[&str]) -> Value {
-    let mut shown = value.clone();
-    if let Some(all) = shown.as_object_mut() {
-        all.retain(|name, _| !fields.contains(&name.as_str()));
-    }
-    shown
 }

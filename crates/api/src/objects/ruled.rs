@@ -137,12 +137,8 @@ impl Kind for Ruled {
         &self.names
     }
 
-    fn input_schema(&self, _generator: &mut SchemaGenerator) -> Value {
-        self.rules.schemas(self.kind).0
-    }
-
-    fn view_schema(&self, _generator: &mut SchemaGenerator) -> Value {
-        self.rules.schemas(self.kind).1
+    fn schemas(&self, _generator: &mut SchemaGenerator) -> (Value, Value) {
+        self.rules.schemas(self.kind)
     }
 
     fn accept<'a>(

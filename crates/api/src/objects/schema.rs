@@ -11,7 +11,7 @@ use crate::endpoint::SchemaOf;
 /// A GET's answer.
 pub(super) fn view(kind: Arc<dyn Kind>) -> SchemaOf {
     named(kind, "", |kind, generator| {
-        let mut schema = object(kind.view_schema(generator));
+        let mut schema = object(kind.schemas(generator).1);
         add_id(&*kind, &mut schema, true);
         add_version(&mut schema, true);
         schema
@@ -24,7 +24,7 @@ pub(super) fn created(kind: Arc<dyn Kind>) -> SchemaOf {
         return view(kind);
     }
     named(kind, "Created", |kind, generator| {
-        let mut schema = object(kind.view_schema(generator));
+        let mut schema = object(kind.schemas(generator).1);
         add_id(&*kind, &mut schema, true);
         add_version(&mut schema, true);
         for (name, about) in kind.once() {
@@ -38,7 +38,7 @@ pub(super) fn created(kind: Arc<dyn Kind>) -> SchemaOf {
 /// A POST's body.
 pub(super) fn create_input(kind: Arc<dyn Kind>) -> SchemaOf {
     named(kind, "New", |kind, generator| {
-        let mut schema = object(kind.input_schema(generator));
+        let mut schema = object(kind.schemas(generator).0);
         let must_give = kind.names().id_prefix.is_none();
         add_id(&*kind, &mut schema, must_give);
         schema
@@ -48,7 +48,7 @@ pub(super) fn create_input(kind: Arc<dyn Kind>) -> SchemaOf {
 /// A PUT's body.
 pub(super) fn put_input(kind: Arc<dyn Kind>) -> SchemaOf {
     named(kind, "Input", |kind, generator| {
-        object(kind.input_schema(generator))
+        object(kind.schemas(generator).0)
     })
 }
 

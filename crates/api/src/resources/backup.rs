@@ -75,7 +75,7 @@ async fn backup(call: Call) -> Outcome {
 
 async fn restore(mut call: Call) -> Outcome {
     call.expect_media_type(MEDIA_TYPE)?;
-    let file = call.bytes(call.app.config.max_restore_bytes).await?;
+    let file = call.bytes(call.app.config.get().max_restore_bytes).await?;
     let mode = match call.query.flag(REPLACE) {
         Some(true) => ImportMode::Replace,
         _ => ImportMode::Merge,

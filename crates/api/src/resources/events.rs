@@ -58,7 +58,7 @@ async fn events(mut call: Call) -> Outcome {
         stats_every: Duration::from_secs(seconds.unwrap_or(DEFAULT_STATS_INTERVAL_S)),
     };
     let permit = call.app.streams.clone().try_acquire_owned().map_err(|_| {
-        let max = call.app.config.max_event_streams;
+        let max = call.app.max_event_streams;
         let detail = format!("{max} event streams are open, more are not allowed.");
         Problem::too_many_requests(10, detail)
     })?;

@@ -121,7 +121,7 @@ async fn login(mut call: Call) -> Outcome {
             "There is no operator with this name and password, or it is disabled.",
         ));
     };
-    let expires_in_s = call.app.config.token_ttl_s;
+    let expires_in_s = call.app.config.get().token_ttl_s;
     let lives = Duration::from_secs(expires_in_s.into());
     let Issued { token } = call
         .app

@@ -523,7 +523,7 @@ impl Server {
         };
         let running = tokio::spawn(async move {
             let shutdown = async { stopped.await.unwrap_or(()) };
-            api::serve(listener, &config, parts, shutdown).await
+            api::serve(listener, &api::LiveConfig::new(config), parts, shutdown).await
         });
         Self {
             address,

@@ -8,6 +8,7 @@ use mysql_async::{OptsBuilder, Params, Pool, PoolConstraints, PoolOpts, SslOpts,
 use super::statement::{Statement, Style};
 use super::{DatabaseSettings, Lookup, Row};
 use crate::authenticator::{Answering, Failure, Request};
+use crate::tls;
 
 const USUAL_PORT: u16 = 3306;
 const IDLE_FOR: Duration = Duration::from_secs(60);
@@ -39,12 +40,17 @@ impl MySql {
             .prefer_socket(false)
             .tcp_keepalive(Some(KEEP_ALIVE));
         if settings.tls {
-            let mut tls = SslOpts::default();
-            if let Some(ca) = &settings.tls_ca {
-                tls = tls
-                    .with_root_certs(vec![ca.clone().into()])
-                    .with_disable_built_in_roots(true);
-            }
+            let trusted = match &settings.tls_ca {
+                Some(file) => vec![file.clone().into()],
+                None => tls::system_authorities()?
+                    .iter()
+                    .map(|authority| authority.to_vec().into())
+                    .collect(),
+            };
+            // Those built into the library are nobody's choice.
+            let tls = SslOpts::default()
+                .with_root_certs(trusted)
+                .with_disable_built_in_roots(true);
             options = options.ssl_opts(tls);
         }
         Ok(Self {

@@ -21,7 +21,7 @@ const MAX_KEY_BYTES: usize = 64;
 
 /// Why a stored hash is of no use. Never holds the hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HashError {
+pub enum HashError {
     #[error(
         "not a hash of a known form: expected $argon2id$..., $2b$... (bcrypt), $pbkdf2-sha256$..., \
          $pbkdf2-sha512$..., $6$... or $7$... (mosquitto_passwd), scram-sha-256$..."
@@ -34,13 +34,13 @@ pub(crate) enum HashError {
 }
 
 /// A new hash of a password: argon2id with 19 MiB and two passes, about 25 ms of one core.
-pub(crate) fn hash(password: &[u8]) -> Result<String, HashError> {
+pub fn hash(password: &[u8]) -> Result<String, HashError> {
     let hashed = Argon2::default().hash_password(password);
     Ok(hashed.map_err(|_| HashError::Damaged)?.to_string())
 }
 
-/// Whether the password is the one that was hashed.
-pub(crate) fn verify(stored: &str, password: &[u8]) -> Result<bool, HashError> {
+/// Whether the password is the one that was hashed. What may cost too much is refused without computing it.
+pub fn verify(stored: &str, password: &[u8]) -> Result<bool, HashError> {
     let form = Form::of(stored)?;
     if password.len() > MAX_PASSWORD_BYTES {
         return Ok(false);

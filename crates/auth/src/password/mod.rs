@@ -8,7 +8,8 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-pub(crate) use hash::{HashError, MAX_PASSWORD_BYTES, hash, is_equal, verify};
+pub use hash::{HashError, hash, verify};
+pub(crate) use hash::{MAX_PASSWORD_BYTES, is_equal};
 
 /// Threads that check passwords: as many as there are cores, since each check keeps one busy.
 #[derive(Clone)]

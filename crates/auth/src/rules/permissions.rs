@@ -1,7 +1,7 @@
 //! What the client of one session may do: its compiled rules, made anew when the rules of the node or its own change.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use broker::hooks::{Action, Authorization, Client, Peer, Permissions};
@@ -15,6 +15,8 @@ pub(crate) struct Rights {
     /// Of the book; looked at for each action.
     generation: AtomicU64,
     book: ArcSwap<RuleBook>,
+    /// Held while there is to be another book.
+    changing: Mutex<()>,
     pub(crate) denied: AtomicU64,
     /// Milliseconds since 1970, a quarter of a second old at most.
     pub(crate) clock_ms: AtomicU64,
@@ -26,6 +28,7 @@ impl Rights {
         Self {
             generation: AtomicU64::new(1),
             book: ArcSwap::from_pointee(book),
+            changing: Mutex::new(()),
             denied: AtomicU64::new(0),
             clock_ms: AtomicU64::new(crate::now_ms()),
         }
@@ -37,10 +40,23 @@ impl Rights {
 
     /// Other rules from the store; every session takes them up with its next action.
     pub(crate) fn set_store_rules(&self, rules: Arc<[Rule]>) {
+        self.change(|old, next| RuleBook::new(next, old.policy, old.file.clone(), rules));
+    }
+
+    /// Another policy; every session takes it up with its next action.
+    pub(crate) fn set_policy(&self, policy: Policy) {
+        if self.book.load().policy != policy {
+            self.change(|old, next| {
+                RuleBook::new(next, policy, old.file.clone(), old.store.clone())
+            });
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&RuleBook, u64) -> RuleBook) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.book();
         let generation = old.generation + 1;
-        let book = RuleBook::new(generation, old.policy, old.file.clone(), rules);
-        self.book.store(Arc::new(book));
+        self.book.store(Arc::new(change(&old, generation)));
         self.generation.store(generation, Relaxed);
     }
 

@@ -236,7 +236,7 @@ impl Shard {
                 "the store takes no new session now",
             ));
         }
-        if !Directory::take_place(&self.node.directory.sessions, self.node.limits.max_sessions) {
+        if !Directory::take_place(&self.node.directory.sessions, self.limits.max_sessions) {
             self.node.directory.release(id, self.id);
             return Err(refused(
                 ReasonCode::QUOTA_EXCEEDED,
@@ -277,7 +277,7 @@ impl Shard {
             .will
             .as_ref()
             .map(|will| self.will_of(session_at, will));
-        let limits = self.node.limits.clone();
+        let limits = self.limits.clone();
         let now_ms = self.now_ms();
         let session = &mut self.delivery.sessions[session_at as usize];
         for timer in [session.expiry_timer.take(), session.will_timer.take()]

@@ -61,7 +61,7 @@ impl Shard {
 
     #[inline]
     fn check_publish(&self, publish: &Publish<'_>) -> Result<(), Closing> {
-        let limits = &*self.node.limits;
+        let limits = &*self.limits;
         if publish.qos as u8 > limits.max_qos {
             return Err(refused(
                 ReasonCode::QOS_NOT_SUPPORTED,
@@ -267,7 +267,7 @@ impl Shard {
             }
         }
         if !view.properties.is_empty()
-            && self.node.limits.validate_payload_format
+            && self.limits.validate_payload_format
             && view.properties.payload_format_indicator() == Some(1)
             && std::str::from_utf8(view.payload).is_err()
         {
@@ -318,7 +318,7 @@ impl Shard {
         view: &MessageView<'_>,
         origin: Option<u32>,
     ) -> Result<(), ReasonCode> {
-        let limits = &*self.node.limits;
+        let limits = &*self.limits;
         if view.payload.len() > limits.max_retained_payload as usize {
             self.delivery.dropped(None, view, DropReason::TooLarge);
             return Err(ReasonCode::QUOTA_EXCEEDED);
@@ -365,7 +365,7 @@ impl Shard {
 
     /// Keeps a message until its time has come.
     fn delay(&mut self, session: u32, delay_s: u32, view: &MessageView<'_>) -> ReasonCode {
-        let limits = &*self.node.limits;
+        let limits = &*self.limits;
         let bytes = view.payload.len() + view.topic.len() + view.properties.as_bytes().len();
         if delay_s > limits.max_delay_s || !self.node.directory.take_delayed(bytes as u64, limits) {
             self.delivery.dropped(None, view, DropReason::QueueFull);

@@ -202,7 +202,7 @@ impl Shard {
         let Claim::Mine(id) = self.node.directory.claim(&stored.client_id, self.id) else {
             return;
         };
-        if !Directory::take_place(&self.node.directory.sessions, self.node.limits.max_sessions) {
+        if !Directory::take_place(&self.node.directory.sessions, self.limits.max_sessions) {
             self.node.directory.release(&stored.client_id, self.id);
             tracing::error!(
                 client_id = &*stored.client_id,
@@ -323,7 +323,7 @@ impl Shard {
 
     /// A message published to `$delayed/...` before the node stopped.
     pub(crate) fn restore_delayed(&mut self, delayed: StoredDelayed) {
-        let limits = self.node.limits.clone();
+        let limits = self.limits.clone();
         let bytes = delayed.message.size() as u64;
         if !self.node.directory.take_delayed(bytes, &limits) {
             tracing::error!("a delayed message was left out: there are as many as there may be");

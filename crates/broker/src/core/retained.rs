@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use store::{Space, Store};
+
 use super::message::{Message, MessageView};
+use super::stored;
 use crate::config::Limits;
 
 /// Messages a sweep looks at under one lock.
@@ -151,9 +154,9 @@ impl Retained {
         (found, last)
     }
 
-    /// Removes what has expired; called now and then. It locks for a piece at a time, so that neither publishers nor
-    /// subscribers wait for all of it.
-    pub(crate) fn sweep(&self, now_ms: u64) {
+    /// Removes what has expired, here and in the store; called now and then. It locks for a piece at a time, so that neither
+    /// publishers nor subscribers wait for all of it.
+    pub(crate) fn sweep(&self, store: Option<&Store>, now_ms: u64) {
         let mut after = None;
         loop {
             let mut expired = Vec::new();
@@ -175,6 +178,9 @@ impl Retained {
             collect(&self.read().root, None, false, levels.as_deref(), &mut look);
             if !expired.is_empty() {
                 self.remove_all(&expired);
+                if let Some(store) = store {
+                    remove_stored(store, &expired, now_ms);
+                }
             }
             after = last;
             if after.is_none() {
@@ -195,6 +201,20 @@ impl Retained {
                 trie.remove(topic);
             }
         }
+    }
+}
+
+/// Removes from the store what has expired under these topics. Not by the journal of a shard: any shard may have stored
+/// something new there meanwhile, and nothing says whose batch comes first.
+fn remove_stored(store: &Store, expired: &[Arc<Message>], now_ms: u64) {
+    let mut topics = expired
+        .iter()
+        .map(|message| message.view().topic.as_bytes());
+    let mut is_expired = |value: &[u8]| {
+        stored::read_message(value).is_some_and(|message| message.is_expired(now_ms))
+    };
+    if let Err(error) = store.prune(Space::Retained, &mut topics, &mut is_expired) {
+        tracing::warn!(%error, "expired retained messages stay in the store until the next start");
     }
 }
 
@@ -359,12 +379,54 @@ mod tests {
                 keep_until(&retained, &format!("$x/{n}"), expires_ms);
             }
         }
-        retained.sweep(2000);
+        retained.sweep(None, 2000);
         let kept = |n: &usize| !n.is_multiple_of(3);
         let by_five = (0..total).filter(|n| n.is_multiple_of(5)).filter(kept);
         let expected = (0..total).filter(kept).count() + by_five.count();
         assert_eq!(retained.size().count, expected);
-        retained.sweep(4000);
+        retained.sweep(None, 4000);
         assert_eq!(retained.size(), RetainedSize::default());
+    }
+
+    #[test]
+    fn a_sweep_takes_what_expired_out_of_the_store_and_leaves_what_replaced_it() {
+        struct Nobody;
+        impl store::Owner for Nobody {
+            fn logged(&self, _shard: u16, _number: u64) {}
+            fn fetched(&self, _shard: u16, _page: store::Page) {}
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(dir.path(), store::Config::default()).unwrap();
+        store.start(Arc::new(Nobody)).unwrap();
+        let retained = Retained::default();
+        let mut batch = store.spare();
+        batch.number = 1;
+        let mut keep = |topic: &str, expires_ms, stored_expires_ms| {
+            keep_until(&retained, topic, expires_ms);
+            let message = retained.get(topic, 0).unwrap();
+            let mut view = message.view();
+            view.expires_ms = stored_expires_ms;
+            let bytes = stored::message_bytes(&view);
+            batch.put(Space::Retained, topic.as_bytes(), &bytes);
+        };
+        keep("gone", 1000, 1000);
+        keep("stays", 3000, 3000);
+        // The sweep has seen the old one when a shard stores another.
+        keep("replaced", 1000, NEVER_MS);
+        store.submit(0, batch);
+        let topics = || {
+            let mut topics = Vec::new();
+            let mut each = |topic: &[u8], _: &[u8]| topics.push(topic.to_vec());
+            store.scan(Space::Retained, &mut each).unwrap();
+            topics
+        };
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while topics().len() < 3 {
+            assert!(std::time::Instant::now() < deadline, "it is not applied");
+            std::thread::yield_now();
+        }
+        retained.sweep(Some(&store), 2000);
+        assert_eq!(topics(), [&b"replaced"[..], b"stays"]);
+        store.close();
     }
 }

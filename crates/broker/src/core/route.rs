@@ -100,7 +100,7 @@ impl Shard {
         let random = self.random();
         let named = with_publisher(&self.delivery.sessions, dispatch.origin, &dispatch.view);
         let draw = Draw {
-            strategy: self.node.limits.shared_strategy,
+            strategy: self.limits.shared_strategy,
             this_shard: self.id,
             from_client_id: named.from_client_id,
             topic: named.topic,
@@ -163,7 +163,7 @@ impl Shard {
     }
 
     fn deliver_for_member(&mut self, member: &ForMember<'_>, dispatch: &mut Dispatch<'_>) {
-        let strategy = self.node.limits.shared_strategy;
+        let strategy = self.limits.shared_strategy;
         let group = self
             .tree
             .find(member.filter)

@@ -7,7 +7,7 @@
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use foldhash::fast::RandomState;
 use mqtt::{Direction, Frame, Packet, PacketType, ReasonCode, Version};
@@ -45,7 +45,10 @@ const MAX_PAUSE_MS: u64 = 10_000;
 
 /// What all shards of a node share.
 pub(crate) struct Node {
+    /// Those of the start; a shard has its own.
     pub(crate) limits: Arc<Limits>,
+    /// What of them is asked for before a shard has to do with a connection.
+    pub(crate) max_connections: AtomicU32,
     pub(crate) listeners: Vec<ListenerState>,
     pub(crate) users: HashMap<String, Credential, RandomState>,
     pub(crate) decoy: Decoy,
@@ -76,6 +79,8 @@ pub(crate) struct Shard {
     pub(crate) id: u16,
     pub(crate) shards: u16,
     pub(crate) node: Arc<Node>,
+    /// As they are now.
+    pub(crate) limits: Arc<Limits>,
     pub(crate) tree: SubscriptionTree,
     pub(crate) delivery: Delivery,
     pub(crate) links: Links,
@@ -121,6 +126,7 @@ impl Shard {
             shards,
             tree: SubscriptionTree::default(),
             delivery,
+            limits: node.limits.clone(),
             links: Links::new(id, shards),
             link_pages: Vec::new(),
             wheel: Wheel::new(now_ms),
@@ -148,8 +154,14 @@ impl Shard {
         self.delivery.interest = self.delivery.hooks.interest();
     }
 
+    /// Other limits hold from now on. What clients were told when they connected must not be among what differs.
+    pub(crate) fn set_limits(&mut self, limits: Arc<Limits>) {
+        self.delivery.limits = limits.clone();
+        self.limits = limits;
+    }
+
     pub(crate) fn limits(&self) -> &Limits {
-        &self.node.limits
+        &self.limits
     }
 
     pub(crate) fn metrics(&self) -> &ShardMetrics {
@@ -179,8 +191,8 @@ impl Shard {
         self.serial = self.serial.wrapping_add(1);
         let config = &self.node.listeners[usize::from(listener)].config;
         let max_packet = match config.max_packet_size {
-            0 => self.node.limits.max_packet_size,
-            own => own.min(self.node.limits.max_packet_size),
+            0 => self.limits.max_packet_size,
+            own => own.min(self.limits.max_packet_size),
         };
         let now_ms = self.now_ms();
         let mut connection = Connection::new(self.serial, listener, peer, max_packet, now_ms);
@@ -351,8 +363,8 @@ impl Shard {
     /// A publisher waits while the node is saturated, or while it is over its own rate; asked after each PUBLISH.
     #[inline]
     pub(crate) fn flow_after_publish(&mut self, at: u32) -> Flow {
-        let limit = self.node.limits.max_buffered_bytes_per_shard as usize;
-        let crossing = self.node.limits.max_cross_shard_bytes as usize;
+        let limit = self.limits.max_buffered_bytes_per_shard as usize;
+        let crossing = self.limits.max_cross_shard_bytes as usize;
         if self.congested
             || self.delivery.buffered_bytes > limit
             || self.links.waiting_bytes > crossing

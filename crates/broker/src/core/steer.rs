@@ -98,7 +98,7 @@ impl Shard {
         publication: &Publication,
         from: &Publisher,
     ) -> Result<Published, Refusal> {
-        let limits = self.node.limits.clone();
+        let limits = self.limits.clone();
         if let Err(error) = mqtt::validate_topic_name(&publication.topic, &self.topic_limits()) {
             return Err(invalid("topic", error.to_string()));
         }

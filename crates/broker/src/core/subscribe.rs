@@ -142,7 +142,7 @@ impl Shard {
         filter: &SubscribeFilter<'_>,
         identifier: u32,
     ) -> Result<Outcome, Closing> {
-        let limits = self.node.limits.clone();
+        let limits = self.limits.clone();
         let kind = match mqtt::parse_filter(filter.filter, &self.topic_limits()) {
             Ok(kind) => kind,
             Err(error) => {

@@ -2,11 +2,13 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use mqtt::ReasonCode;
 use tokio::sync::{broadcast, oneshot};
 
 use super::{ANSWER_WITHIN, Handle};
+use crate::config::Limits;
 use crate::control::{Event, NewSubscription, Publication, Published, Refusal};
 use crate::core::shard::Shard;
 use crate::core::steer::{Publisher, SendAway, Whom};
@@ -130,6 +132,19 @@ impl Handle {
             SendAway::new(whom, ReasonCode::ADMINISTRATIVE_ACTION, "listener_stopped")
         };
         self.walk_all(away).await;
+    }
+
+    /// Other limits for the whole node. Each shard takes them up with its next turn, for what comes from then on: nobody
+    /// is sent away, and a queue that is over a new bound is cut with the next message. What CONNACK tells (`max_packet_size`, `max_qos`,
+    /// `receive_maximum`, `topic_alias_maximum`, what is available) and the bounds on topics have to stay as they are.
+    pub fn set_limits(&self, limits: Limits) {
+        let node = &self.shared.node;
+        node.max_connections.store(limits.max_connections, Relaxed);
+        let limits = Arc::new(limits);
+        for inbox in self.shared.inboxes.iter() {
+            let limits = limits.clone();
+            inbox.push(Parcel::Ask(Box::new(move |shard| shard.set_limits(limits))));
+        }
     }
 
     /// What happens from now on. A receiver that is too slow is told how many events it has missed. The shards tell

@@ -119,7 +119,7 @@ impl ShardIo {
     }
 
     fn is_congested(&self, core: &Shard) -> bool {
-        let limit = core.node.limits.max_cross_shard_bytes as usize;
+        let limit = core.limits.max_cross_shard_bytes as usize;
         let own = usize::from(core.id);
         self.inboxes
             .iter()
@@ -242,7 +242,7 @@ impl ShardIo {
 
     /// Whether so much waits for a socket that its client has to read first.
     pub(crate) fn is_behind(&self, at: u32, io: &Io) -> bool {
-        let most = self.core.borrow().node.limits.max_outbox_bytes as usize;
+        let most = self.core.borrow().limits.max_outbox_bytes as usize;
         self.unwritten(at, io) > most
     }
 }

@@ -222,7 +222,8 @@ fn admit(shard: &Rc<ShardIo>, entrance: &Entrance, socket: Socket, address: &Soc
             .inc(Metric::ConnectionsRefusedLimit);
         return;
     }
-    if !Directory::take_place(&node.directory.connections, node.limits.max_connections) {
+    let max_connections = node.max_connections.load(Relaxed);
+    if !Directory::take_place(&node.directory.connections, max_connections) {
         listener.connections.fetch_sub(1, Relaxed);
         shard
             .core

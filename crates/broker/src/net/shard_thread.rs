@@ -391,8 +391,9 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
             if is_first && ticks % SWEEP_EVERY_TICKS == SWEEP_EVERY_TICKS - 1 {
                 let node = core.node.clone();
                 let now_ms = core.now_ms();
+                let store = shard.store.clone();
                 drop(tokio::task::spawn_blocking(move || {
-                    node.retained.sweep(now_ms)
+                    node.retained.sweep(store.as_ref(), now_ms)
                 }));
             }
         });

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use super::{DATABASE, PASSWORD, Rows, Server, USER, told};
+use crate::certificates::Identity;
 
 /// The tables a server cannot start without. mariadb-install-db would make them as well, but needs programs from other
 /// packages and ten times as long, for help texts.
@@ -52,10 +53,18 @@ pub(super) fn command(server: &Server) -> Command {
     command
 }
 
+/// Returns the port that speaks TLS: it may speak either.
+pub(super) fn add_tls(arguments: &mut Vec<String>, identity: &Identity, port: u16) -> u16 {
+    arguments.push(format!("--ssl-cert={}", identity.certificate.display()));
+    arguments.push(format!("--ssl-key={}", identity.key.display()));
+    port
+}
+
 pub(super) fn make_user(server: &Server) {
+    let require = server.tls_port.map_or("", |_| "REQUIRE SSL");
     let statements = format!(
         "CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4; \
-         CREATE USER {USER}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'; \
+         CREATE USER {USER}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}' {require}; \
          GRANT ALL ON {DATABASE}.* TO {USER}@'127.0.0.1'"
     );
     let done = server

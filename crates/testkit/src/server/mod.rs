@@ -4,6 +4,7 @@ mod mariadb;
 mod postgres;
 mod redis;
 
+use std::ffi::OsString;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use crate::certificates::Identity;
 use crate::life;
 
 /// Whom the program under test logs in as: this user, with this password, may do everything in this database.
@@ -101,6 +103,8 @@ pub struct Server {
     program: PathBuf,
     dir: PathBuf,
     port: u16,
+    /// Where it speaks TLS, if it does.
+    tls_port: Option<u16>,
     arguments: Vec<String>,
     child: Mutex<Option<Child>>,
 }
@@ -111,19 +115,41 @@ impl Server {
         Self::start_with_or_skip(kind, &[])
     }
 
+    /// As [`Server::start_or_skip`], with TLS: [`USER`] comes in by [`Server::tls_address`] only, and without a
+    /// certificate of its own.
+    pub fn start_with_tls_or_skip(kind: Kind, identity: &Identity) -> Option<Server> {
+        Self::start_tls_or_skip(kind, &[], Some(identity))
+    }
+
     /// As [`Server::start_or_skip`], with further arguments on its command line.
     pub fn start_with_or_skip(kind: Kind, arguments: &[&str]) -> Option<Server> {
+        Self::start_tls_or_skip(kind, arguments, None)
+    }
+
+    fn start_tls_or_skip(
+        kind: Kind,
+        arguments: &[&str],
+        identity: Option<&Identity>,
+    ) -> Option<Server> {
         let Some(program) = kind.program() else {
             let variable = kind.variable();
             crate::skipped(&format!("{variable} is not set; run `cargo xtask test`"));
             return None;
         };
+        let port = free_port();
+        let mut arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
+        let tls_port = identity.map(|identity| match kind {
+            Kind::MariaDb => mariadb::add_tls(&mut arguments, identity, port),
+            Kind::Postgres => postgres::add_tls(&mut arguments, identity, port),
+            Kind::Redis => redis::add_tls(&mut arguments, identity, free_port()),
+        });
         let server = Server {
             kind,
             program,
             dir: life::temporary_directory(),
-            port: free_port(),
-            arguments: arguments.iter().map(|text| (*text).to_owned()).collect(),
+            port,
+            tls_port,
+            arguments,
             child: Mutex::new(None),
         };
         match kind {
@@ -150,6 +176,12 @@ impl Server {
 
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// Where it speaks TLS.
+    pub fn tls_address(&self) -> SocketAddr {
+        let port = self.tls_port.expect("it was started with TLS");
+        SocketAddr::from((Ipv4Addr::LOCALHOST, port))
     }
 
     /// How clients name it, with [`USER`] and [`PASSWORD`].
@@ -324,23 +356,14 @@ impl Drop for Server {
     }
 }
 
-/// Where the libraries of a package lie that was unpacked to ROOT with the program `ROOT/usr/...`.
-fn libraries_beside(program: &Path) -> Option<String> {
-    let usr = program.ancestors().find(|dir| dir.ends_with("usr"))?;
-    let root = usr.parent().filter(|root| root.parent().is_some())?;
-    let mut folders = Vec::new();
-    for below in ["usr/lib", "lib"] {
-        for entry in fs::read_dir(root.join(below))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            if entry.file_name().to_string_lossy().ends_with("-linux-gnu") {
-                folders.push(entry.path().to_string_lossy().into_owned());
-            }
-        }
-    }
-    (!folders.is_empty()).then(|| folders.join(":"))
+/// Where the libraries of a server lie that was unpacked rather than installed: `cargo xtask test` wrote it down.
+fn libraries_beside(program: &Path) -> Option<OsString> {
+    let (root, list) = program.ancestors().find_map(|root| {
+        let list = fs::read_to_string(root.join(".libraries")).ok()?;
+        Some((root, list))
+    })?;
+    let folders = list.lines().map(|folder| root.join(folder));
+    Some(std::env::join_paths(folders).expect("no folder has a colon in its name"))
 }
 
 /// A port nobody uses, and below those the kernel gives to outgoing connections: nobody takes it while the server is

@@ -8,12 +8,29 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::{DATABASE, PASSWORD, Rows, Server, USER, told};
+use crate::certificates::Identity;
 
-/// The administrator comes in without a password, everybody else with one.
-const WHO_MAY_COME_IN: &str = "\
-host all postgres 127.0.0.1/32 trust
-host all all 127.0.0.1/32 scram-sha-256
-";
+/// The administrator comes in without a password, everybody else with one; if there is TLS, only by that.
+fn who_may_come_in(server: &Server) -> String {
+    let others = server.tls_port.map_or("host", |_| "hostssl");
+    format!("host all postgres 127.0.0.1/32 trust\n{others} all all 127.0.0.1/32 scram-sha-256\n")
+}
+
+/// Returns the port that speaks TLS: it may speak either.
+pub(super) fn add_tls(arguments: &mut Vec<String>, identity: &Identity, port: u16) -> u16 {
+    let (certificate, key) = (identity.certificate.display(), identity.key.display());
+    let settings = [
+        "ssl=on".to_owned(),
+        format!("ssl_cert_file={certificate}"),
+        format!("ssl_key_file={key}"),
+    ];
+    arguments.extend(
+        settings
+            .into_iter()
+            .flat_map(|setting| ["-c".to_owned(), setting]),
+    );
+    port
+}
 
 pub(super) fn prepare(server: &Server) {
     fs::create_dir_all(server.data()).expect("a folder can be made");
@@ -36,7 +53,8 @@ pub(super) fn prepare(server: &Server) {
         .output()
         .unwrap_or_else(|error| panic!("initdb: {error}"));
     assert!(output.status.success(), "initdb: {output:?}");
-    fs::write(server.data().join("pg_hba.conf"), WHO_MAY_COME_IN).expect("its file can be written");
+    let file = server.data().join("pg_hba.conf");
+    fs::write(file, who_may_come_in(server)).expect("its file can be written");
 }
 
 pub(super) fn command(server: &Server) -> Command {

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use super::{PASSWORD, Server, USER, told};
+use crate::certificates::Identity;
 
 pub(super) fn command(server: &Server) -> Command {
     fs::create_dir_all(server.data()).expect("a folder can be made");
@@ -24,6 +25,22 @@ pub(super) fn command(server: &Server) -> Command {
     let password = format!(">{PASSWORD}");
     command.args(["--user", USER, "on", &password, "~*", "&*", "+@all"]);
     command
+}
+
+/// Returns the port that speaks TLS: the other one does not.
+pub(super) fn add_tls(arguments: &mut Vec<String>, identity: &Identity, port: u16) -> u16 {
+    let (certificate, key) = (identity.certificate.display(), identity.key.display());
+    arguments.extend([
+        "--tls-port".to_owned(),
+        port.to_string(),
+        "--tls-cert-file".to_owned(),
+        certificate.to_string(),
+        "--tls-key-file".to_owned(),
+        key.to_string(),
+        "--tls-auth-clients".to_owned(),
+        "no".to_owned(),
+    ]);
+    port
 }
 
 /// One command and its answer.

@@ -13,13 +13,14 @@ use super::draft::Draft;
 use super::nearest::nearest;
 use super::setting::{Bind, Choice as _};
 use super::table::{Listener, Protocol, QueuePlace};
-use super::{Config, auth_tables, shown, tls_files};
+use super::{Config, Running, auth_tables, shown, tls_files};
 
 /// Longest path a Unix socket can have on Linux, the closing NUL aside.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -> (Config, Draft) {
     let mut settings = shown::settings(&draft);
+    let running = Running::new(&draft.node);
     let mut broker = draft.node.broker.clone();
     let max_packet_size = broker.limits.max_packet_size;
     for listener in std::mem::take(&mut draft.listeners) {
@@ -48,6 +49,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
     let config = Config {
         data_dir,
         settings,
+        running,
         queue,
         store: draft.node.store_enabled.then(|| draft.node.store.clone()),
         warnings: warnings(&broker.listeners, knows_nobody, http.as_ref()),

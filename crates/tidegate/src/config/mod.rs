@@ -9,6 +9,7 @@ mod finish;
 mod nearest;
 mod problem;
 mod reference;
+mod running;
 mod setting;
 mod shown;
 mod size;
@@ -27,6 +28,7 @@ use crate::logging::LogFormat;
 pub(crate) use nearest::nearest;
 pub(crate) use problem::{Origin, Problems};
 pub(crate) use reference::{markdown, toml_template};
+pub(crate) use running::Running;
 
 /// Everything a node needs to know to start.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ pub(crate) struct Config {
     pub(crate) warnings: Vec<String>,
     /// Every setting with its value and where that comes from, as the API shows it.
     pub(crate) settings: Vec<api::SettingInfo>,
+    /// For changing them while the node runs.
+    pub(crate) running: Running,
     origins: HashMap<String, Origin>,
 }
 

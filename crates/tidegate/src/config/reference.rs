@@ -33,6 +33,10 @@ for `TIDEGATE_NODE__DATA_DIR`;
 Sizes are bytes: `65536`, `\"64KiB\"` (1024 bytes each) or `\"64kB\"` (1000 bytes each). Times are in seconds. \
 Relative paths in a file start at that file's folder. Setting `bind` to `\"off\"` closes a listener.
 
+Settings marked *At run time* can be changed while the node runs, with `PUT /api/v1/settings/{key}` or \
+`tidegate ctl settings set`. A change holds until the node stops, for what comes from then on: no client is sent \
+away because of a bound that has become lower, and a queue that is over it is cut, by its policy, with the next message.
+
 `tidegate config check [FILE]` tells everything that is wrong with a configuration, TLS files included, without \
 starting a node. `tidegate config reference --format toml` prints this page as a file to start from.
 ";
@@ -43,6 +47,7 @@ struct Row {
     key: &'static str,
     kind: Kind,
     help: &'static str,
+    at_run_time: bool,
     default: Option<Value>,
 }
 
@@ -53,6 +58,7 @@ fn rows(section: &str) -> Vec<Row> {
                 key: setting.key.strip_prefix(prefix)?,
                 kind: setting.kind,
                 help: setting.help,
+                at_run_time: setting.at_run_time,
                 default: (setting.get)(defaults),
             })
         });
@@ -104,7 +110,13 @@ pub(crate) fn markdown() -> String {
             let Row {
                 key, kind, help, ..
             } = row;
-            let _ = writeln!(text, "| `{key}` | {} | {default} | {help} |", values(kind));
+            let change = if row.at_run_time {
+                " *At run time.*"
+            } else {
+                ""
+            };
+            let values = values(kind);
+            let _ = writeln!(text, "| `{key}` | {values} | {default} | {help}{change} |");
         }
     }
     text
@@ -124,6 +136,9 @@ pub(crate) fn toml_template() -> String {
             text.push('\n');
             comment(&mut text, row.help);
             comment(&mut text, &format!("Values: {}.", row.kind.expected()));
+            if row.at_run_time {
+                comment(&mut text, "Can be changed at run time.");
+            }
             if let Some(words) = default_in_words(section, row.key) {
                 comment(&mut text, &format!("Default: {words}."));
             }

@@ -19,17 +19,27 @@ pub(super) struct Setting<T: 'static> {
     pub(super) kind: Kind,
     /// One or two sentences of Markdown.
     pub(super) help: &'static str,
+    /// Whether the API may change it while the node runs.
+    pub(super) at_run_time: bool,
     pub(super) get: fn(&T) -> Option<Value>,
     pub(super) set: fn(&mut T, Value),
 }
 
-/// A line of the table: the key, the field behind it, the kind, the help.
+/// A line of the table: the key, the field behind it, the kind, the help. With `at run time` in front, the value may
+/// change while the node runs: `serve/program.rs` sees to it that it holds.
 macro_rules! setting {
+    (at run time $key:literal, $($rest:tt)+) => {
+        Setting {
+            at_run_time: true,
+            ..setting!($key, $($rest)+)
+        }
+    };
     ($key:literal, $($field:ident).+, $kind:expr, $help:literal) => {
         Setting {
             key: $key,
             kind: $kind,
             help: $help,
+            at_run_time: false,
             get: |section| Field::to_value(&section.$($field).+),
             set: |section, value| section.$($field).+ = Field::from_value(value),
         }

@@ -8,8 +8,6 @@ use super::problem::Origin;
 use super::setting::{Kind, Setting, Value};
 use super::table::{LISTENER, NODE, USER};
 
-/// Settings that can change while the node runs.
-const CHANGEABLE: [&str; 1] = ["log.level"];
 /// Instead of a secret.
 const HIDDEN: &str = "***";
 
@@ -51,7 +49,7 @@ fn of_section<T>(
         SettingInfo {
             value: json_of(setting.kind, (setting.get)(section)),
             origin,
-            changeable: CHANGEABLE.contains(&&*key),
+            changeable: setting.at_run_time,
             expected: setting.kind.expected(),
             help: setting.help.to_owned(),
             key,
@@ -60,7 +58,7 @@ fn of_section<T>(
     table.iter().map(row).collect()
 }
 
-fn json_of(kind: Kind, value: Option<Value>) -> Json {
+pub(super) fn json_of(kind: Kind, value: Option<Value>) -> Json {
     match (kind, value) {
         (_, None) => Json::Null,
         (Kind::Credential | Kind::Secret, Some(_)) => json!(HIDDEN),

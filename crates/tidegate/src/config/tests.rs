@@ -738,3 +738,37 @@ fn the_api_shows_every_setting_without_secrets() {
     assert!(find("node.data_dir").value.is_string());
     assert!(!format!("{:?}", config.settings).contains(&credential));
 }
+
+#[test]
+fn settings_of_a_running_node_are_checked_as_those_of_the_start_are() {
+    use serde_json::json;
+    let mut running = Said::default().config().running;
+    let size = running.change("limits.max_queued_bytes", &json!("1MiB"));
+    assert_eq!(size, Ok(json!(1 << 20)));
+    assert_eq!(running.limits().max_queued_bytes, 1 << 20);
+    let policy = running.change("limits.queue_policy", &json!("drop_newest"));
+    assert_eq!(policy, Ok(json!("drop_newest")));
+    assert!(running.change("auth.timeout_ms", &json!(200)).is_ok());
+    assert_eq!(running.auth().timeout_ms, 200);
+    let told = |running: &mut Running, key, value| match running.change(key, &value) {
+        Err(api::SettingError::Invalid(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        told(&mut running, "limits.max_sessions", json!(0)),
+        "expected a whole number from 1 to 100000000, found 0"
+    );
+    assert_eq!(
+        told(&mut running, "limits.queue_qos0", json!("true")),
+        "expected true or false, found \"true\""
+    );
+    assert_eq!(running.limits().max_queued_bytes, 1 << 20);
+    for fixed in [
+        "limits.max_qos",
+        "listener.mqtt.max_connections",
+        "nonsense",
+    ] {
+        let changed = running.change(fixed, &json!(1));
+        assert_eq!(changed, Err(api::SettingError::Fixed), "{fixed}");
+    }
+}

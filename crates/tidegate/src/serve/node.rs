@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use api::FirstOperator;
+use api::{FirstOperator, LiveConfig};
 use auth::Auth;
 use broker::info::ListenerInfo;
 use broker::{Broker, Handle};
@@ -80,12 +80,15 @@ impl Node {
                     protocol: "http".into(),
                     address: listener.local_addr()?.to_string(),
                 });
+                let live = LiveConfig::new(http);
                 let parts = api::Parts {
                     node: Arc::new(handle.clone()),
                     program: Arc::new(Program::new(
                         log_levels,
+                        handle.clone(),
                         store.clone(),
                         auth.clone(),
+                        live.clone(),
                         config,
                     )),
                     objects: store.objects().clone(),
@@ -99,7 +102,7 @@ impl Node {
                         // Dropping the sender asks for the same.
                         let _ = stopped.await;
                     };
-                    api::serve(listener, &http, parts, shutdown).await
+                    api::serve(listener, &live, parts, shutdown).await
                 });
                 Some(Http { stop, task })
             }

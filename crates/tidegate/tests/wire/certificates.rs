@@ -1,15 +1,11 @@
 //! Certificates for TLS tests, made anew in every run, and a blocking TLS client that trusts them.
 
-use std::fs;
 use std::net::TcpStream;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose,
-};
 use rustls::client::WantsClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -17,92 +13,25 @@ use rustls::{
     ClientConfig, ClientConnection, ConfigBuilder, RootCertStore, StreamOwned,
     SupportedProtocolVersion,
 };
+pub(crate) use testkit::Identity;
 
 use crate::support::Stream;
 
-/// A certificate authority and the folder its files are written to.
-pub(crate) struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    dir: PathBuf,
-}
+/// A certificate authority, and clients that trust it.
+pub(crate) struct Authority(testkit::Authority);
 
-/// The PEM files of a certificate and its key.
-#[derive(Debug, Clone)]
-pub(crate) struct Identity {
-    pub(crate) certificate: PathBuf,
-    pub(crate) key: PathBuf,
+impl Deref for Authority {
+    type Target = testkit::Authority;
+
+    fn deref(&self) -> &testkit::Authority {
+        &self.0
+    }
 }
 
 impl Authority {
     /// Makes an authority and writes its certificate to `dir`.
     pub(crate) fn new(dir: impl Into<PathBuf>) -> Authority {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::CrlSign,
-            KeyUsagePurpose::DigitalSignature,
-        ];
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "Test authority");
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let dir = dir.into();
-        fs::create_dir_all(&dir).unwrap();
-        fs::write(dir.join("ca.pem"), issuer.pem()).unwrap();
-        Authority { issuer, dir }
-    }
-
-    /// The file with the authority's own certificate.
-    pub(crate) fn file(&self) -> PathBuf {
-        self.dir.join("ca.pem")
-    }
-
-    /// A certificate for a server on this machine.
-    pub(crate) fn server(&self, file_name: &str) -> Identity {
-        let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
-        let params = CertificateParams::new(names).unwrap();
-        self.sign(
-            file_name,
-            params,
-            "localhost",
-            ExtendedKeyUsagePurpose::ServerAuth,
-        )
-    }
-
-    /// A certificate for a client.
-    pub(crate) fn client(&self, common_name: &str) -> Identity {
-        let params = CertificateParams::new(Vec::new()).unwrap();
-        self.sign(
-            common_name,
-            params,
-            common_name,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        )
-    }
-
-    fn sign(
-        &self,
-        file_name: &str,
-        mut params: CertificateParams,
-        common_name: &str,
-        usage: ExtendedKeyUsagePurpose,
-    ) -> Identity {
-        params
-            .distinguished_name
-            .push(DnType::CommonName, common_name);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![usage];
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let identity = Identity {
-            certificate: self.dir.join(format!("{file_name}.pem")),
-            key: self.dir.join(format!("{file_name}.key")),
-        };
-        // The key first: a node that watches its certificate must never see a new one without its key.
-        fs::write(&identity.key, key.serialize_pem()).unwrap();
-        fs::write(&identity.certificate, certificate.pem()).unwrap();
-        identity
+        Self(testkit::Authority::new(dir))
     }
 
     /// As [`Authority::client_config`] without an identity, speaking only these versions.
@@ -133,7 +62,7 @@ impl Authority {
         versions: &[&'static SupportedProtocolVersion],
     ) -> ConfigBuilder<ClientConfig, WantsClientCert> {
         let mut roots = RootCertStore::empty();
-        roots.add(self.issuer.der().clone()).unwrap();
+        roots.add(CertificateDer::from_slice(self.der())).unwrap();
         ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_protocol_versions(versions)
             .unwrap()

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use mqtt::{
     Connect, Direction, Packet, Properties, PropertiesBuf, Property, Publish, QoS, SubscribeBuf,
@@ -56,6 +56,7 @@ pub(super) fn node(shards: usize, limits: Limits) -> Arc<Node> {
         running: true.into(),
     };
     Arc::new(Node {
+        max_connections: AtomicU32::new(limits.max_connections),
         limits: Arc::new(limits),
         listeners: vec![listener],
         users: hashbrown::HashMap::default(),

@@ -3,6 +3,7 @@
 mod access;
 mod effects;
 mod schemathesis;
+mod settings;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

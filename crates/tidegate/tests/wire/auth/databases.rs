@@ -5,7 +5,8 @@ use testkit::{DATABASE, Kind, Mode, PASSWORD, Proxy, Server, USER};
 use super::{
     SUCCESS, UNAVAILABLE, WRONG, as_user, hashed, log_in_as, login, may_publish, may_subscribe,
 };
-use crate::support::{Node, eventually};
+use crate::certificates::Authority;
+use crate::support::{Node, eventually, temporary_directory};
 
 const USERS: &str =
     "SELECT password_hash, salt, is_superuser FROM mqtt_user WHERE username = ${username} LIMIT 1";
@@ -160,30 +161,90 @@ fn more_of_sql(node: &Node) {
     assert!(!may_publish(&mut ann, "q0"), "only with QoS 0");
 }
 
+fn fill_redis(server: &Server) {
+    let hash = hashed("pencil");
+    for (name, is_superuser) in [("ann", "0"), ("root", "1")] {
+        let key = format!("mqtt_user:{name}");
+        server.redis(&[
+            "HSET",
+            &key,
+            "password_hash",
+            &hash,
+            "is_superuser",
+            is_superuser,
+        ]);
+    }
+    server.redis(&["HSET", "mqtt_acl:ann", "a/#", "all"]);
+}
+
+const REDIS_USERS: &str = "HMGET mqtt_user:${username} password_hash salt is_superuser";
+
 #[test]
 fn redis_knows_users_and_rules() {
-    let users = "HMGET mqtt_user:${username} password_hash salt is_superuser";
     let rules = "HGETALL mqtt_acl:${username}";
-    let fill = |server: &Server| {
-        let hash = hashed("pencil");
-        for (name, is_superuser) in [("ann", "0"), ("root", "1")] {
-            let key = format!("mqtt_user:{name}");
-            server.redis(&[
-                "HSET",
-                &key,
-                "password_hash",
-                &hash,
-                "is_superuser",
-                is_superuser,
-            ]);
-        }
-        server.redis(&["HSET", "mqtt_acl:ann", "a/#", "all"]);
-    };
-    let Some(setup) = setup(Kind::Redis, "redis", users, rules, fill) else {
+    let Some(setup) = setup(Kind::Redis, "redis", REDIS_USERS, rules, fill_redis) else {
         return;
     };
     lets_in_whom_it_knows(&setup.node);
     // A killed server may forget what it has not written yet.
     setup.server.redis(&["SAVE"]);
     down_slow_and_back(&setup);
+}
+
+/// A node asks by TLS only whom the right authority has given the name by which it is asked.
+fn trusts_the_right_authority_and_name_alone(
+    kind: Kind,
+    name: &str,
+    users: &str,
+    fill: impl Fn(&Server),
+) {
+    let dir = temporary_directory();
+    let authority = Authority::new(dir.join("ours"));
+    let strangers = Authority::new(dir.join("theirs"));
+    let identity = authority.server_named("server", &["127.0.0.1"]);
+    let Some(server) = Server::start_with_tls_or_skip(kind, &identity) else {
+        return;
+    };
+    fill(&server);
+    let port = server.tls_address().port();
+    let node = |host: &str, trusted: &Authority| {
+        let database = if kind == Kind::Redis { "0" } else { DATABASE };
+        let config = format!(
+            "[[auth.authenticator]]\ntype = \"{name}\"\nserver = \"{host}:{port}\"\ndatabase = \"{database}\"\n\
+             username = \"{USER}\"\npassword = \"{PASSWORD}\"\nquery = \"{users}\"\n\
+             tls = true\ntls_ca = \"{}\"\ntimeout_ms = 5000\n",
+            trusted.file().display()
+        );
+        Node::start_with_config(&[], &config)
+    };
+    let right = node("127.0.0.1", &authority);
+    assert_eq!(login(&right, "ann", "pencil"), SUCCESS, "{}", right.log());
+    assert_eq!(login(&right, "ann", "pen"), WRONG);
+    for (wrong, expected) in [
+        (node("127.0.0.1", &strangers), "certificate: UnknownIssuer"),
+        (node("localhost", &authority), "not valid for name"),
+    ] {
+        // It is told when the node gives it up for a while.
+        eventually("the log says why", || {
+            assert_eq!(login(&wrong, "ann", "pencil"), UNAVAILABLE, "{expected}");
+            wrong.log().contains(expected)
+        });
+    }
+}
+
+#[test]
+fn mariadb_by_tls() {
+    let fill = |server: &Server| drop(server.sql(&tables("INT")));
+    trusts_the_right_authority_and_name_alone(Kind::MariaDb, "mysql", USERS, fill);
+}
+
+#[test]
+fn postgres_by_tls() {
+    let fill = |server: &Server| drop(server.sql(&tables("INT")));
+    trusts_the_right_authority_and_name_alone(Kind::Postgres, "postgres", USERS, fill);
+}
+
+#[test]
+fn redis_by_tls() {
+    trusts_the_right_authority_and_name_alone(Kind::Redis, "redis", REDIS_USERS, fill_redis);
 }

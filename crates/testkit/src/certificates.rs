@@ -1,0 +1,120 @@
+//! Certificates of an authority that is made anew for a test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose,
+};
+
+/// A certificate authority and the folder its files are written to.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    dir: PathBuf,
+}
+
+/// The PEM files of a certificate and its key.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Authority {
+    /// Makes an authority and writes its certificate to `dir`.
+    pub fn new(dir: impl Into<PathBuf>) -> Authority {
+        static NUMBER: AtomicU32 = AtomicU32::new(1);
+        // Of two with the same name, one would look like a forged other.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let mut params = CertificateParams::new(Vec::new()).expect("no names, none wrong");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::CrlSign,
+            KeyUsagePurpose::DigitalSignature,
+        ];
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("Test authority {number}"));
+        let issuer = CertifiedIssuer::self_signed(params, key()).expect("a key can sign");
+        let dir = dir.into();
+        fs::create_dir_all(&dir).expect("a folder can be made");
+        write(&dir.join("ca.pem"), &issuer.pem());
+        Authority { issuer, dir }
+    }
+
+    /// The file with the authority's own certificate.
+    pub fn file(&self) -> PathBuf {
+        self.dir.join("ca.pem")
+    }
+
+    /// The authority's own certificate.
+    pub fn der(&self) -> &[u8] {
+        self.issuer.der()
+    }
+
+    /// A certificate for a server on this machine.
+    pub fn server(&self, file_name: &str) -> Identity {
+        self.server_named(file_name, &["localhost", "127.0.0.1", "::1"])
+    }
+
+    /// A certificate for a server with these names and addresses.
+    pub fn server_named(&self, file_name: &str, names: &[&str]) -> Identity {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let common_name = names[0].clone();
+        let params = CertificateParams::new(names).expect("the test's names are right");
+        let usage = ExtendedKeyUsagePurpose::ServerAuth;
+        self.sign(file_name, params, &common_name, usage)
+    }
+
+    /// A certificate for a client.
+    pub fn client(&self, common_name: &str) -> Identity {
+        let params = CertificateParams::new(Vec::new()).expect("no names, none wrong");
+        let usage = ExtendedKeyUsagePurpose::ClientAuth;
+        self.sign(common_name, params, common_name, usage)
+    }
+
+    fn sign(
+        &self,
+        file_name: &str,
+        mut params: CertificateParams,
+        common_name: &str,
+        usage: ExtendedKeyUsagePurpose,
+    ) -> Identity {
+        params
+            .distinguished_name
+            .push(DnType::CommonName, common_name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![usage];
+        let key = key();
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .expect("a key can sign");
+        let identity = Identity {
+            certificate: self.dir.join(format!("{file_name}.pem")),
+            key: self.dir.join(format!("{file_name}.key")),
+        };
+        // The key first: a node that watches its certificate must never see a new one without its key.
+        write(&identity.key, &key.serialize_pem());
+        write(&identity.certificate, &certificate.pem());
+        identity
+    }
+}
+
+fn key() -> KeyPair {
+    KeyPair::generate().expect("the machine has randomness")
+}
+
+/// For the owner alone: servers refuse keys that others may read.
+fn write(path: &Path, text: &str) {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = fs::File::options();
+    let opened = options.write(true).create(true).truncate(true).mode(0o600);
+    let written = opened
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()));
+    written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
