@@ -9,19 +9,32 @@
 
 mod calendar;
 pub mod context;
+pub mod error;
+pub mod event;
 pub mod fault;
 pub mod functions;
 pub mod json;
+pub mod keys;
 pub mod kv;
+mod nearest;
+pub mod options;
 pub mod random;
+pub mod source;
 pub mod tools;
 pub mod value;
+pub mod window;
 pub mod zone;
 
 pub use context::{Context, Dialect, Limits, Message, Part};
+pub use error::Error;
+pub use event::{Connection, Event, Will};
 pub use fault::Fault;
+pub use keys::{Keys, TopicKey};
 pub use kv::{Kv, KvLimits};
+pub use options::{Bounds, Options};
 pub use random::Rng;
+pub use source::{EventKind, Source};
 pub use tools::Tools;
 pub use value::{Arena, OwnedValue, Value};
+pub use window::{Aggregate, AggregateKind, Closed, Sample, Window, WindowKind};
 pub use zone::Zone;
