@@ -4,5 +4,6 @@
 mod read;
 mod write;
 
+pub(crate) use read::Reader;
 pub use read::{JsonError, MAX_DEPTH, check, open, parse, parse_lazy};
 pub use write::{Out, text, write, write_string};

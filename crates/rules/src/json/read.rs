@@ -64,12 +64,13 @@ pub fn open<'a>(text: &'a str, arena: &'a Arena) -> Value<'a> {
     .unwrap_or(Value::Null)
 }
 
-struct Reader<'a> {
+/// A place in a text.
+pub(crate) struct Reader<'a> {
     text: &'a str,
     at: usize,
 }
 
-type Result1<T> = Result<T, JsonError>;
+pub(crate) type Result1<T> = Result<T, JsonError>;
 type ReadValue<'a> = fn(&mut Reader<'a>, &'a Arena, usize) -> Result1<Value<'a>>;
 
 impl<'a> Reader<'a> {
@@ -77,11 +78,25 @@ impl<'a> Reader<'a> {
         Reader { text, at: 0 }
     }
 
+    /// From a place inside the text.
+    pub(crate) fn at(text: &'a str, at: usize) -> Self {
+        Reader { text, at }
+    }
+
+    pub(crate) fn offset(&self) -> usize {
+        self.at
+    }
+
+    /// Over one byte that was looked at.
+    pub(crate) fn step(&mut self) {
+        self.at += 1;
+    }
+
     fn bytes(&self) -> &'a [u8] {
         self.text.as_bytes()
     }
 
-    fn peek(&self) -> Option<u8> {
+    pub(crate) fn peek(&self) -> Option<u8> {
         self.bytes().get(self.at).copied()
     }
 
@@ -92,7 +107,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn blanks(&mut self) {
+    pub(crate) fn blanks(&mut self) {
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
             self.at += 1;
         }
@@ -116,7 +131,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A value whose arrays and objects are only checked.
-    fn shallow(&mut self, arena: &'a Arena, depth: usize) -> Result1<Value<'a>> {
+    pub(crate) fn shallow(&mut self, arena: &'a Arena, depth: usize) -> Result1<Value<'a>> {
         if !matches!(self.peek(), Some(b'{' | b'[')) {
             return self.scalar(arena);
         }
@@ -196,7 +211,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn colon(&mut self) -> Result1<()> {
+    pub(crate) fn colon(&mut self) -> Result1<()> {
         self.blanks();
         if self.peek() != Some(b':') {
             return self.wrong("expected :");
@@ -207,7 +222,7 @@ impl<'a> Reader<'a> {
     }
 
     /// After a member: whether the array or object ends here.
-    fn next_or(&mut self, close: u8, expected: &'static str) -> Result1<bool> {
+    pub(crate) fn next_or(&mut self, close: u8, expected: &'static str) -> Result1<bool> {
         self.blanks();
         match self.peek() {
             Some(b',') => {
@@ -238,7 +253,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn string(&mut self, arena: &'a Arena) -> Result1<&'a str> {
+    pub(crate) fn string(&mut self, arena: &'a Arena) -> Result1<&'a str> {
         let start = self.at;
         let escaped = self.skip_string()?;
         let inner = &self.text[start + 1..self.at - 1];
