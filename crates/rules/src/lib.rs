@@ -2,11 +2,6 @@
 //!
 //! Pure: no I/O, no threads, no clock, no randomness but what it is given. Everything of one evaluation lives in one arena.
 
-#![allow(
-    dead_code,
-    reason = "the families of functions that use the rest follow"
-)]
-
 mod calendar;
 mod compile;
 pub mod context;

@@ -31,8 +31,7 @@ impl Tools {
             ids: Ids {
                 node: u64::from(node) & 0x3ff,
                 last: 0,
-                uuid_ms: 0,
-                uuid_count: 0,
+                last_uuid: 0,
             },
             regexes: Cache::new(),
             zones: Cache::new(),
@@ -81,8 +80,8 @@ pub(crate) struct Ids {
     node: u64,
     /// Milliseconds and count of the last snowflake id.
     last: u64,
-    pub(crate) uuid_ms: u64,
-    pub(crate) uuid_count: u16,
+    /// Milliseconds and count of the last UUID of version 7.
+    last_uuid: u64,
 }
 
 /// 2010-11-04T01:42:54.657Z, where the milliseconds of snowflake ids begin.
@@ -96,6 +95,15 @@ impl Ids {
         self.last = now.max(self.last + 1);
         let (ms, count) = (self.last >> 12, self.last & 0xfff);
         ((ms & 0x1ff_ffff_ffff) << 22 | self.node << 12 | count) as i64
+    }
+
+    /// 48 bits of milliseconds and 12 that count within one, always greater than the last.
+    pub(crate) fn uuid_v7(&mut self, now_ms: u64) -> (u64, u64) {
+        self.last_uuid = (now_ms << 12).max(self.last_uuid + 1);
+        (
+            self.last_uuid >> 12 & 0xffff_ffff_ffff,
+            self.last_uuid & 0xfff,
+        )
     }
 }
 

@@ -81,8 +81,11 @@ fn named_to_unix_s(zone: &TimeZone, local_s: i64) -> Option<i64> {
     Some(zone.to_timestamp(local).ok()?.as_second())
 }
 
-/// `±hh[:mm][:ss]`, `±hhmm[ss]`: seconds east of UTC.
-fn parse_offset(text: &str) -> Option<i32> {
+/// `Z`, `±hh[:mm][:ss]`, `±hhmm[ss]`: seconds east of UTC.
+pub(crate) fn parse_offset(text: &str) -> Option<i32> {
+    if matches!(text, "Z" | "z") {
+        return Some(0);
+    }
     let (sign, digits) = match text.split_at_checked(1)? {
         ("+", digits) => (1, digits),
         ("-", digits) => (-1, digits),

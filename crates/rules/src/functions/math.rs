@@ -36,7 +36,7 @@ pub(super) const TABLE: &[Function] = &[
     line("atanh", (1, 1), "x: number", "float", "The inverse of `tanh`.", "atanh(0)", "0.0", |_, args| float(args, f64::atanh)),
     line("mod", (2, 2), "x: number, y: number", "number", "What is left of x divided by y, with the sign of x.", "mod(-7, 3)", "-1", remainder),
     line("fmod", (2, 2), "x: number, y: number", "float", "What is left of x divided by y, as a float.", "fmod(6.5, 2.5)", "1.5", fmod),
-    line("random", (0, 0), "", "float", "A random number from 0 up to, but not including, 1.", "random() < 1", "true", |context, _| Ok(Value::Float(context.tools.rng.next_f64()))).impure(),
+    line("random", (0, 0), "", "float", "A random number from 0 up to, but not including, 1.", "is_float(random())", "true", |context, _| Ok(Value::Float(context.tools.rng.next_f64()))).impure(),
     line("randomInt", (2, 2), "min: int, max: int", "int", "A random integer from min to max, both included.", "randomInt(7, 7)", "7", random_int).impure(),
     line("bitand", (2, 2), "x: int, y: int", "int", "The bits that are set in both.", "bitand(10, 8)", "8", |_, args| bits(args, |x, y| x & y)),
     line("bitor", (2, 2), "x: int, y: int", "int", "The bits that are set in either.", "bitor(10, 5)", "15", |_, args| bits(args, |x, y| x | y)),

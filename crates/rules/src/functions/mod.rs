@@ -2,11 +2,29 @@
 //! completion and the tests of the examples come from these tables.
 
 mod args;
+mod arrays;
+mod bits;
+mod codec;
+mod compress;
+mod convert;
+mod documents;
+mod identity;
+mod jsonpath;
+mod maps;
 mod math;
+mod memory;
+mod message;
+mod search;
+mod sprintf;
+mod strings;
+mod time;
+mod time_format;
+mod types;
 
 use std::sync::LazyLock;
 
 pub use args::Args;
+use args::opened;
 
 use crate::context::Context;
 use crate::fault::Fault;
@@ -138,10 +156,24 @@ pub struct Family {
     pub functions: &'static [Function],
 }
 
-pub const FAMILIES: &[Family] = &[Family {
-    title: "Mathematics",
-    functions: math::TABLE,
-}];
+#[rustfmt::skip]
+pub const FAMILIES: &[Family] = &[
+    Family { title: "Conversion", functions: convert::TABLE },
+    Family { title: "Text", functions: strings::TABLE },
+    Family { title: "Searching text", functions: search::TABLE },
+    Family { title: "Dates and times", functions: time::TABLE },
+    Family { title: "Mathematics", functions: math::TABLE },
+    Family { title: "Bits and bytes", functions: bits::TABLE },
+    Family { title: "Hashes and codes", functions: codec::TABLE },
+    Family { title: "Compression", functions: compress::TABLE },
+    Family { title: "JSON", functions: documents::TABLE },
+    Family { title: "Arrays", functions: arrays::TABLE },
+    Family { title: "Maps", functions: maps::TABLE },
+    Family { title: "Types and conditions", functions: types::TABLE },
+    Family { title: "Ids", functions: identity::TABLE },
+    Family { title: "The message", functions: message::TABLE },
+    Family { title: "Memory", functions: memory::TABLE },
+];
 
 pub fn all() -> impl Iterator<Item = &'static Function> {
     FAMILIES.iter().flat_map(|family| family.functions)
@@ -250,7 +282,7 @@ mod tests {
     #[test]
     fn the_nearest_name_is_suggested() {
         assert_eq!(nearest("flor"), Some("floor"));
-        assert_eq!(nearest("sqtr"), Some("sqrt"));
+        assert_eq!(nearest("sqart"), Some("sqrt"));
         assert_eq!(nearest("completely_different"), None);
     }
 }
