@@ -1,0 +1,101 @@
+//! What a function may ask: the arena, the message, the clock's reading, random numbers, the rule's memory. Nothing else.
+
+use crate::fault::Fault;
+use crate::kv::Kv;
+use crate::tools::Tools;
+use crate::value::{Arena, Value};
+use crate::zone::Zone;
+
+/// Whose meaning counts where the two products disagree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    Fluxmq,
+    #[default]
+    Emqx,
+}
+
+impl Dialect {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Dialect::Fluxmq => "fluxmq",
+            Dialect::Emqx => "emqx",
+        }
+    }
+}
+
+/// What bounds one function call.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The longest text or bytes a function may make.
+    pub max_output_bytes: usize,
+    /// The most items an array or map made by a function may have.
+    pub max_items: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_output_bytes: 1 << 20,
+            max_items: 100_000,
+        }
+    }
+}
+
+/// What the functions of the family "message" ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Topic,
+    Payload,
+    Qos,
+    /// A map of flags by name.
+    Flags,
+    ClientId,
+    Username,
+    PeerHost,
+    MessageId,
+}
+
+/// The event under evaluation, as far as functions see it.
+pub trait Message<'a> {
+    /// A part of it; null if this event has none.
+    fn part(&self, part: Part, arena: &'a Arena) -> Value<'a>;
+}
+
+/// Handed to every function call.
+pub struct Context<'a, 'e> {
+    pub arena: &'a Arena,
+    pub tools: &'e mut Tools,
+    /// The rule's memory.
+    pub kv: &'e mut Kv,
+    pub message: Option<&'e dyn Message<'a>>,
+    /// The rule's time zone.
+    pub zone: &'e Zone,
+    pub dialect: Dialect,
+    pub now_ms: u64,
+    pub limits: Limits,
+}
+
+impl<'a> Context<'a, '_> {
+    /// Whether a result of so many bytes is allowed.
+    pub(crate) fn room(&self, function: &'static str, bytes: usize) -> Result<(), Fault> {
+        if bytes <= self.limits.max_output_bytes {
+            return Ok(());
+        }
+        Err(Fault::TooLarge {
+            function,
+            limit: self.limits.max_output_bytes,
+            unit: "bytes",
+        })
+    }
+
+    /// The text of a value as `str` means it in this dialect: EMQX rounds floats to 10 digits behind the point.
+    pub(crate) fn text(&self, value: Value<'a>) -> &'a str {
+        match value {
+            Value::Float(number) if self.dialect == Dialect::Emqx && number.is_finite() => {
+                crate::functions::compact_decimals(number, 10, self.arena)
+            }
+            other => other.text(self.arena),
+        }
+    }
+}

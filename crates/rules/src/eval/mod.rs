@@ -1,0 +1,444 @@
+//! Evaluates the operations of a plan for one event. Allocates in the arena only, and counts its steps.
+
+mod operators;
+mod output;
+mod paths;
+
+use crate::context::{Context, Dialect, Limits};
+use crate::fault::Fault;
+use crate::field::Field;
+use crate::functions::Function;
+use crate::kv::Kv;
+use crate::plan::{List, NodeId, Op, Plan, Text};
+use crate::syntax::ast::BinaryOp;
+use crate::tools::Tools;
+use crate::value::Value;
+use crate::view::View;
+use crate::window::Closed;
+use crate::zone::Zone;
+
+pub(crate) use output::Columns;
+pub(crate) use paths::slice;
+
+/// So many bytes of text are a step of their own.
+const BYTES_PER_STEP: usize = 64;
+/// Calls with more arguments go by way of the arena.
+const ARGUMENTS_ON_STACK: usize = 6;
+/// The most items a range makes.
+const MAX_RANGE: u64 = 100_000;
+
+/// `'a` is how long values live, `'e` how long the evaluation lasts.
+pub(crate) struct Evaluator<'a, 'e> {
+    plan: &'a Plan,
+    view: &'e View<'a>,
+    context: Context<'a, 'e>,
+    memos: &'a mut [Option<Value<'a>>],
+    /// The item of FOREACH.
+    pub(crate) item: Value<'a>,
+    /// The columns a template is filled from.
+    pub(crate) output: &'a [(&'a str, Value<'a>)],
+    pub(crate) closed: Option<Closed<'a>>,
+    steps_left: u32,
+    max_steps: u32,
+}
+
+impl<'a, 'e> Evaluator<'a, 'e> {
+    pub(crate) fn new(
+        plan: &'a Plan,
+        view: &'e View<'a>,
+        tools: &'e mut Tools,
+        kv: &'e mut Kv,
+        zone: &'e Zone,
+        dialect: Dialect,
+    ) -> Self {
+        let memos: &mut [_] = match plan.memos {
+            0 => &mut [],
+            count => view.arena.alloc_slice_fill_copy(count.into(), None),
+        };
+        Self {
+            plan,
+            view,
+            context: Context {
+                arena: view.arena,
+                tools,
+                kv,
+                message: Some(view),
+                zone,
+                dialect,
+                now_ms: view.now_ms,
+                limits: Limits::default(),
+            },
+            memos,
+            item: Value::Null,
+            output: &[],
+            closed: None,
+            steps_left: u32::MAX,
+            max_steps: u32::MAX,
+        }
+    }
+
+    pub(crate) fn limit(&mut self, max_steps: u32, max_output_bytes: usize) {
+        self.steps_left = max_steps;
+        self.max_steps = max_steps;
+        self.context.limits.max_output_bytes = max_output_bytes;
+    }
+
+    /// What is known now, to be forgotten later: memos worked out for one item of FOREACH.
+    pub(crate) fn memos(&self) -> &'a [Option<Value<'a>>] {
+        self.view.arena.alloc_slice_copy(self.memos)
+    }
+
+    pub(crate) fn set_memos(&mut self, memos: &[Option<Value<'a>>]) {
+        self.memos.copy_from_slice(memos);
+    }
+
+    /// What FOREACH goes through; what is no list has no items.
+    pub(crate) fn items(&self, value: Value<'a>) -> &'a [Value<'a>] {
+        let list = match value {
+            Value::Str(text) => {
+                crate::json::parse_lazy(text, self.view.arena).unwrap_or(Value::Null)
+            }
+            Value::Bytes(bytes) => {
+                let text = str::from_utf8(bytes).ok();
+                text.and_then(|text| crate::json::parse_lazy(text, self.view.arena).ok())
+                    .unwrap_or(Value::Null)
+            }
+            value => value,
+        };
+        match list.open(self.view.arena) {
+            Value::Array(items) => items,
+            _ => &[],
+        }
+    }
+
+    fn spend(&mut self, steps: usize) -> Result<(), Fault> {
+        match u32::try_from(steps)
+            .ok()
+            .and_then(|steps| self.steps_left.checked_sub(steps))
+        {
+            Some(left) => {
+                self.steps_left = left;
+                Ok(())
+            }
+            None => Err(Fault::Budget {
+                steps: self.max_steps.into(),
+            }),
+        }
+    }
+
+    /// Whether a condition holds; null does not.
+    pub(crate) fn holds(&mut self, condition: NodeId) -> Result<bool, Fault> {
+        Ok(self.evaluate(condition)?.truth())
+    }
+
+    pub(crate) fn evaluate(&mut self, id: NodeId) -> Result<Value<'a>, Fault> {
+        self.spend(1)?;
+        let plan = self.plan;
+        Ok(match plan.op(id) {
+            Op::Null => Value::Null,
+            Op::Bool(value) => Value::Bool(value),
+            Op::Int(value) => Value::Int(value),
+            Op::Float(value) => Value::Float(value),
+            Op::Text(text) => Value::Str(plan.text(text)),
+            Op::Owned(at) => plan.owned[at as usize].borrow(self.view.arena),
+            Op::Field(field) => self.view.field(field),
+            Op::Open(name, field) => self.open(name, field),
+            Op::Column(name, field) => self.column(name, field),
+            Op::Output => Value::Map(self.output),
+            Op::Item => self.item,
+            Op::Memo(inner, slot) => return self.memo(inner, slot),
+            Op::Path(base, steps) => return self.path(base, plan.steps(steps)),
+            Op::Call(function, list) => return self.call(function, list),
+            Op::Not(inner) => match self.evaluate(inner)? {
+                Value::Null => Value::Null,
+                value => Value::Bool(!value.truth()),
+            },
+            Op::Negate(inner) => operators::negate(self.evaluate(inner)?)?,
+            Op::Binary(op, left, right) => return self.binary(op, left, right),
+            Op::IsNull(inner, negated) => Value::Bool(self.evaluate(inner)?.is_null() != negated),
+            Op::In(inner, list, negated) => return self.is_in(inner, list, negated),
+            Op::Between(inner, list, negated) => return self.between(inner, list, negated),
+            Op::Like(inner, pattern, negated) => return self.like(inner, pattern, negated),
+            Op::MatchFilter(inner, filter) => {
+                let topic = self.evaluate(inner)?;
+                Value::Bool(
+                    topic
+                        .as_str()
+                        .is_some_and(|topic| mqtt::filter_matches(plan.text(filter), topic)),
+                )
+            }
+            Op::Case(list) => return self.case(plan.list(list)),
+            Op::Switch(list) => return self.switch(plan.list(list)),
+            Op::Array(list) => {
+                let ids = plan.list(list);
+                let items = self
+                    .view
+                    .arena
+                    .alloc_slice_fill_copy(ids.len(), Value::Null);
+                for (item, &id) in items.iter_mut().zip(ids) {
+                    *item = self.evaluate(id)?;
+                }
+                Value::Array(items)
+            }
+            Op::Map(list) => return self.map(plan.list(list)),
+            Op::Range(from, to) => return self.range(from, to),
+            Op::Key(at) => self
+                .closed
+                .and_then(|closed| closed.key.get(at as usize).copied())
+                .unwrap_or(Value::Null),
+            Op::Aggregate(at) => {
+                let value = self
+                    .closed
+                    .and_then(|closed| closed.aggregates.get(at as usize).copied());
+                value.unwrap_or(Value::Null)
+            }
+            Op::WindowStart => self
+                .closed
+                .map_or(Value::Null, |closed| Value::Int(closed.start_ms as i64)),
+            Op::WindowEnd => self
+                .closed
+                .map_or(Value::Null, |closed| Value::Int(closed.end_ms as i64)),
+        })
+    }
+
+    /// A field of `$rule/`, `$bridges/` or a device.
+    fn open(&mut self, name: Text, field: Option<Field>) -> Value<'a> {
+        match self
+            .view
+            .event
+            .extra
+            .find_field(self.plan.text(name), self.view.arena)
+        {
+            Some(value) => value,
+            None => field.map_or(Value::Null, |field| self.view.field(field)),
+        }
+    }
+
+    /// A column of the output, else a field of the event.
+    fn column(&mut self, name: Text, field: Option<Field>) -> Value<'a> {
+        let name = self.plan.text(name);
+        if let Some((_, value)) = self.output.iter().rev().find(|(column, _)| *column == name) {
+            return *value;
+        }
+        match field {
+            Some(field) => self.view.field(field),
+            None => self.view.event.extra.field(name, self.view.arena),
+        }
+    }
+
+    fn memo(&mut self, inner: NodeId, slot: u16) -> Result<Value<'a>, Fault> {
+        if let Some(value) = self.memos[slot as usize] {
+            return Ok(value);
+        }
+        let value = self.evaluate(inner)?;
+        self.memos[slot as usize] = Some(value);
+        Ok(value)
+    }
+
+    fn call(&mut self, function: &'static Function, list: List) -> Result<Value<'a>, Fault> {
+        let ids = self.plan.list(list);
+        let mut on_stack = [Value::Null; ARGUMENTS_ON_STACK];
+        let values = match on_stack.get_mut(..ids.len()) {
+            Some(values) => values,
+            None => self
+                .view
+                .arena
+                .alloc_slice_fill_copy(ids.len(), Value::Null),
+        };
+        let mut bytes = 0;
+        for (value, &id) in values.iter_mut().zip(ids) {
+            *value = self.evaluate(id)?;
+            bytes += length(*value);
+        }
+        self.spend(bytes / BYTES_PER_STEP)?;
+        let result = function.call(&mut self.context, values)?;
+        self.spend(length(result) / BYTES_PER_STEP)?;
+        Ok(result)
+    }
+
+    fn binary(&mut self, op: BinaryOp, left: NodeId, right: NodeId) -> Result<Value<'a>, Fault> {
+        if matches!(op, BinaryOp::And | BinaryOp::Or) {
+            return self.logic(op == BinaryOp::Or, left, right);
+        }
+        let left = self.evaluate(left)?;
+        let right = self.evaluate(right)?;
+        match op {
+            BinaryOp::Match => Ok(operators::matches(left, right)),
+            BinaryOp::Concat => self.concat(left, right),
+            // As in EMQX: text and anything are joined.
+            BinaryOp::Add if operators::is_text(left) || operators::is_text(right) => {
+                self.concat(left, right)
+            }
+            BinaryOp::Add
+            | BinaryOp::Subtract
+            | BinaryOp::Multiply
+            | BinaryOp::Divide
+            | BinaryOp::Quotient
+            | BinaryOp::Remainder => operators::arithmetic(op, left, right),
+            _ => Ok(Value::Bool(operators::compare(op, left, right))),
+        }
+    }
+
+    /// The result is known as soon as one side decides; null decides nothing.
+    fn logic(&mut self, deciding: bool, left: NodeId, right: NodeId) -> Result<Value<'a>, Fault> {
+        let left = self.evaluate(left)?;
+        if !left.is_null() && left.truth() == deciding {
+            return Ok(Value::Bool(deciding));
+        }
+        let right = self.evaluate(right)?;
+        Ok(match (left, right) {
+            (_, right) if !right.is_null() && right.truth() == deciding => Value::Bool(deciding),
+            (Value::Null, _) | (_, Value::Null) => Value::Null,
+            _ => Value::Bool(!deciding),
+        })
+    }
+
+    fn concat(&mut self, left: Value<'a>, right: Value<'a>) -> Result<Value<'a>, Fault> {
+        if left.is_null() || right.is_null() {
+            return Ok(Value::Null);
+        }
+        let (left, right) = (self.context.text(left), self.context.text(right));
+        let limit = self.context.limits.max_output_bytes;
+        if left.len() + right.len() > limit {
+            return Err(Fault::TooLarge {
+                function: "||",
+                limit,
+                unit: "bytes",
+            });
+        }
+        self.spend((left.len() + right.len()) / BYTES_PER_STEP)?;
+        let mut joined = bumpalo::collections::String::with_capacity_in(
+            left.len() + right.len(),
+            self.view.arena,
+        );
+        joined.push_str(left);
+        joined.push_str(right);
+        Ok(Value::Str(joined.into_bump_str()))
+    }
+
+    fn is_in(&mut self, inner: NodeId, list: List, negated: bool) -> Result<Value<'a>, Fault> {
+        let value = self.evaluate(inner)?;
+        for &id in self.plan.list(list) {
+            let item = self.evaluate(id)?;
+            let found = match item.open(self.view.arena) {
+                // `x in (payload.list)`
+                Value::Array(items) => items.iter().any(|item| item.equals(&value)),
+                item => item.equals(&value),
+            };
+            if found {
+                return Ok(Value::Bool(!negated));
+            }
+        }
+        Ok(Value::Bool(negated))
+    }
+
+    fn between(&mut self, inner: NodeId, list: List, negated: bool) -> Result<Value<'a>, Fault> {
+        let value = self.evaluate(inner)?;
+        let &[low, high] = self.plan.list(list) else {
+            return Ok(Value::Null);
+        };
+        let low = self.evaluate(low)?;
+        let high = self.evaluate(high)?;
+        let inside = operators::compare(BinaryOp::GreaterEqual, value, low)
+            && operators::compare(BinaryOp::LessEqual, value, high);
+        Ok(Value::Bool(inside != negated))
+    }
+
+    fn like(&mut self, inner: NodeId, pattern: NodeId, negated: bool) -> Result<Value<'a>, Fault> {
+        let value = self.evaluate(inner)?;
+        let pattern = self.evaluate(pattern)?;
+        if value.is_null() || pattern.is_null() {
+            return Ok(Value::Bool(negated));
+        }
+        let (text, pattern) = (value.text(self.view.arena), pattern.text(self.view.arena));
+        // In the worst case the one is looked through for every character of the other.
+        self.spend(text.len() * pattern.len() / BYTES_PER_STEP / 16 + text.len() / BYTES_PER_STEP)?;
+        Ok(Value::Bool(operators::is_like(text, pattern) != negated))
+    }
+
+    fn case(&mut self, list: &[NodeId]) -> Result<Value<'a>, Fault> {
+        let mut arms = list.chunks_exact(2);
+        for arm in &mut arms {
+            if self.holds(arm[0])? {
+                return self.evaluate(arm[1]);
+            }
+        }
+        arms.remainder()
+            .first()
+            .map_or(Ok(Value::Null), |&otherwise| self.evaluate(otherwise))
+    }
+
+    fn switch(&mut self, list: &[NodeId]) -> Result<Value<'a>, Fault> {
+        let Some((&subject, arms)) = list.split_first() else {
+            return Ok(Value::Null);
+        };
+        let subject = self.evaluate(subject)?;
+        let mut arms = arms.chunks_exact(2);
+        for arm in &mut arms {
+            if self.evaluate(arm[0])?.equals(&subject) {
+                return self.evaluate(arm[1]);
+            }
+        }
+        arms.remainder()
+            .first()
+            .map_or(Ok(Value::Null), |&otherwise| self.evaluate(otherwise))
+    }
+
+    fn map(&mut self, list: &[NodeId]) -> Result<Value<'a>, Fault> {
+        let fields = self
+            .view
+            .arena
+            .alloc_slice_fill_copy(list.len() / 2, ("", Value::Null));
+        for (field, pair) in fields.iter_mut().zip(list.chunks_exact(2)) {
+            let Op::Text(name) = self.plan.op(pair[0]) else {
+                continue;
+            };
+            *field = (self.plan.text(name), self.evaluate(pair[1])?);
+        }
+        Ok(Value::Map(fields))
+    }
+
+    fn range(&mut self, from: NodeId, to: NodeId) -> Result<Value<'a>, Fault> {
+        let (from, to) = (self.evaluate(from)?, self.evaluate(to)?);
+        if from.is_null() || to.is_null() {
+            return Ok(Value::Null);
+        }
+        let end = |argument, value: Value<'_>| {
+            value.as_i64().ok_or(Fault::Type {
+                function: "[..]",
+                argument,
+                expected: "an integer",
+                found: value.type_name(),
+            })
+        };
+        let (from, to) = (end(1, from)?, end(2, to)?);
+        if from > to {
+            return Ok(Value::Array(&[]));
+        }
+        let count = from.abs_diff(to).saturating_add(1);
+        if count > MAX_RANGE {
+            return Err(Fault::TooLarge {
+                function: "[..]",
+                limit: MAX_RANGE as usize,
+                unit: "items",
+            });
+        }
+        self.spend(count as usize)?;
+        let numbers = (from..=to).map(Value::Int);
+        let mut items =
+            bumpalo::collections::Vec::with_capacity_in(count as usize, self.view.arena);
+        items.extend(numbers);
+        Ok(Value::Array(items.into_bump_slice()))
+    }
+}
+
+/// Bytes that a function may have to look at.
+fn length(value: Value<'_>) -> usize {
+    match value {
+        Value::Str(text) | Value::Json(text) => text.len(),
+        Value::Bytes(bytes) => bytes.len(),
+        Value::Array(items) => size_of_val(items),
+        Value::Map(fields) => size_of_val(fields),
+        _ => 0,
+    }
+}

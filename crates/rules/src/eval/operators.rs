@@ -1,0 +1,196 @@
+//! What operators do with values.
+
+use std::cmp::Ordering;
+
+use crate::fault::Fault;
+use crate::syntax::ast::BinaryOp;
+use crate::value::{Number, Value};
+
+pub(super) fn is_text(value: Value<'_>) -> bool {
+    matches!(value, Value::Str(_) | Value::Bytes(_))
+}
+
+/// Null compares as false with everything, and so does what has no order, but that it is not the same is known.
+pub(super) fn compare(op: BinaryOp, left: Value<'_>, right: Value<'_>) -> bool {
+    if left.is_null() || right.is_null() {
+        return false;
+    }
+    let ordering = left.compare(&right);
+    match op {
+        BinaryOp::Equal => ordering == Some(Ordering::Equal),
+        BinaryOp::NotEqual => ordering != Some(Ordering::Equal),
+        BinaryOp::Less => ordering == Some(Ordering::Less),
+        BinaryOp::LessEqual => matches!(ordering, Some(Ordering::Less | Ordering::Equal)),
+        BinaryOp::Greater => ordering == Some(Ordering::Greater),
+        BinaryOp::GreaterEqual => matches!(ordering, Some(Ordering::Greater | Ordering::Equal)),
+        _ => false,
+    }
+}
+
+pub(super) fn matches<'a>(topic: Value<'a>, filter: Value<'a>) -> Value<'a> {
+    let matched = match (topic.as_str(), filter.as_str()) {
+        (Some(topic), Some(filter)) => mqtt::filter_matches(filter, topic),
+        _ => false,
+    };
+    Value::Bool(matched)
+}
+
+pub(super) fn negate(value: Value<'_>) -> Result<Value<'_>, Fault> {
+    match value {
+        Value::Null => Ok(Value::Null),
+        value => match number("-", 1, value)? {
+            Number::Int(number) => number
+                .checked_neg()
+                .map(Value::Int)
+                .ok_or(Fault::Overflow { function: "-" }),
+            Number::Float(number) => Ok(Value::Float(-number)),
+        },
+    }
+}
+
+pub(super) fn arithmetic<'a>(
+    op: BinaryOp,
+    left: Value<'a>,
+    right: Value<'a>,
+) -> Result<Value<'a>, Fault> {
+    if left.is_null() || right.is_null() {
+        return Ok(Value::Null);
+    }
+    let function = op.text();
+    let left = number(function, 1, left)?;
+    let right = number(function, 2, right)?;
+    if let (Number::Int(left), Number::Int(right)) = (left, right)
+        && op != BinaryOp::Divide
+    {
+        return integers(op, left, right);
+    }
+    let (left, right) = (left.as_f64(), right.as_f64());
+    let result = match op {
+        BinaryOp::Add => left + right,
+        BinaryOp::Subtract => left - right,
+        BinaryOp::Multiply => left * right,
+        BinaryOp::Divide => left / right,
+        BinaryOp::Quotient => {
+            let whole = crate::value::float_to_i64((left / right).trunc());
+            return whole.map(Value::Int).ok_or(Fault::NotANumber { function });
+        }
+        _ => left % right,
+    };
+    if result.is_finite() {
+        Ok(Value::Float(result))
+    } else {
+        Err(Fault::NotANumber { function })
+    }
+}
+
+fn integers<'a>(op: BinaryOp, left: i64, right: i64) -> Result<Value<'a>, Fault> {
+    let function = op.text();
+    let result = match op {
+        BinaryOp::Add => left.checked_add(right),
+        BinaryOp::Subtract => left.checked_sub(right),
+        BinaryOp::Multiply => left.checked_mul(right),
+        BinaryOp::Quotient | BinaryOp::Remainder if right == 0 => {
+            return Err(Fault::NotANumber { function });
+        }
+        BinaryOp::Quotient => left.checked_div(right),
+        _ => left.checked_rem(right),
+    };
+    result.map(Value::Int).ok_or(Fault::Overflow { function })
+}
+
+fn number(function: &'static str, argument: usize, value: Value<'_>) -> Result<Number, Fault> {
+    value.as_number().ok_or(Fault::Type {
+        function,
+        argument,
+        expected: "a number",
+        found: value.type_name(),
+    })
+}
+
+/// `%` stands for any text, `_` for one character, a backslash takes the next as it is.
+pub(super) fn is_like(text: &str, pattern: &str) -> bool {
+    let mut text = text.chars();
+    let mut pattern = pattern.chars();
+    // Where to go on if what follows the last `%` does not fit.
+    let mut retry = None;
+    loop {
+        let mut after = pattern.clone();
+        let fits = match after.next() {
+            Some('%') => {
+                retry = Some((text.clone(), after.clone()));
+                true
+            }
+            Some('_') => text.next().is_some(),
+            Some('\\') => text.next() == Some(after.next().unwrap_or('\\')),
+            Some(wanted) => text.next() == Some(wanted),
+            None if text.as_str().is_empty() => return true,
+            None => false,
+        };
+        if fits {
+            pattern = after;
+            continue;
+        }
+        let Some((start, after)) = &mut retry else {
+            return false;
+        };
+        if start.next().is_none() {
+            return false;
+        }
+        text = start.clone();
+        pattern = after.clone();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn like_knows_its_two_wildcards() {
+        for (text, pattern, expected) in [
+            ("a/fluxmq/b", "%fluxmq%", true),
+            ("fluxmq", "%fluxmq%", true),
+            ("fluxm", "%fluxmq%", false),
+            ("abc", "a_c", true),
+            ("ac", "a_c", false),
+            ("äöü", "ä_ü", true),
+            ("abcbd", "a%bd", true),
+            ("", "%", true),
+            ("", "", true),
+            ("a", "", false),
+            ("50%", "50\\%", true),
+            ("50x", "50\\%", false),
+            ("aaab", "%a_b", true),
+            ("xay", "x%z%y", false),
+        ] {
+            assert_eq!(is_like(text, pattern), expected, "{text} like {pattern}");
+        }
+    }
+
+    #[test]
+    fn integers_are_checked() {
+        let max = Value::Int(i64::MAX);
+        assert_eq!(
+            arithmetic(BinaryOp::Add, max, Value::Int(1)).err(),
+            Some(Fault::Overflow { function: "+" })
+        );
+        assert_eq!(
+            arithmetic(BinaryOp::Quotient, Value::Int(i64::MIN), Value::Int(-1)).err(),
+            Some(Fault::Overflow { function: "div" })
+        );
+        assert!(matches!(
+            arithmetic(BinaryOp::Divide, Value::Int(7), Value::Int(2)),
+            Ok(Value::Float(3.5))
+        ));
+        assert!(matches!(
+            arithmetic(BinaryOp::Quotient, Value::Int(7), Value::Int(2)),
+            Ok(Value::Int(3))
+        ));
+        assert!(arithmetic(BinaryOp::Divide, Value::Int(7), Value::Int(0)).is_err());
+        assert!(matches!(
+            arithmetic(BinaryOp::Multiply, Value::Null, Value::Int(0)),
+            Ok(Value::Null)
+        ));
+        assert!(negate(Value::Int(i64::MIN)).is_err());
+    }
+}

@@ -1,0 +1,457 @@
+//! Fields of events: one small number each, known under the spellings of both dialects.
+
+use std::net::SocketAddr;
+
+use mqtt::Property;
+
+use crate::context::Dialect;
+use crate::event::{Connection, Event};
+use crate::source::EventKind;
+use crate::value::{Arena, Value};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Field {
+    Protocol,
+    Id,
+    Timestamp,
+    ClientId,
+    Username,
+    ClientIp,
+    PeerName,
+    SockName,
+    NodeIp,
+    Node,
+    EventName,
+    Topic,
+    Qos,
+    Retain,
+    Dup,
+    Flags,
+    MessageId,
+    Payload,
+    Properties,
+    ReceivedAt,
+    FromClientId,
+    FromUsername,
+    Reason,
+    Result,
+    Action,
+    AuthzSource,
+    Version,
+    ProtoVer,
+    ProtoName,
+    KeepAlive,
+    CleanStart,
+    ExpiryInterval,
+    ReceiveMaximum,
+    ConnectedAt,
+    DisconnectedAt,
+    IsSuperuser,
+    IsAnonymous,
+    Auth,
+    Will,
+    /// Fields that EMQX has and this broker has no values for.
+    Absent,
+}
+
+use Field as F;
+
+/// Every spelling of every field. The first of a field is FluxMQ's if it has one.
+const NAMES: &[(&str, Field)] = &[
+    ("protocol", F::Protocol),
+    ("id", F::Id),
+    ("timestamp", F::Timestamp),
+    ("time", F::Timestamp),
+    ("clientId", F::ClientId),
+    ("clientid", F::ClientId),
+    ("client_id", F::ClientId),
+    ("username", F::Username),
+    ("clientIp", F::ClientIp),
+    ("client_ip", F::ClientIp),
+    ("peerhost", F::ClientIp),
+    ("peername", F::PeerName),
+    ("sockname", F::SockName),
+    ("nodeIp", F::NodeIp),
+    ("node_ip", F::NodeIp),
+    ("node", F::Node),
+    ("event", F::EventName),
+    ("topic", F::Topic),
+    ("qos", F::Qos),
+    ("retain", F::Retain),
+    ("dup", F::Dup),
+    ("flags", F::Flags),
+    ("messageId", F::MessageId),
+    ("message_id", F::MessageId),
+    ("packet_id", F::MessageId),
+    ("payload", F::Payload),
+    ("msg", F::Payload),
+    ("pub_props", F::Properties),
+    ("conn_props", F::Properties),
+    ("sub_props", F::Properties),
+    ("unsub_props", F::Properties),
+    ("disconn_props", F::Properties),
+    ("puback_props", F::Properties),
+    ("publish_received_at", F::ReceivedAt),
+    ("from_clientid", F::FromClientId),
+    ("fromClientId", F::FromClientId),
+    ("from_username", F::FromUsername),
+    ("fromUsername", F::FromUsername),
+    ("reason", F::Reason),
+    ("reason_code", F::Reason),
+    ("desc", F::Reason),
+    ("result", F::Result),
+    ("action", F::Action),
+    ("authz_source", F::AuthzSource),
+    ("version", F::Version),
+    ("proto_ver", F::ProtoVer),
+    ("proto_name", F::ProtoName),
+    ("keepalive", F::KeepAlive),
+    ("keepAlive", F::KeepAlive),
+    ("cleanSession", F::CleanStart),
+    ("clean_start", F::CleanStart),
+    ("clean_session", F::CleanStart),
+    ("expiry_interval", F::ExpiryInterval),
+    ("receive_maximum", F::ReceiveMaximum),
+    ("connected_at", F::ConnectedAt),
+    ("disconnected_at", F::DisconnectedAt),
+    ("is_superuser", F::IsSuperuser),
+    ("is_anonymous", F::IsAnonymous),
+    ("auth", F::Auth),
+    ("will", F::Will),
+    ("client_attrs", F::Absent),
+    ("headers", F::Absent),
+    ("metadata", F::Absent),
+    ("mountpoint", F::Absent),
+    ("is_bridge", F::Absent),
+];
+
+/// The names under which `SELECT *` brings the fields of an event, in their order.
+type Columns = &'static [(&'static str, Field)];
+
+impl Field {
+    pub(crate) fn find(name: &str) -> Option<Self> {
+        NAMES
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|&(_, field)| field)
+    }
+
+    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+        NAMES.iter().map(|&(name, _)| name)
+    }
+
+    /// One of its names, for people.
+    pub(crate) fn name(self) -> &'static str {
+        NAMES
+            .iter()
+            .find(|&&(_, field)| field == self)
+            .map_or("", |&(name, _)| name)
+    }
+
+    /// All fields but the payload, which needs more than the event.
+    pub(crate) fn read<'a>(self, event: &Event<'a>, arena: &'a Arena) -> Value<'a> {
+        let text = |text: Option<&'a str>| text.map_or(Value::Null, Value::Str);
+        let number =
+            |number: Option<u64>| number.map_or(Value::Null, |number| Value::Int(number as i64));
+        let of_connection = |read: &dyn Fn(&'a Connection<'a>) -> Value<'a>| {
+            event.connection.map_or(Value::Null, read)
+        };
+        match self {
+            F::Protocol => Value::Str(event.protocol),
+            F::Id => event
+                .id
+                .map_or(Value::Null, |id| Value::Str(hex(id, arena))),
+            F::Timestamp => Value::Int(event.timestamp_ms as i64),
+            F::ClientId => Value::Str(event.client_id),
+            F::Username => text(event.username),
+            F::ClientIp => event
+                .peer
+                .map_or(Value::Null, |peer| Value::Str(host_text(peer, arena))),
+            F::PeerName => event
+                .peer
+                .map_or(Value::Null, |peer| Value::Str(address_text(peer, arena))),
+            F::SockName => event.socket.map_or(Value::Null, |socket| {
+                Value::Str(address_text(socket, arena))
+            }),
+            F::NodeIp => Value::Str(event.node_ip),
+            F::Node => Value::Str(event.node),
+            F::EventName => Value::Str(event.kind.event_name()),
+            F::Topic => text(event.topic),
+            F::Qos => number(event.qos.map(u64::from)),
+            F::Retain => event
+                .topic
+                .map_or(Value::Null, |_| Value::Bool(event.retain)),
+            F::Dup => event.topic.map_or(Value::Null, |_| Value::Bool(event.dup)),
+            F::Flags => event.topic.map_or(Value::Null, |_| flags(event, arena)),
+            F::MessageId => number(event.message_id.map(u64::from)),
+            F::Payload => event.payload.map_or(Value::Null, Value::Bytes),
+            F::Properties => properties(event, arena),
+            F::ReceivedAt => number(event.received_at_ms),
+            F::FromClientId => text(event.from_client_id),
+            F::FromUsername => text(event.from_username),
+            F::Reason => text(event.reason),
+            F::Result => text(event.result),
+            F::Action => text(event.action),
+            F::AuthzSource => text(event.authz_source),
+            F::Version => of_connection(&|connection| Value::Str(version_name(connection.version))),
+            F::ProtoVer => of_connection(&|connection| Value::Int(connection.version.into())),
+            F::ProtoName => of_connection(&|connection| {
+                Value::Str(if connection.version == 3 {
+                    "MQIsdp"
+                } else {
+                    "MQTT"
+                })
+            }),
+            F::KeepAlive => of_connection(&|connection| Value::Int(connection.keep_alive_s.into())),
+            F::CleanStart => of_connection(&|connection| Value::Bool(connection.clean_start)),
+            F::ExpiryInterval => {
+                of_connection(&|connection| Value::Int(connection.session_expiry_s.into()))
+            }
+            F::ReceiveMaximum => {
+                of_connection(&|connection| Value::Int(connection.receive_maximum.into()))
+            }
+            F::ConnectedAt => {
+                of_connection(&|connection| Value::Int(connection.connected_at_ms as i64))
+            }
+            F::DisconnectedAt => number(
+                event
+                    .connection
+                    .and_then(|connection| connection.disconnected_at_ms),
+            ),
+            F::IsSuperuser => of_connection(&|connection| Value::Bool(connection.is_superuser)),
+            F::IsAnonymous => of_connection(&|connection| Value::Bool(connection.is_anonymous)),
+            // A password is nobody's business.
+            F::Auth => Value::Map(arena.alloc_slice_copy(&[
+                ("username", text(event.username)),
+                ("password", Value::Null),
+            ])),
+            F::Will => of_connection(&|connection| will(connection, arena)),
+            F::Absent => Value::Null,
+        }
+    }
+}
+
+/// What `SELECT *` selects of an event of this kind.
+pub(crate) fn columns(kind: EventKind, dialect: Dialect) -> Columns {
+    match dialect {
+        Dialect::Fluxmq => fluxmq_columns(kind),
+        Dialect::Emqx => emqx_columns(kind),
+    }
+}
+
+macro_rules! columns {
+    ($first:ident { $($name:literal: $field:ident),* $(,)? }) => {
+        columns!(@ $first [$(($name, F::$field)),*])
+    };
+    (@ fluxmq [$($own:tt),*]) => {
+        &[
+            ("protocol", F::Protocol),
+            ("timestamp", F::Timestamp),
+            ("clientId", F::ClientId),
+            ("username", F::Username),
+            ("clientIp", F::ClientIp),
+            ("nodeIp", F::NodeIp),
+            $($own),*
+        ]
+    };
+    (@ emqx [$($own:tt),*]) => {
+        &[
+            ("event", F::EventName),
+            ("timestamp", F::Timestamp),
+            ("node", F::Node),
+            ("clientid", F::ClientId),
+            ("username", F::Username),
+            ("peername", F::PeerName),
+            $($own),*
+        ]
+    };
+}
+
+fn fluxmq_columns(kind: EventKind) -> Columns {
+    match kind {
+        EventKind::Publish | EventKind::Delivered | EventKind::Offline => columns!(fluxmq {
+            "id": Id, "messageId": MessageId, "topic": Topic, "qos": Qos, "retain": Retain, "payload": Payload,
+        }),
+        EventKind::Acked => columns!(fluxmq {
+            "id": Id, "messageId": MessageId, "topic": Topic, "qos": Qos, "payload": Payload, "desc": Reason,
+        }),
+        EventKind::Dropped => columns!(fluxmq {
+            "id": Id, "messageId": MessageId, "topic": Topic, "qos": Qos, "retain": Retain, "payload": Payload,
+            "reason": Reason,
+        }),
+        EventKind::Connected => columns!(fluxmq {
+            "version": Version, "keepalive": KeepAlive, "cleanSession": CleanStart, "auth": Auth, "will": Will,
+        }),
+        EventKind::Connack | EventKind::AuthnComplete => columns!(fluxmq { "reason_code": Reason }),
+        EventKind::AuthzComplete => columns!(fluxmq {
+            "topic": Topic, "action": Action, "result": Result, "authz_source": AuthzSource,
+        }),
+        EventKind::Disconnected => columns!(fluxmq { "reason": Reason }),
+        EventKind::Subscribed => {
+            columns!(fluxmq { "messageId": MessageId, "topic": Topic, "qos": Qos })
+        }
+        EventKind::Unsubscribed => columns!(fluxmq { "messageId": MessageId, "topic": Topic }),
+        EventKind::Ping => columns!(fluxmq {}),
+        EventKind::Device => &[("timestamp", F::Timestamp)],
+    }
+}
+
+fn emqx_columns(kind: EventKind) -> Columns {
+    match kind {
+        EventKind::Publish => columns!(emqx {
+            "id": Id, "peerhost": ClientIp, "topic": Topic, "qos": Qos, "flags": Flags, "payload": Payload,
+            "pub_props": Properties, "publish_received_at": ReceivedAt,
+        }),
+        EventKind::Delivered | EventKind::Acked | EventKind::Offline => columns!(emqx {
+            "id": Id, "from_clientid": FromClientId, "from_username": FromUsername, "peerhost": ClientIp, "topic": Topic,
+            "qos": Qos, "flags": Flags, "payload": Payload, "pub_props": Properties, "publish_received_at": ReceivedAt,
+        }),
+        EventKind::Dropped => columns!(emqx {
+            "id": Id, "reason": Reason, "from_clientid": FromClientId, "from_username": FromUsername, "peerhost": ClientIp,
+            "topic": Topic, "qos": Qos, "flags": Flags, "payload": Payload, "pub_props": Properties,
+            "publish_received_at": ReceivedAt,
+        }),
+        EventKind::Connected => columns!(emqx {
+            "sockname": SockName, "proto_name": ProtoName, "proto_ver": ProtoVer, "keepalive": KeepAlive,
+            "clean_start": CleanStart, "expiry_interval": ExpiryInterval, "receive_maximum": ReceiveMaximum,
+            "connected_at": ConnectedAt, "conn_props": Properties,
+        }),
+        EventKind::Connack => columns!(emqx {
+            "reason_code": Reason, "sockname": SockName, "proto_name": ProtoName, "proto_ver": ProtoVer,
+            "keepalive": KeepAlive, "clean_start": CleanStart, "expiry_interval": ExpiryInterval,
+            "connected_at": ConnectedAt, "conn_props": Properties,
+        }),
+        EventKind::AuthnComplete => columns!(emqx {
+            "reason_code": Reason, "is_superuser": IsSuperuser, "is_anonymous": IsAnonymous,
+        }),
+        EventKind::AuthzComplete => columns!(emqx {
+            "peerhost": ClientIp, "topic": Topic, "action": Action, "result": Result, "authz_source": AuthzSource,
+        }),
+        EventKind::Disconnected => columns!(emqx {
+            "reason": Reason, "sockname": SockName, "proto_name": ProtoName, "proto_ver": ProtoVer,
+            "connected_at": ConnectedAt, "disconnected_at": DisconnectedAt, "disconn_props": Properties,
+        }),
+        EventKind::Subscribed => columns!(emqx {
+            "peerhost": ClientIp, "topic": Topic, "qos": Qos, "sub_props": Properties,
+        }),
+        EventKind::Unsubscribed => columns!(emqx {
+            "peerhost": ClientIp, "topic": Topic, "unsub_props": Properties,
+        }),
+        EventKind::Ping => columns!(emqx {
+            "sockname": SockName, "proto_name": ProtoName, "proto_ver": ProtoVer, "keepalive": KeepAlive,
+            "clean_start": CleanStart, "expiry_interval": ExpiryInterval, "conn_props": Properties,
+        }),
+        EventKind::Device => &[("timestamp", F::Timestamp)],
+    }
+}
+
+fn version_name(level: u8) -> &'static str {
+    match level {
+        3 => "MQTT_3_1",
+        4 => "MQTT_3_1_1",
+        _ => "MQTT_5",
+    }
+}
+
+fn hex(id: u128, arena: &Arena) -> &str {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = [0_u8; 32];
+    for (at, digit) in text.iter_mut().enumerate() {
+        *digit = DIGITS[(id >> (124 - 4 * at)) as usize & 0xf];
+    }
+    arena.alloc_str(str::from_utf8(&text).unwrap_or_default())
+}
+
+fn host_text(address: SocketAddr, arena: &Arena) -> &str {
+    match address {
+        // The common case, without the machinery of formatting.
+        SocketAddr::V4(address) => {
+            let mut text = bumpalo::collections::String::with_capacity_in(15, arena);
+            let mut digits = itoa::Buffer::new();
+            for (at, part) in address.ip().octets().into_iter().enumerate() {
+                if at > 0 {
+                    text.push('.');
+                }
+                text.push_str(digits.format(part));
+            }
+            text.into_bump_str()
+        }
+        SocketAddr::V6(address) => bumpalo::format!(in arena, "{}", address.ip()).into_bump_str(),
+    }
+}
+
+fn address_text(address: SocketAddr, arena: &Arena) -> &str {
+    bumpalo::format!(in arena, "{}", address).into_bump_str()
+}
+
+fn flags<'a>(event: &Event<'a>, arena: &'a Arena) -> Value<'a> {
+    Value::Map(arena.alloc_slice_copy(&[
+        ("retain", Value::Bool(event.retain)),
+        ("dup", Value::Bool(event.dup)),
+    ]))
+}
+
+fn will<'a>(connection: &'a Connection<'a>, arena: &'a Arena) -> Value<'a> {
+    let Some(will) = &connection.will else {
+        return Value::Null;
+    };
+    Value::Map(arena.alloc_slice_copy(&[
+        ("isRetain", Value::Bool(will.retain)),
+        ("willTopic", Value::Str(will.topic)),
+        ("willQos", Value::Int(will.qos.into())),
+        ("willMessage", Value::Bytes(will.payload)),
+    ]))
+}
+
+/// The properties of a packet by their names in the specification, without blanks as EMQX writes them; user properties are a
+/// map under `User-Property`.
+fn properties<'a>(event: &Event<'a>, arena: &'a Arena) -> Value<'a> {
+    if event.properties.is_empty() {
+        return Value::Map(&[]);
+    }
+    let mut fields = bumpalo::collections::Vec::new_in(arena);
+    let mut user = bumpalo::collections::Vec::new_in(arena);
+    for property in event.properties.iter() {
+        let (name, value) = match property {
+            Property::UserProperty(name, value) => {
+                user.push((name, Value::Str(value)));
+                continue;
+            }
+            Property::PayloadFormatIndicator(value) => {
+                ("Payload-Format-Indicator", Value::Int(value.into()))
+            }
+            Property::MessageExpiryInterval(value) => {
+                ("Message-Expiry-Interval", Value::Int(value.into()))
+            }
+            Property::ContentType(value) => ("Content-Type", Value::Str(value)),
+            Property::ResponseTopic(value) => ("Response-Topic", Value::Str(value)),
+            Property::CorrelationData(value) => ("Correlation-Data", Value::Bytes(value)),
+            Property::SubscriptionIdentifier(value) => {
+                ("Subscription-Identifier", Value::Int(value.into()))
+            }
+            Property::SessionExpiryInterval(value) => {
+                ("Session-Expiry-Interval", Value::Int(value.into()))
+            }
+            Property::RequestProblemInformation(value) => {
+                ("Request-Problem-Information", Value::Bool(value))
+            }
+            Property::RequestResponseInformation(value) => {
+                ("Request-Response-Information", Value::Bool(value))
+            }
+            Property::WillDelayInterval(value) => ("Will-Delay-Interval", Value::Int(value.into())),
+            Property::ServerReference(value) => ("Server-Reference", Value::Str(value)),
+            Property::ReasonString(value) => ("Reason-String", Value::Str(value)),
+            Property::ReceiveMaximum(value) => ("Receive-Maximum", Value::Int(value.into())),
+            Property::TopicAliasMaximum(value) => ("Topic-Alias-Maximum", Value::Int(value.into())),
+            Property::MaximumPacketSize(value) => ("Maximum-Packet-Size", Value::Int(value.into())),
+            // Those of authentication are secrets, the others are not for a message or a client.
+            _ => continue,
+        };
+        fields.push((name, value));
+    }
+    if !user.is_empty() {
+        fields.push(("User-Property", Value::Map(user.into_bump_slice())));
+    }
+    Value::Map(fields.into_bump_slice())
+}

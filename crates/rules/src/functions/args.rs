@@ -1,0 +1,148 @@
+//! The arguments of one call, with the conversions every function wants and the faults they end in.
+
+use crate::fault::Fault;
+use crate::value::{Arena, Number, Value};
+
+/// Counted from 0 here, from 1 in faults.
+#[derive(Clone, Copy)]
+pub struct Args<'v, 'a> {
+    pub(crate) function: &'static str,
+    pub(crate) values: &'v [Value<'a>],
+}
+
+impl<'a> Args<'_, 'a> {
+    pub(super) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Null if it was not given.
+    pub(super) fn get(&self, at: usize) -> Value<'a> {
+        self.values.get(at).copied().unwrap_or(Value::Null)
+    }
+
+    pub(super) fn wrong_type<T>(&self, at: usize, expected: &'static str) -> Result<T, Fault> {
+        Err(Fault::Type {
+            function: self.function,
+            argument: at + 1,
+            expected,
+            found: self.get(at).type_name(),
+        })
+    }
+
+    pub(super) fn out_of_range<T>(&self, at: usize, expected: &'static str) -> Result<T, Fault> {
+        Err(Fault::Range {
+            function: self.function,
+            argument: at + 1,
+            expected,
+        })
+    }
+
+    pub(super) fn invalid<T>(&self, why: impl Into<Box<str>>) -> Result<T, Fault> {
+        Err(Fault::Invalid {
+            function: self.function,
+            why: why.into(),
+        })
+    }
+
+    pub(super) fn overflow(&self) -> Fault {
+        Fault::Overflow {
+            function: self.function,
+        }
+    }
+
+    /// Text. Numbers, booleans, arrays and maps give theirs; bytes must be UTF-8.
+    pub(super) fn text(&self, at: usize, arena: &'a Arena) -> Result<&'a str, Fault> {
+        match self.get(at) {
+            Value::Str(text) => Ok(text),
+            Value::Null => self.wrong_type(at, "text"),
+            Value::Bytes(bytes) => match str::from_utf8(bytes) {
+                Ok(text) => Ok(text),
+                Err(_) => self.wrong_type(at, "text (these bytes are not UTF-8)"),
+            },
+            other => Ok(other.text(arena)),
+        }
+    }
+
+    /// Bytes, or the bytes of the text.
+    pub(super) fn bytes(&self, at: usize, arena: &'a Arena) -> Result<&'a [u8], Fault> {
+        match self.get(at) {
+            Value::Bytes(bytes) => Ok(bytes),
+            _ => self.text(at, arena).map(str::as_bytes),
+        }
+    }
+
+    pub(super) fn number(&self, at: usize) -> Result<Number, Fault> {
+        match self.get(at).as_number() {
+            Some(number) => Ok(number),
+            None => self.wrong_type(at, "a number"),
+        }
+    }
+
+    pub(super) fn float(&self, at: usize) -> Result<f64, Fault> {
+        self.number(at).map(Number::as_f64)
+    }
+
+    /// An integer, or a float or text that is one.
+    pub(super) fn int(&self, at: usize) -> Result<i64, Fault> {
+        match self.get(at).as_i64() {
+            Some(number) => Ok(number),
+            None => self.wrong_type(at, "an integer"),
+        }
+    }
+
+    /// An integer that is not negative.
+    pub(super) fn size(&self, at: usize) -> Result<usize, Fault> {
+        match usize::try_from(self.int(at)?) {
+            Ok(size) => Ok(size),
+            Err(_) => self.out_of_range(at, "0 or more"),
+        }
+    }
+
+    /// An array, or text of one in JSON.
+    pub(super) fn array(&self, at: usize, arena: &'a Arena) -> Result<&'a [Value<'a>], Fault> {
+        match opened(self.get(at), arena) {
+            Value::Array(items) => Ok(items),
+            _ => self.wrong_type(at, "an array"),
+        }
+    }
+
+    /// A map, or text of one in JSON.
+    pub(super) fn map(
+        &self,
+        at: usize,
+        arena: &'a Arena,
+    ) -> Result<&'a [(&'a str, Value<'a>)], Fault> {
+        match opened(self.get(at), arena) {
+            Value::Map(fields) => Ok(fields),
+            _ => self.wrong_type(at, "a map"),
+        }
+    }
+
+    /// One of a few words.
+    pub(super) fn word<T: Copy>(
+        &self,
+        at: usize,
+        arena: &'a Arena,
+        words: &[(&str, T)],
+        expected: &'static str,
+    ) -> Result<T, Fault> {
+        let text = self.text(at, arena)?;
+        match words.iter().find(|(word, _)| *word == text) {
+            Some((_, meaning)) => Ok(*meaning),
+            None => self.out_of_range(at, expected),
+        }
+    }
+}
+
+/// An array or map one level deep, also from JSON text; anything else as it is.
+pub(super) fn opened<'a>(value: Value<'a>, arena: &'a Arena) -> Value<'a> {
+    let text = match value {
+        Value::Json(_) => return value.open(arena),
+        Value::Str(_) | Value::Bytes(_) => value.as_str(),
+        _ => None,
+    };
+    match text.map(|text| crate::json::parse_lazy(text, arena)) {
+        Some(Ok(read @ Value::Json(_))) => read.open(arena),
+        _ => value,
+    }
+}

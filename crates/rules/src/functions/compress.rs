@@ -1,0 +1,46 @@
+//! Compression: gzip, DEFLATE without a header, and zlib. What comes out is bounded, whatever goes in.
+
+use std::io::Read;
+
+use bumpalo::collections::Vec;
+use flate2::Compression;
+use flate2::bufread::{
+    DeflateDecoder, DeflateEncoder, GzDecoder, GzEncoder, ZlibDecoder, ZlibEncoder,
+};
+
+use super::{Args, Function, line};
+use crate::context::Context;
+use crate::fault::Fault;
+use crate::value::Value;
+
+type Result<'a> = std::result::Result<Value<'a>, Fault>;
+
+#[rustfmt::skip]
+pub(super) const TABLE: &[Function] = &[
+    line("gzip", (1, 1), "x: bytes", "bytes", "Compressed as gzip does.", "gunzip(gzip('hello'))", r#""hello""#, |context, args| { let bytes = args.bytes(0, context.arena)?; pump(context, args, GzEncoder::new(bytes, Compression::default())) }),
+    line("gunzip", (1, 1), "x: bytes", "bytes", "What gzip compressed.", "gunzip(hexstr2bin('1F8B0800000000000013CB48CDC9C9070086A6103605000000'))", r#""hello""#, |context, args| { let bytes = args.bytes(0, context.arena)?; pump(context, args, GzDecoder::new(bytes)) }),
+    line("zip", (1, 1), "x: bytes", "bytes", "Compressed with DEFLATE, without header and checksum.", "bin2hexstr(zip('hello'))", r#""CB48CDC9C90700""#, |context, args| { let bytes = args.bytes(0, context.arena)?; pump(context, args, DeflateEncoder::new(bytes, Compression::default())) }),
+    line("unzip", (1, 1), "x: bytes", "bytes", "What `zip` compressed.", "unzip(hexstr2bin('CB48CDC9C90700'))", r#""hello""#, |context, args| { let bytes = args.bytes(0, context.arena)?; pump(context, args, DeflateDecoder::new(bytes)) }),
+    line("zip_compress", (1, 1), "x: bytes", "bytes", "Compressed with DEFLATE, with the header and checksum of zlib.", "bin2hexstr(zip_compress('hello'))", r#""789CCB48CDC9C90700062C0215""#, |context, args| { let bytes = args.bytes(0, context.arena)?; pump(context, args, ZlibEncoder::new(bytes, Compression::default())) }),
+    line("zip_uncompress", (1, 1), "x: bytes", "bytes", "What `zip_compress` compressed.", "zip_uncompress(hexstr2bin('789CCB48CDC9C90700062C0215'))", r#""hello""#, |context, args| { let bytes = args.bytes(0, context.arena)?; pump(context, args, ZlibDecoder::new(bytes)) }),
+];
+
+/// Reads to the end, but not more than a function may make.
+fn pump<'a>(
+    context: &mut Context<'a, '_>,
+    args: Args<'_, 'a>,
+    mut source: impl Read,
+) -> Result<'a> {
+    let mut out: Vec<'a, u8> = Vec::new_in(context.arena);
+    let mut chunk = [0; 4096];
+    loop {
+        match source.read(&mut chunk) {
+            Ok(0) => return Ok(Value::Bytes(out.into_bump_slice())),
+            Ok(count) => {
+                context.room(args.function, out.len() + count)?;
+                out.extend_from_slice_copy(&chunk[..count]);
+            }
+            Err(error) => return args.invalid(format!("not compressed in this way: {error}")),
+        }
+    }
+}

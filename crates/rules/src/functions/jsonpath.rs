@@ -1,0 +1,176 @@
+//! JSONPath as far as rules use it: names, indexes, slices, `*` and `..`. Filters are refused.
+
+use bumpalo::collections::Vec;
+
+use crate::value::{Arena, Value};
+
+/// How many steps a path may have, and how many values one may select.
+const MAX_STEPS: usize = 64;
+const MAX_SELECTED: usize = 100_000;
+
+#[derive(Clone, Copy)]
+enum Step<'p> {
+    Name(&'p str),
+    Index(i64),
+    Slice(Option<i64>, Option<i64>),
+    All,
+}
+
+/// What a path selects: one value or null, or an array if the path may select several.
+pub(super) fn select<'a>(
+    root: Value<'a>,
+    path: &'a str,
+    arena: &'a Arena,
+) -> Result<Value<'a>, String> {
+    let mut rest = path.trim();
+    rest = rest.strip_prefix('$').unwrap_or(rest);
+    let mut selected = Vec::new_in(arena);
+    selected.push(root);
+    let mut several = false;
+    for _ in 0..MAX_STEPS {
+        if rest.is_empty() {
+            return Ok(match (several, selected.first()) {
+                (true, _) => Value::Array(selected.into_bump_slice()),
+                (false, Some(value)) => *value,
+                (false, None) => Value::Null,
+            });
+        }
+        let (step, deep, behind) = read_step(rest)?;
+        rest = behind;
+        several |= deep || matches!(step, Step::All | Step::Slice(..));
+        let from = if deep {
+            descendants(&selected, arena)?
+        } else {
+            selected
+        };
+        selected = Vec::new_in(arena);
+        for value in from {
+            apply(value.open(arena), step, &mut selected);
+            if selected.len() > MAX_SELECTED {
+                return Err(format!("the path selects more than {MAX_SELECTED} values"));
+            }
+        }
+    }
+    Err(format!("the path has more than {MAX_STEPS} steps"))
+}
+
+/// A step, whether `..` came before it, and what follows.
+fn read_step(text: &str) -> Result<(Step<'_>, bool, &str), String> {
+    let (deep, rest) = match text.strip_prefix("..") {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let dotted = if deep {
+        Some(rest)
+    } else {
+        rest.strip_prefix('.')
+    };
+    if let Some(rest) = rest.strip_prefix('[') {
+        let (step, behind) = read_bracket(rest)?;
+        return Ok((step, deep, behind));
+    }
+    // The first name may stand without anything before it.
+    let name = dotted.unwrap_or(rest);
+    let end = name.find(['.', '[']).unwrap_or(name.len());
+    let (name, behind) = name.split_at(end);
+    match name {
+        "" => Err(format!("expected a name at {text:?} of the path")),
+        "*" => Ok((Step::All, deep, behind)),
+        _ => Ok((Step::Name(name), deep, behind)),
+    }
+}
+
+/// What is in brackets: a name in quotes, a number, a slice or a star.
+fn read_bracket(text: &str) -> Result<(Step<'_>, &str), String> {
+    let wrong = || {
+        Err(format!(
+            "expected a name in quotes, a number, a slice or * and ] at {text:?} of the path (there are no filters)"
+        ))
+    };
+    let text = text.trim_start();
+    if let Some(quote @ ('\'' | '"')) = text.chars().next() {
+        let Some((name, rest)) = text[1..].split_once(quote) else {
+            return wrong();
+        };
+        return match rest.trim_start().strip_prefix(']') {
+            Some(rest) => Ok((Step::Name(name), rest)),
+            None => wrong(),
+        };
+    }
+    let Some((inner, rest)) = text.split_once(']') else {
+        return wrong();
+    };
+    let number = |text: &str| match text.trim() {
+        "" => Some(None),
+        digits => digits.parse().ok().map(Some),
+    };
+    let step = match inner.trim() {
+        "*" => Some(Step::All),
+        inner => match inner.split_once(':') {
+            Some((start, end)) => number(start)
+                .zip(number(end))
+                .map(|(start, end)| Step::Slice(start, end)),
+            None => number(inner).flatten().map(Step::Index),
+        },
+    };
+    match step {
+        Some(step) => Ok((step, rest)),
+        None => wrong(),
+    }
+}
+
+fn apply<'a>(value: Value<'a>, step: Step<'_>, selected: &mut Vec<'a, Value<'a>>) {
+    match (value, step) {
+        (Value::Map(fields), Step::Name(name)) => {
+            let field = fields.iter().rev().find(|(field, _)| *field == name);
+            selected.extend(field.map(|(_, value)| *value));
+        }
+        (Value::Map(fields), Step::All) => selected.extend(fields.iter().map(|(_, value)| *value)),
+        (Value::Array(items), Step::All) => selected.extend_from_slice_copy(items),
+        (Value::Array(items), Step::Index(index)) => {
+            let at = counted(index, items.len());
+            selected.extend(
+                usize::try_from(at)
+                    .ok()
+                    .and_then(|at| items.get(at))
+                    .copied(),
+            );
+        }
+        (Value::Array(items), Step::Slice(start, end)) => {
+            let bound =
+                |index: i64| counted(index, items.len()).clamp(0, items.len() as i64) as usize;
+            let (start, end) = (start.map_or(0, bound), end.map_or(items.len(), bound));
+            selected.extend_from_slice_copy(items.get(start..end).unwrap_or_default());
+        }
+        _ => {}
+    }
+}
+
+/// An index from the start; a negative one counts from the end.
+fn counted(index: i64, length: usize) -> i64 {
+    if index < 0 {
+        index.saturating_add_unsigned(length as u64)
+    } else {
+        index
+    }
+}
+
+/// The values and all below them, in the order of the document.
+fn descendants<'a>(values: &[Value<'a>], arena: &'a Arena) -> Result<Vec<'a, Value<'a>>, String> {
+    let mut all = Vec::new_in(arena);
+    let mut waiting = Vec::new_in(arena);
+    waiting.extend(values.iter().rev().copied());
+    while let Some(value) = waiting.pop() {
+        let value = value.open(arena);
+        match value {
+            Value::Map(fields) => waiting.extend(fields.iter().rev().map(|(_, value)| *value)),
+            Value::Array(items) => waiting.extend(items.iter().rev().copied()),
+            _ => continue,
+        }
+        all.push(value);
+        if all.len() + waiting.len() > MAX_SELECTED {
+            return Err(format!("the path selects more than {MAX_SELECTED} values"));
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,214 @@
+//! Mathematics and bits of integers. Integers are checked; what is no number is a fault, not NaN.
+
+use super::{Args, Function, MANY, line};
+use crate::context::Context;
+use crate::fault::Fault;
+use crate::value::{Number, Value, float_to_i64};
+
+type Result<'a> = std::result::Result<Value<'a>, Fault>;
+
+#[rustfmt::skip]
+pub(super) const TABLE: &[Function] = &[
+    line("abs", (1, 1), "x: number", "number", "The value without its sign.", "abs(-1.2)", "1.2", abs),
+    line("max", (1, MANY), "x: any, ...", "any", "The greatest of its arguments, or of the items of its only argument.", "max(1, 5, 3)", "5", greatest).alias(&["greatest", "maxArray"]),
+    line("min", (1, MANY), "x: any, ...", "any", "The least of its arguments, or of the items of its only argument.", "min(1, 5, 3)", "1", least).alias(&["least", "minArray"]),
+    line("round", (1, 2), "x: number[, digits: int]", "number", "The nearest integer, halves away from zero; or with so many digits behind the point.", "round(3.14159, 2)", "3.14", round),
+    line("floor", (1, 1), "x: number", "int", "The greatest integer that is not greater.", "floor(-3.1)", "-4", floor),
+    line("ceil", (1, 1), "x: number", "int", "The least integer that is not less.", "ceil(0.8)", "1", ceil).alias(&["ceiling"]),
+    line("truncate", (1, 2), "x: number[, digits: int]", "number", "Without what is behind the point, or behind so many digits.", "truncate(-3.9)", "-3", truncate).alias(&["trunc"]),
+    line("sqrt", (1, 1), "x: number", "float", "The square root.", "sqrt(9)", "3.0", |_, args| float(args, f64::sqrt)),
+    line("power", (2, 2), "base: number, exponent: number", "float", "The base to the power of the exponent.", "power(2, 3)", "8.0", power).alias(&["pow"]),
+    line("exp", (1, 1), "x: number", "float", "e to the power of x.", "exp(0)", "1.0", |_, args| float(args, f64::exp)),
+    line("log", (1, 1), "x: number", "float", "The natural logarithm.", "log(1)", "0.0", |_, args| float(args, f64::ln)).alias(&["ln"]),
+    line("log2", (1, 1), "x: number", "float", "The logarithm to base 2.", "log2(8)", "3.0", |_, args| float(args, f64::log2)),
+    line("log10", (1, 1), "x: number", "float", "The logarithm to base 10.", "log10(100)", "2.0", |_, args| float(args, f64::log10)),
+    line("sin", (1, 1), "x: number", "float", "The sine of an angle in radians.", "sin(0)", "0.0", |_, args| float(args, f64::sin)),
+    line("cos", (1, 1), "x: number", "float", "The cosine of an angle in radians.", "cos(0)", "1.0", |_, args| float(args, f64::cos)),
+    line("tan", (1, 1), "x: number", "float", "The tangent of an angle in radians.", "tan(0)", "0.0", |_, args| float(args, f64::tan)),
+    line("asin", (1, 1), "x: number", "float", "The angle with this sine.", "asin(0)", "0.0", |_, args| float(args, f64::asin)),
+    line("acos", (1, 1), "x: number", "float", "The angle with this cosine.", "acos(1)", "0.0", |_, args| float(args, f64::acos)),
+    line("atan", (1, 1), "x: number", "float", "The angle with this tangent.", "atan(0)", "0.0", |_, args| float(args, f64::atan)),
+    line("sinh", (1, 1), "x: number", "float", "The hyperbolic sine.", "sinh(0)", "0.0", |_, args| float(args, f64::sinh)),
+    line("cosh", (1, 1), "x: number", "float", "The hyperbolic cosine.", "cosh(0)", "1.0", |_, args| float(args, f64::cosh)),
+    line("tanh", (1, 1), "x: number", "float", "The hyperbolic tangent.", "tanh(0)", "0.0", |_, args| float(args, f64::tanh)),
+    line("asinh", (1, 1), "x: number", "float", "The inverse of `sinh`.", "asinh(0)", "0.0", |_, args| float(args, f64::asinh)),
+    line("acosh", (1, 1), "x: number", "float", "The inverse of `cosh`.", "acosh(1)", "0.0", |_, args| float(args, f64::acosh)),
+    line("atanh", (1, 1), "x: number", "float", "The inverse of `tanh`.", "atanh(0)", "0.0", |_, args| float(args, f64::atanh)),
+    line("mod", (2, 2), "x: number, y: number", "number", "What is left of x divided by y, with the sign of x.", "mod(-7, 3)", "-1", remainder),
+    line("fmod", (2, 2), "x: number, y: number", "float", "What is left of x divided by y, as a float.", "fmod(6.5, 2.5)", "1.5", fmod),
+    line("random", (0, 0), "", "float", "A random number from 0 up to, but not including, 1.", "is_float(random())", "true", |context, _| Ok(Value::Float(context.tools.rng.next_f64()))).impure(),
+    line("randomInt", (2, 2), "min: int, max: int", "int", "A random integer from min to max, both included.", "randomInt(7, 7)", "7", random_int).impure(),
+    line("bitand", (2, 2), "x: int, y: int", "int", "The bits that are set in both.", "bitand(10, 8)", "8", |_, args| bits(args, |x, y| x & y)),
+    line("bitor", (2, 2), "x: int, y: int", "int", "The bits that are set in either.", "bitor(10, 5)", "15", |_, args| bits(args, |x, y| x | y)),
+    line("bitxor", (2, 2), "x: int, y: int", "int", "The bits that are set in one only.", "bitxor(10, 8)", "2", |_, args| bits(args, |x, y| x ^ y)),
+    line("bitnot", (1, 1), "x: int", "int", "All bits turned.", "bitnot(10)", "-11", |_, args| Ok(Value::Int(!args.int(0)?))),
+    line("bitsl", (2, 2), "x: int, count: int", "int", "Bits shifted to the left; it is a fault to lose one.", "bitsl(8, 2)", "32", |_, args| shift(args, false)),
+    line("bitsr", (2, 2), "x: int, count: int", "int", "Bits shifted to the right, the sign kept.", "bitsr(-8, 2)", "-2", |_, args| shift(args, true)),
+];
+
+/// A float from a float; what is not a number is a fault.
+fn float<'a>(args: Args<'_, 'a>, function: fn(f64) -> f64) -> Result<'a> {
+    finite(args, function(args.float(0)?))
+}
+
+fn finite<'a>(args: Args<'_, 'a>, number: f64) -> Result<'a> {
+    if number.is_finite() {
+        Ok(Value::Float(number))
+    } else {
+        Err(Fault::NotANumber {
+            function: args.function,
+        })
+    }
+}
+
+/// A float without a fraction as an integer.
+fn whole<'a>(args: Args<'_, 'a>, number: f64) -> Result<'a> {
+    float_to_i64(number)
+        .map(Value::Int)
+        .ok_or_else(|| args.overflow())
+}
+
+fn abs<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    match args.number(0)? {
+        Number::Int(number) => number
+            .checked_abs()
+            .map(Value::Int)
+            .ok_or_else(|| args.overflow()),
+        Number::Float(number) => Ok(Value::Float(number.abs())),
+    }
+}
+
+fn greatest<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    extreme(context, args, |left, right| right.order(left).is_gt())
+}
+
+fn least<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    extreme(context, args, |left, right| right.order(left).is_lt())
+}
+
+/// The value that beats all others; null in an array is passed over.
+fn extreme<'a>(
+    context: &mut Context<'a, '_>,
+    args: Args<'_, 'a>,
+    beats: fn(&Value<'a>, &Value<'a>) -> bool,
+) -> Result<'a> {
+    let opened = args.get(0).open(context.arena);
+    let candidates = match opened {
+        Value::Array(items) if args.len() == 1 => items,
+        _ => args.values,
+    };
+    let numeric = |value: &Value<'a>| value.as_number().map_or(*value, Value::from);
+    let best = candidates
+        .iter()
+        .filter(|value| !value.is_null())
+        .copied()
+        .reduce(|best, value| {
+            // Text that spells a number competes as a number.
+            if beats(&numeric(&best), &numeric(&value)) {
+                value
+            } else {
+                best
+            }
+        });
+    Ok(best.unwrap_or(Value::Null))
+}
+
+fn round<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    match (args.number(0)?, args.len()) {
+        (Number::Int(number), _) => Ok(Value::Int(number)),
+        (Number::Float(number), 1) => whole(args, number.round()),
+        (Number::Float(number), _) => scaled(args, number, f64::round),
+    }
+}
+
+fn truncate<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    match (args.number(0)?, args.len()) {
+        (Number::Int(number), _) => Ok(Value::Int(number)),
+        (Number::Float(number), 1) => whole(args, number.trunc()),
+        (Number::Float(number), _) => scaled(args, number, f64::trunc),
+    }
+}
+
+/// Applies a rounding to so many digits behind the point.
+fn scaled<'a>(args: Args<'_, 'a>, number: f64, rounding: fn(f64) -> f64) -> Result<'a> {
+    let digits = args.size(1)?;
+    if digits > 15 {
+        return args.out_of_range(1, "0 to 15 digits");
+    }
+    let scale = 10_f64.powi(digits as i32);
+    let scaled = number * scale;
+    if scaled.abs() >= 4_503_599_627_370_496.0 {
+        // No digits left to round.
+        return finite(args, number);
+    }
+    // 1.005 is a little less than it says, and 1.005 * 100 a little less than 100.5: what is that near to a half is one.
+    let nudged = scaled + scaled.signum() * scaled.abs() * f64::EPSILON;
+    finite(args, rounding(nudged) / scale)
+}
+
+fn floor<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    match args.number(0)? {
+        Number::Int(number) => Ok(Value::Int(number)),
+        Number::Float(number) => whole(args, number.floor()),
+    }
+}
+
+fn ceil<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    match args.number(0)? {
+        Number::Int(number) => Ok(Value::Int(number)),
+        Number::Float(number) => whole(args, number.ceil()),
+    }
+}
+
+fn power<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    finite(args, args.float(0)?.powf(args.float(1)?))
+}
+
+fn remainder<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    match (args.number(0)?, args.number(1)?) {
+        (Number::Int(_), Number::Int(0)) => args.out_of_range(1, "a number other than 0"),
+        (Number::Int(left), Number::Int(right)) => Ok(Value::Int(left.wrapping_rem(right))),
+        (left, right) => finite(args, left.as_f64() % right.as_f64()),
+    }
+}
+
+fn fmod<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    finite(args, args.float(0)? % args.float(1)?)
+}
+
+fn random_int<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let (min, max) = (args.int(0)?, args.int(1)?);
+    if min > max {
+        return args.out_of_range(1, "a maximum that is not less than the minimum");
+    }
+    let span = max.abs_diff(min);
+    let offset = match span.checked_add(1) {
+        Some(count) => context.tools.rng.below(count),
+        None => context.tools.rng.next_u64(),
+    };
+    Ok(Value::Int(min.wrapping_add_unsigned(offset)))
+}
+
+fn bits<'a>(args: Args<'_, 'a>, function: fn(i64, i64) -> i64) -> Result<'a> {
+    Ok(Value::Int(function(args.int(0)?, args.int(1)?)))
+}
+
+/// A negative count shifts the other way.
+fn shift<'a>(args: Args<'_, 'a>, right: bool) -> Result<'a> {
+    let (number, count) = (args.int(0)?, args.int(1)?);
+    let right = right != (count < 0);
+    let count = count.unsigned_abs();
+    if right {
+        return Ok(Value::Int(number >> count.min(63)));
+    }
+    if number == 0 {
+        return Ok(Value::Int(0));
+    }
+    let shifted = u32::try_from(count)
+        .ok()
+        .and_then(|count| number.checked_shl(count));
+    match shifted {
+        Some(shifted) if shifted >> count == number => Ok(Value::Int(shifted)),
+        _ => Err(args.overflow()),
+    }
+}

@@ -1,0 +1,265 @@
+//! All functions of the language, one file for each family, one line for each function in the family's table. Documentation,
+//! completion and the tests of the examples come from these tables.
+
+mod args;
+mod arrays;
+mod bits;
+mod codec;
+mod compress;
+mod convert;
+mod documents;
+mod identity;
+mod jsonpath;
+mod maps;
+mod math;
+mod memory;
+mod message;
+mod reference;
+mod search;
+mod sprintf;
+mod strings;
+mod time;
+mod time_format;
+mod types;
+
+use std::sync::LazyLock;
+
+pub use args::Args;
+use args::opened;
+pub use reference::reference;
+
+use crate::context::Context;
+use crate::fault::Fault;
+use crate::value::{Arena, Value};
+
+/// What a function does with its arguments.
+pub type Eval = for<'a, 'e, 'v> fn(&mut Context<'a, 'e>, Args<'v, 'a>) -> Result<Value<'a>, Fault>;
+
+/// One function: a line of a table.
+pub struct Function {
+    pub name: &'static str,
+    pub aliases: &'static [&'static str],
+    pub min_args: usize,
+    /// [`MANY`] if there is no end.
+    pub max_args: usize,
+    /// Names and types for people; what is in brackets may be left out.
+    pub parameters: &'static str,
+    pub returns: &'static str,
+    pub help: &'static str,
+    /// An expression and what it gives, as JSON, in UTC at 2023-07-29 03:06:27.495.
+    pub example: (&'static str, &'static str),
+    /// Same arguments, same result: a call with constant arguments may be done once, when the rule is compiled.
+    pub pure: bool,
+    /// Whether it wants to see null; all others give null if an argument is null.
+    pub takes_null: bool,
+    /// How the dialects differ, for people.
+    pub differs: Option<&'static str>,
+    pub eval: Eval,
+}
+
+/// No upper bound of arguments.
+pub const MANY: usize = usize::MAX;
+
+impl Function {
+    /// Calls it.
+    ///
+    /// # Errors
+    /// If an argument is of the wrong type or out of range, or the result would be.
+    pub fn call<'a>(
+        &'static self,
+        context: &mut Context<'a, '_>,
+        values: &[Value<'a>],
+    ) -> Result<Value<'a>, Fault> {
+        if values.len() < self.min_args || values.len() > self.max_args {
+            return Err(Fault::Invalid {
+                function: self.name,
+                why: self.arity().into(),
+            });
+        }
+        if !self.takes_null && values.iter().any(Value::is_null) {
+            return Ok(Value::Null);
+        }
+        (self.eval)(
+            context,
+            Args {
+                function: self.name,
+                values,
+            },
+        )
+    }
+
+    /// How many arguments it takes, in words.
+    #[must_use]
+    pub fn arity(&self) -> String {
+        let plural = |count| if count == 1 { "" } else { "s" };
+        match (self.min_args, self.max_args) {
+            (0, 0) => "expected no argument".to_owned(),
+            (min, max) if min == max => format!("expected {min} argument{}", plural(min)),
+            (min, MANY) => format!("expected {min} or more arguments"),
+            (min, max) => format!("expected {min} to {max} arguments"),
+        }
+    }
+
+    const fn alias(mut self, aliases: &'static [&'static str]) -> Self {
+        self.aliases = aliases;
+        self
+    }
+
+    const fn impure(mut self) -> Self {
+        self.pure = false;
+        self
+    }
+
+    const fn nulls(mut self) -> Self {
+        self.takes_null = true;
+        self
+    }
+
+    const fn differs(mut self, how: &'static str) -> Self {
+        self.differs = Some(how);
+        self
+    }
+}
+
+/// A line of a table: name, how many arguments, their names and types, what comes back, help, example and its result.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a line of a table is read by column"
+)]
+const fn line(
+    name: &'static str,
+    (min_args, max_args): (usize, usize),
+    parameters: &'static str,
+    returns: &'static str,
+    help: &'static str,
+    example: &'static str,
+    result: &'static str,
+    eval: Eval,
+) -> Function {
+    Function {
+        name,
+        aliases: &[],
+        min_args,
+        max_args,
+        parameters,
+        returns,
+        help,
+        example: (example, result),
+        pure: true,
+        takes_null: false,
+        differs: None,
+        eval,
+    }
+}
+
+/// Functions that belong together.
+pub struct Family {
+    pub title: &'static str,
+    pub functions: &'static [Function],
+}
+
+#[rustfmt::skip]
+pub const FAMILIES: &[Family] = &[
+    Family { title: "Conversion", functions: convert::TABLE },
+    Family { title: "Text", functions: strings::TABLE },
+    Family { title: "Searching text", functions: search::TABLE },
+    Family { title: "Dates and times", functions: time::TABLE },
+    Family { title: "Mathematics", functions: math::TABLE },
+    Family { title: "Bits and bytes", functions: bits::TABLE },
+    Family { title: "Hashes and codes", functions: codec::TABLE },
+    Family { title: "Compression", functions: compress::TABLE },
+    Family { title: "JSON", functions: documents::TABLE },
+    Family { title: "Arrays", functions: arrays::TABLE },
+    Family { title: "Maps", functions: maps::TABLE },
+    Family { title: "Types and conditions", functions: types::TABLE },
+    Family { title: "Ids", functions: identity::TABLE },
+    Family { title: "The message", functions: message::TABLE },
+    Family { title: "Memory", functions: memory::TABLE },
+];
+
+pub fn all() -> impl Iterator<Item = &'static Function> {
+    FAMILIES.iter().flat_map(|family| family.functions)
+}
+
+/// A function by its name or alias. Case and underscores do not matter: `isNull`, `is_null` and `ISNULL` are one.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Function> {
+    static BY_NAME: LazyLock<Vec<(String, &'static Function)>> = LazyLock::new(|| {
+        let mut names: Vec<_> = all()
+            .flat_map(|function| {
+                let names = std::iter::once(&function.name).chain(function.aliases);
+                names.map(move |name| (normalised(name), function))
+            })
+            .collect();
+        names.sort_by(|(left, _), (right, _)| left.cmp(right));
+        names
+    });
+    let wanted = normalised(name);
+    let at = BY_NAME
+        .binary_search_by(|(name, _)| name.as_str().cmp(&wanted))
+        .ok()?;
+    Some(BY_NAME[at].1)
+}
+
+fn normalised(name: &str) -> String {
+    name.chars()
+        .filter(|letter| *letter != '_')
+        .flat_map(char::to_lowercase)
+        .collect()
+}
+
+/// The name most like one that does not exist, if any is like it.
+#[must_use]
+pub fn nearest(name: &str) -> Option<&'static str> {
+    let names = all().flat_map(|function| std::iter::once(&function.name).chain(function.aliases));
+    crate::nearest::nearest(name, names.copied())
+}
+
+/// A float with at most so many digits behind the point, zeros at the end cut off but for one.
+pub(crate) fn compact_decimals(number: f64, decimals: usize, arena: &Arena) -> &str {
+    use std::fmt::Write as _;
+    let mut text = bumpalo::collections::String::new_in(arena);
+    write!(text, "{number:.decimals$}").expect("writing to memory");
+    if decimals > 0 {
+        let digits = text.trim_end_matches('0').len();
+        let point = usize::from(text.as_bytes()[digits - 1] == b'.');
+        text.truncate(digits + point);
+    }
+    text.into_bump_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spelling_does_not_matter() {
+        for name in ["randomInt", "random_int", "RANDOMINT", "RandomInt"] {
+            assert_eq!(
+                find(name).map(|function| function.name),
+                Some("randomInt"),
+                "{name}"
+            );
+        }
+        assert!(find("no_such_function").is_none());
+    }
+
+    #[test]
+    fn no_two_functions_share_a_name() {
+        let mut names: Vec<_> = all()
+            .flat_map(|function| std::iter::once(&function.name).chain(function.aliases))
+            .map(|name| normalised(name))
+            .collect();
+        names.sort();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn the_nearest_name_is_suggested() {
+        assert_eq!(nearest("flor"), Some("floor"));
+        assert_eq!(nearest("sqart"), Some("sqrt"));
+        assert_eq!(nearest("completely_different"), None);
+    }
+}

@@ -1,0 +1,343 @@
+//! Text: finding, replacing, splitting, and regular expressions.
+
+use bumpalo::collections::String as ArenaString;
+use bumpalo::collections::Vec;
+
+use super::strings::characters;
+use super::{Args, Function, line};
+use crate::context::{Context, Dialect};
+use crate::fault::Fault;
+use crate::value::Value;
+
+type Result<'a> = std::result::Result<Value<'a>, Fault>;
+
+#[rustfmt::skip]
+pub(super) const TABLE: &[Function] = &[
+    line("find", (2, 3), "text: string, part: string[, direction: 'leading' | 'trailing']", "string", "The text from the first (or last) place where the part is; empty if it is not there.", "find('Front, Middle, End', ', ', 'trailing')", r#"", End""#, find),
+    line("indexOf", (2, 2), "x: string | array, part: any", "int", "Where the part first is, counted from 0; -1 if it is not there.", "indexOf('hello', 'ell')", "1", |context, args| index_of(context, args, false)).alias(&["indexOfArray"]),
+    line("lastIndexOf", (2, 2), "x: string | array, part: any", "int", "Where the part last is, counted from 0; -1 if it is not there.", "lastIndexOf('hello hello', 'ello')", "7", |context, args| index_of(context, args, true)),
+    line("contains", (2, 2), "x: string | array, part: any", "boolean", "Whether a text has the part, or an array the item.", "contains('hello', 'ell')", "true", contains).differs("EMQX writes the item first, contains(2, [1,2,3]), FluxMQ the array; either order works in both unless both arguments are arrays"),
+    line("startsWith", (2, 2), "text: string, prefix: string", "boolean", "Whether the text starts so.", "startsWith('hello', 'he')", "true", |context, args| Ok(Value::Bool(args.text(0, context.arena)?.starts_with(args.text(1, context.arena)?)))),
+    line("endsWith", (2, 2), "text: string, suffix: string", "boolean", "Whether the text ends so.", "endsWith('hello', 'lo')", "true", |context, args| Ok(Value::Bool(args.text(0, context.arena)?.ends_with(args.text(1, context.arena)?)))),
+    line("replace", (3, 4), "text: string, part: string, by: string[, which: 'all' | 'leading' | 'trailing']", "string", "With places where the part is replaced.", "replace('ab..cd..ef', '..', '*', 'trailing')", r#""ab..cd*ef""#, replace).differs("without the fourth argument EMQX replaces all, FluxMQ only the first"),
+    line("replaceAll", (3, 3), "text: string, part: string, by: string", "string", "With every place where the part is replaced.", "replaceAll('hello', 'l', 'x')", r#""hexxo""#, |context, args| replaced(context, args, Which::All)),
+    line("split", (2, 3), "text: string, separator: string[, option: 'notrim' | 'leading' | 'trailing' | 'leading_notrim' | 'trailing_notrim']", "array", "The parts between separators; at the first or last one only with 'leading' or 'trailing'; empty parts kept with 'notrim'.", "split('a,b,c', ',', 'leading')", r#"["a","b,c"]"#, split).differs("without 'notrim' EMQX leaves out empty parts, FluxMQ keeps them: split('/a', '/') is ['a'] or ['', 'a']"),
+    line("tokens", (2, 3), "text: string, separators: string[, 'nocrlf']", "array", "The parts between any of the characters, none of them empty; with 'nocrlf' also between lines.", "tokens('a,b;;c', ',;')", r#"["a","b","c"]"#, tokens),
+    line("regex_match", (2, 2), "text: string, expression: string", "boolean", "Whether the regular expression matches anywhere in the text.", "regex_match('a23', '[0-9]+')", "true", regex_match),
+    line("matches", (2, 2), "text: string, expression: string", "boolean", "Whether the regular expression matches the whole text.", "matches('a23', '[0-9]+')", "false", matches),
+    line("regex_replace", (3, 3), "text: string, expression: string, by: string", "string", "With every match replaced.", r"regex_replace('a;b; c', ';\s*', ',')", r#""a,b,c""#, regex_replace).differs(r"in the replacement EMQX writes & for the match and \1 or \g{1} for a group, FluxMQ $0 and $1"),
+    line("regex_extract", (2, 2), "text: string, expression: string", "array", "What the groups of the first match caught.", "regex_extract('2021-05-20', '([0-9]+)-([0-9]+)')", r#"["2021","05"]"#, regex_extract),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    All,
+    First,
+    Last,
+}
+
+fn find<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let text = args.text(0, context.arena)?;
+    let part = args.text(1, context.arena)?;
+    let last = args.len() == 3
+        && args.word(
+            2,
+            context.arena,
+            &[("leading", false), ("trailing", true)],
+            "'leading' or 'trailing'",
+        )?;
+    Ok(Value::Str(
+        position(text, part, last).map_or("", |at| &text[at..]),
+    ))
+}
+
+fn position(text: &str, part: &str, last: bool) -> Option<usize> {
+    match (last, part.as_bytes()) {
+        (false, [byte]) => memchr::memchr(*byte, text.as_bytes()),
+        (true, [byte]) => memchr::memrchr(*byte, text.as_bytes()),
+        (false, _) => text.find(part),
+        (true, _) => text.rfind(part),
+    }
+}
+
+fn index_of<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>, last: bool) -> Result<'a> {
+    let index = if let Value::Array(items) = args.get(0).open(context.arena) {
+        let wanted = args.get(1);
+        let is_it = |item: &Value<'a>| item.same(&wanted);
+        if last {
+            items.iter().rposition(is_it)
+        } else {
+            items.iter().position(is_it)
+        }
+    } else {
+        let text = args.text(0, context.arena)?;
+        let part = args.text(1, context.arena)?;
+        position(text, part, last).map(|at| characters(&text[..at]))
+    };
+    Ok(Value::Int(index.map_or(-1, |index| index as i64)))
+}
+
+fn contains<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let (first, second) = (
+        args.get(0).open(context.arena),
+        args.get(1).open(context.arena),
+    );
+    let found = match (first, second) {
+        (Value::Array(items), Value::Array(others)) => match context.dialect {
+            Dialect::Fluxmq => items.iter().any(|item| item.same(&second)),
+            Dialect::Emqx => others.iter().any(|item| item.same(&first)),
+        },
+        (Value::Array(items), wanted) | (wanted, Value::Array(items)) => {
+            items.iter().any(|item| item.same(&wanted))
+        }
+        _ => position(
+            args.text(0, context.arena)?,
+            args.text(1, context.arena)?,
+            false,
+        )
+        .is_some(),
+    };
+    Ok(Value::Bool(found))
+}
+
+fn replace<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let which = match (args.len(), context.dialect) {
+        (3, Dialect::Emqx) => Which::All,
+        (3, Dialect::Fluxmq) => Which::First,
+        _ => args.word(
+            3,
+            context.arena,
+            &[
+                ("all", Which::All),
+                ("leading", Which::First),
+                ("trailing", Which::Last),
+            ],
+            "'all', 'leading' or 'trailing'",
+        )?,
+    };
+    replaced(context, args, which)
+}
+
+fn replaced<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>, which: Which) -> Result<'a> {
+    let text = args.text(0, context.arena)?;
+    let part = args.text(1, context.arena)?;
+    let by = args.text(2, context.arena)?;
+    let Some(mut at) = position(text, part, which == Which::Last).filter(|_| !part.is_empty())
+    else {
+        return Ok(Value::Str(text));
+    };
+    let mut out = ArenaString::with_capacity_in(text.len() + by.len(), context.arena);
+    let mut rest = text;
+    loop {
+        out.push_str(&rest[..at]);
+        out.push_str(by);
+        context.room(args.function, out.len())?;
+        rest = &rest[at + part.len()..];
+        match position(rest, part, false) {
+            Some(next) if which == Which::All => at = next,
+            _ => break,
+        }
+    }
+    out.push_str(rest);
+    context.room(args.function, out.len())?;
+    Ok(Value::Str(out.into_bump_str()))
+}
+
+fn split<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let text = args.text(0, context.arena)?;
+    let separator = args.text(1, context.arena)?;
+    let (which, keep_empty) = match args.len() {
+        2 => (Which::All, context.dialect == Dialect::Fluxmq),
+        _ => args.word(
+            2,
+            context.arena,
+            &[
+                ("notrim", (Which::All, true)),
+                ("leading", (Which::First, false)),
+                ("trailing", (Which::Last, false)),
+                ("leading_notrim", (Which::First, true)),
+                ("trailing_notrim", (Which::Last, true)),
+            ],
+            "'notrim', 'leading', 'trailing', 'leading_notrim' or 'trailing_notrim'",
+        )?,
+    };
+    if separator.is_empty() {
+        return args.out_of_range(1, "a separator that is not empty");
+    }
+    let mut parts = Parts {
+        items: Vec::new_in(context.arena),
+        keep_empty,
+        limit: context.limits.max_items,
+    };
+    let mut rest = text;
+    while let Some(at) = position(rest, separator, which == Which::Last) {
+        parts.push(args, &rest[..at])?;
+        rest = &rest[at + separator.len()..];
+        if which != Which::All {
+            break;
+        }
+    }
+    parts.push(args, rest)?;
+    Ok(Value::Array(parts.items.into_bump_slice()))
+}
+
+/// The parts of a text, not too many.
+struct Parts<'a> {
+    items: Vec<'a, Value<'a>>,
+    keep_empty: bool,
+    limit: usize,
+}
+
+impl<'a> Parts<'a> {
+    fn push(&mut self, args: Args<'_, 'a>, part: &'a str) -> std::result::Result<(), Fault> {
+        if part.is_empty() && !self.keep_empty {
+            return Ok(());
+        }
+        if self.items.len() == self.limit {
+            return Err(Fault::TooLarge {
+                function: args.function,
+                limit: self.limit,
+                unit: "items",
+            });
+        }
+        self.items.push(Value::Str(part));
+        Ok(())
+    }
+}
+
+fn tokens<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let text = args.text(0, context.arena)?;
+    let separators = args.text(1, context.arena)?;
+    let lines = args.len() == 3 && args.word(2, context.arena, &[("nocrlf", true)], "'nocrlf'")?;
+    let separates =
+        |letter: char| separators.contains(letter) || (lines && matches!(letter, '\r' | '\n'));
+    let mut parts = Parts {
+        items: Vec::new_in(context.arena),
+        keep_empty: false,
+        limit: context.limits.max_items,
+    };
+    for part in text.split(separates) {
+        parts.push(args, part)?;
+    }
+    Ok(Value::Array(parts.items.into_bump_slice()))
+}
+
+fn regex<'a>(
+    context: &mut Context<'a, '_>,
+    args: Args<'_, 'a>,
+    pattern: &str,
+) -> std::result::Result<std::sync::Arc<regex::Regex>, Fault> {
+    context
+        .tools
+        .regex(pattern)
+        .or_else(|why| args.invalid(why))
+}
+
+fn regex_match<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let text = args.text(0, context.arena)?;
+    let pattern = args.text(1, context.arena)?;
+    Ok(Value::Bool(regex(context, args, pattern)?.is_match(text)))
+}
+
+fn matches<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let text = args.text(0, context.arena)?;
+    let whole = bumpalo::format!(in context.arena, "^(?:{})$", args.text(1, context.arena)?);
+    Ok(Value::Bool(regex(context, args, &whole)?.is_match(text)))
+}
+
+fn regex_replace<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let text = args.text(0, context.arena)?;
+    let pattern = args.text(1, context.arena)?;
+    let by = args.text(2, context.arena)?;
+    let regex = regex(context, args, pattern)?;
+    let mut out = ArenaString::with_capacity_in(text.len() + by.len(), context.arena);
+    let mut end = 0;
+    for caught in regex.captures_iter(text) {
+        let Some(whole) = caught.get(0) else { continue };
+        out.push_str(&text[end..whole.start()]);
+        expand(context.dialect, by, &caught, &mut out);
+        context.room(args.function, out.len())?;
+        end = whole.end();
+    }
+    out.push_str(&text[end..]);
+    context.room(args.function, out.len())?;
+    Ok(Value::Str(out.into_bump_str()))
+}
+
+/// The replacement with what groups caught in it.
+fn expand(dialect: Dialect, by: &str, caught: &regex::Captures<'_>, out: &mut ArenaString<'_>) {
+    let group = |number: usize| caught.get(number).map_or("", |group| group.as_str());
+    let mut rest = by;
+    let special: &[char] = if dialect == Dialect::Emqx {
+        &['&', '\\']
+    } else {
+        &['$', '\\']
+    };
+    while let Some(at) = rest.find(special) {
+        out.push_str(&rest[..at]);
+        let mark = rest.as_bytes()[at];
+        rest = &rest[at + 1..];
+        match mark {
+            b'&' => out.push_str(group(0)),
+            b'\\' if dialect == Dialect::Fluxmq || !is_group(rest) => {
+                // What is escaped stands for itself.
+                let mut letters = rest.chars();
+                out.push(letters.next().unwrap_or('\\'));
+                rest = letters.as_str();
+            }
+            _ => {
+                let (number, behind) = group_number(rest);
+                match number {
+                    Some(number) => out.push_str(group(number)),
+                    None => out.push(char::from(mark)),
+                }
+                rest = behind;
+            }
+        }
+    }
+    out.push_str(rest);
+}
+
+fn is_group(text: &str) -> bool {
+    text.starts_with(|letter: char| letter.is_ascii_digit())
+        || text.starts_with("g{")
+        || text.starts_with('g')
+}
+
+/// `1`, `{1}`, `g1` or `g{1}` at the start of a text, and what is behind it.
+fn group_number(text: &str) -> (Option<usize>, &str) {
+    let inner = text.strip_prefix('g').unwrap_or(text);
+    let braced = inner.strip_prefix('{');
+    let digits = braced.unwrap_or(inner);
+    let count = digits
+        .bytes()
+        .take(2)
+        .take_while(u8::is_ascii_digit)
+        .count();
+    let (number, behind) = digits.split_at(count);
+    let behind = match braced {
+        Some(_) => behind.strip_prefix('}'),
+        None => Some(behind),
+    };
+    match (number.parse().ok(), behind) {
+        (Some(number), Some(behind)) => (Some(number), behind),
+        _ => (None, text),
+    }
+}
+
+fn regex_extract<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let text = args.text(0, context.arena)?;
+    let pattern = args.text(1, context.arena)?;
+    let regex = regex(context, args, pattern)?;
+    let Some(caught) = regex.captures(text) else {
+        return Ok(Value::Array(&[]));
+    };
+    let mut groups = Vec::with_capacity_in(caught.len(), context.arena);
+    groups.extend(
+        caught
+            .iter()
+            .skip(1)
+            .map(|group| Value::Str(group.map_or("", |group| group.as_str()))),
+    );
+    Ok(Value::Array(groups.into_bump_slice()))
+}

@@ -1,0 +1,460 @@
+//! Times as text: the percent directives of EMQX, the patterns of Java, and the plain forms the other functions read.
+
+use bumpalo::collections::String as ArenaString;
+
+use crate::calendar::Civil;
+
+/// A moment: seconds since 1970 and the part of the second.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    pub(super) unix_s: i64,
+    pub(super) nanosecond: i64,
+}
+
+/// What a clock shows, and how far ahead of UTC it is.
+#[derive(Clone, Copy)]
+pub(super) struct Shown {
+    pub(super) civil: Civil,
+    pub(super) nanosecond: i64,
+    pub(super) offset_s: i32,
+}
+
+/// What a text said.
+pub(super) struct Parsed {
+    pub(super) civil: Civil,
+    pub(super) nanosecond: i64,
+    /// If it named one.
+    pub(super) offset_s: Option<i32>,
+}
+
+impl Parsed {
+    fn new() -> Parsed {
+        let civil = Civil {
+            year: 1970,
+            month: 1,
+            day: 1,
+            hour: 0,
+            minute: 0,
+            second: 0,
+        };
+        Parsed {
+            civil,
+            nanosecond: 0,
+            offset_s: None,
+        }
+    }
+}
+
+type Read<T> = Result<T, String>;
+
+/// A number that is not negative, filled up with zeros.
+pub(super) fn digits(out: &mut ArenaString<'_>, number: i64, count: usize) {
+    let mut text = [b'0'; 20];
+    let mut left = number.unsigned_abs();
+    let mut at = text.len();
+    while left > 0 {
+        at -= 1;
+        text[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    at = at.min(text.len() - count.min(text.len()));
+    out.push_str(str::from_utf8(&text[at..]).expect("digits"));
+}
+
+/// `+hh:mm`, with seconds if asked for or there are any and `seconds` is set.
+pub(super) fn write_offset(
+    out: &mut ArenaString<'_>,
+    offset_s: i32,
+    separator: &str,
+    seconds: bool,
+) {
+    out.push(if offset_s < 0 { '-' } else { '+' });
+    let offset_s = i64::from(offset_s.unsigned_abs());
+    digits(out, offset_s / 3600, 2);
+    out.push_str(separator);
+    digits(out, offset_s / 60 % 60, 2);
+    if seconds {
+        out.push_str(separator);
+        digits(out, offset_s % 60, 2);
+    }
+}
+
+/// EMQX's directives; what is none stays as it is.
+pub(super) fn write_percent(out: &mut ArenaString<'_>, format: &str, shown: Shown) {
+    let civil = shown.civil;
+    let mut rest = format;
+    while let Some(at) = memchr::memchr(b'%', rest.as_bytes()) {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let Some((directive, behind)) = directive(rest) else {
+            out.push('%');
+            rest = &rest[1..];
+            continue;
+        };
+        rest = behind;
+        match directive {
+            Directive::Year => digits(out, civil.year, 4),
+            Directive::Month => digits(out, civil.month, 2),
+            Directive::Day => digits(out, civil.day, 2),
+            Directive::Hour => digits(out, civil.hour, 2),
+            Directive::Minute => digits(out, civil.minute, 2),
+            Directive::Second => digits(out, civil.second, 2),
+            Directive::Fraction(count) => {
+                digits(
+                    out,
+                    shown.nanosecond / 10_i64.pow(9 - count),
+                    count as usize,
+                );
+            }
+            Directive::Offset(0) => write_offset(out, shown.offset_s, "", false),
+            Directive::Offset(colons) => write_offset(out, shown.offset_s, ":", colons == 2),
+        }
+    }
+    out.push_str(rest);
+}
+
+#[derive(Clone, Copy)]
+enum Directive {
+    Year,
+    Month,
+    Day,
+    Hour,
+    Minute,
+    Second,
+    /// Digits of the second's part.
+    Fraction(u32),
+    /// Colons.
+    Offset(u8),
+}
+
+const DIRECTIVES: &[(&str, Directive)] = &[
+    ("%Y", Directive::Year),
+    ("%m", Directive::Month),
+    ("%d", Directive::Day),
+    ("%H", Directive::Hour),
+    ("%M", Directive::Minute),
+    ("%S", Directive::Second),
+    ("%N", Directive::Fraction(9)),
+    ("%3N", Directive::Fraction(3)),
+    ("%6N", Directive::Fraction(6)),
+    ("%z", Directive::Offset(0)),
+    ("%:z", Directive::Offset(1)),
+    ("%::z", Directive::Offset(2)),
+];
+
+fn directive(text: &str) -> Option<(Directive, &str)> {
+    DIRECTIVES
+        .iter()
+        .find_map(|(name, directive)| Some((*directive, text.strip_prefix(name)?)))
+}
+
+/// Reads a text after a format. A text that ends before the offset names none.
+pub(super) fn read_percent(format: &str, text: &str) -> Read<Parsed> {
+    let mut parsed = Parsed::new();
+    let mut reader = Reader {
+        rest: text,
+        whole: text,
+    };
+    let mut rest = format;
+    while let Some(letter) = rest.chars().next() {
+        let Some((directive, behind)) = directive(rest) else {
+            reader.literal(letter)?;
+            rest = &rest[letter.len_utf8()..];
+            continue;
+        };
+        rest = behind;
+        let civil = &mut parsed.civil;
+        match directive {
+            Directive::Year => civil.year = reader.number(4, "the year")?,
+            Directive::Month => civil.month = reader.number(2, "the month")?,
+            Directive::Day => civil.day = reader.number(2, "the day")?,
+            Directive::Hour => civil.hour = reader.number(2, "the hour")?,
+            Directive::Minute => civil.minute = reader.number(2, "the minute")?,
+            Directive::Second => civil.second = reader.number(2, "the second")?,
+            Directive::Fraction(count) => {
+                parsed.nanosecond =
+                    reader.number(count as usize, "the fraction")? * 10_i64.pow(9 - count);
+            }
+            Directive::Offset(_) if reader.rest.is_empty() => {}
+            Directive::Offset(_) => parsed.offset_s = Some(reader.offset()?),
+        }
+    }
+    reader.end()?;
+    Ok(parsed)
+}
+
+/// `2023-07-29`; slashes will do.
+pub(super) fn read_date(text: &str) -> Read<Parsed> {
+    let mut reader = Reader {
+        rest: text.trim(),
+        whole: text,
+    };
+    let mut parsed = Parsed::new();
+    reader.date(&mut parsed.civil)?;
+    reader.end()?;
+    Ok(parsed)
+}
+
+/// `11:06:27`, `11:06`, `11:06:27.495`.
+pub(super) fn read_time(text: &str) -> Read<Parsed> {
+    let mut reader = Reader {
+        rest: text.trim(),
+        whole: text,
+    };
+    let mut parsed = Parsed::new();
+    reader.time(&mut parsed)?;
+    reader.end()?;
+    if parsed.civil.to_local_s().is_none() {
+        return Err(format!("there is no such time: {text:?}"));
+    }
+    Ok(parsed)
+}
+
+/// `2023-07-29 11:06:27`, with `T` for the blank, a fraction and an offset if it has them.
+pub(super) fn read_datetime(text: &str) -> Read<Parsed> {
+    let mut reader = Reader {
+        rest: text.trim(),
+        whole: text,
+    };
+    let mut parsed = Parsed::new();
+    reader.date(&mut parsed.civil)?;
+    if reader.rest.is_empty() {
+        return Ok(parsed);
+    }
+    reader.one_of(&['T', 't', ' '])?;
+    reader.time(&mut parsed)?;
+    if !reader.rest.is_empty() {
+        parsed.offset_s = Some(reader.offset()?);
+    }
+    reader.end()?;
+    Ok(parsed)
+}
+
+struct Reader<'t> {
+    rest: &'t str,
+    whole: &'t str,
+}
+
+impl Reader<'_> {
+    fn wrong<T>(&self, expected: &str) -> Read<T> {
+        let mut shown: String = self.whole.chars().take(40).collect();
+        if shown.len() < self.whole.len() {
+            shown.push_str("...");
+        }
+        let at = self.whole.len() - self.rest.len();
+        Err(format!("expected {expected} at byte {at} of {shown:?}"))
+    }
+
+    fn literal(&mut self, letter: char) -> Read<()> {
+        match self.rest.strip_prefix(letter) {
+            Some(rest) => {
+                self.rest = rest;
+                Ok(())
+            }
+            None => self.wrong(&format!("{letter:?}")),
+        }
+    }
+
+    fn one_of(&mut self, letters: &[char]) -> Read<()> {
+        match self.rest.strip_prefix(letters) {
+            Some(rest) => {
+                self.rest = rest;
+                Ok(())
+            }
+            None => self.wrong(&format!("one of {letters:?}")),
+        }
+    }
+
+    fn number(&mut self, count: usize, what: &str) -> Read<i64> {
+        match self.rest.split_at_checked(count) {
+            Some((digits, rest)) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                self.rest = rest;
+                Ok(digits
+                    .bytes()
+                    .fold(0, |number, digit| number * 10 + i64::from(digit - b'0')))
+            }
+            _ => self.wrong(&format!("{count} digits of {what}")),
+        }
+    }
+
+    fn date(&mut self, civil: &mut Civil) -> Read<()> {
+        civil.year = self.number(4, "the year")?;
+        self.one_of(&['-', '/'])?;
+        civil.month = self.number(2, "the month")?;
+        self.one_of(&['-', '/'])?;
+        civil.day = self.number(2, "the day")?;
+        Ok(())
+    }
+
+    fn time(&mut self, parsed: &mut Parsed) -> Read<()> {
+        parsed.civil.hour = self.number(2, "the hour")?;
+        self.literal(':')?;
+        parsed.civil.minute = self.number(2, "the minute")?;
+        let Some(rest) = self.rest.strip_prefix(':') else {
+            return Ok(());
+        };
+        self.rest = rest;
+        parsed.civil.second = self.number(2, "the second")?;
+        if let Some(rest) = self.rest.strip_prefix(['.', ',']) {
+            let count = rest.bytes().take_while(u8::is_ascii_digit).count();
+            let (fraction, behind) = rest.split_at(count);
+            if count == 0 {
+                return self.wrong("digits of the fraction");
+            }
+            let nine = fraction.bytes().chain(std::iter::repeat(b'0')).take(9);
+            parsed.nanosecond = nine.fold(0, |number, digit| number * 10 + i64::from(digit - b'0'));
+            self.rest = behind;
+        }
+        Ok(())
+    }
+
+    /// The rest of the text as an offset, or the part of it that looks like one.
+    fn offset(&mut self) -> Read<i32> {
+        let text = self.rest.trim_start();
+        let end = text
+            .char_indices()
+            .find(|(at, letter)| *at > 0 && !letter.is_ascii_digit() && *letter != ':')
+            .map_or(text.len(), |(at, _)| at);
+        let (offset, behind) = text.split_at(end);
+        match crate::zone::parse_offset(offset) {
+            Some(offset_s) => {
+                self.rest = behind;
+                Ok(offset_s)
+            }
+            None => self.wrong("an offset such as Z or +08:00"),
+        }
+    }
+
+    fn end(&self) -> Read<()> {
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            self.wrong("the end")
+        }
+    }
+}
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const DAYS: [&str; 7] = [
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+    "Sunday",
+];
+
+/// A pattern of Java: runs of letters are fields, 'text' in quotes and everything else stands for itself.
+pub(super) fn write_java(out: &mut ArenaString<'_>, pattern: &str, shown: Shown) -> Read<()> {
+    let mut rest = pattern;
+    while let Some(letter) = rest.chars().next() {
+        if letter == '\'' {
+            rest = write_quoted(out, &rest[1..]);
+            continue;
+        }
+        if !letter.is_ascii_alphabetic() {
+            out.push(letter);
+            rest = &rest[letter.len_utf8()..];
+            continue;
+        }
+        let count = rest.chars().take_while(|next| *next == letter).count();
+        rest = &rest[count..];
+        write_java_field(out, letter, count, shown)?;
+    }
+    Ok(())
+}
+
+/// Text up to the next quote; two quotes are one. What follows is returned.
+fn write_quoted<'t>(out: &mut ArenaString<'_>, text: &'t str) -> &'t str {
+    if let Some(rest) = text.strip_prefix('\'') {
+        out.push('\'');
+        return rest;
+    }
+    let mut rest = text;
+    loop {
+        let Some((quoted, behind)) = rest.split_once('\'') else {
+            out.push_str(rest);
+            return "";
+        };
+        out.push_str(quoted);
+        match behind.strip_prefix('\'') {
+            Some(behind) => {
+                out.push('\'');
+                rest = behind;
+            }
+            None => return behind,
+        }
+    }
+}
+
+fn write_java_field(
+    out: &mut ArenaString<'_>,
+    letter: char,
+    count: usize,
+    shown: Shown,
+) -> Read<()> {
+    let civil = shown.civil;
+    match letter {
+        'y' | 'u' | 'Y' if count == 2 => digits(out, civil.year % 100, 2),
+        'y' | 'u' | 'Y' => digits(out, civil.year, count.clamp(4, 9)),
+        'M' | 'L' if count >= 3 => name(out, MONTHS[civil.month as usize - 1], count),
+        'M' | 'L' => digits(out, civil.month, count),
+        'd' => digits(out, civil.day, count),
+        'D' => digits(out, civil.day_of_year(), count),
+        'H' => digits(out, civil.hour, count),
+        'k' => digits(out, if civil.hour == 0 { 24 } else { civil.hour }, count),
+        'K' => digits(out, civil.hour % 12, count),
+        'h' => digits(out, (civil.hour + 11) % 12 + 1, count),
+        'm' => digits(out, civil.minute, count),
+        's' => digits(out, civil.second, count),
+        'S' => {
+            let count = count.min(9);
+            digits(out, shown.nanosecond / 10_i64.pow(9 - count as u32), count);
+        }
+        'n' => digits(out, shown.nanosecond, count),
+        'a' => out.push_str(if civil.hour < 12 { "AM" } else { "PM" }),
+        'E' => name(out, DAYS[civil.weekday() as usize - 1], count.max(3)),
+        'e' => digits(out, civil.weekday(), count),
+        'w' => digits(out, civil.week_of_year(), count),
+        'Q' => digits(out, (civil.month + 2) / 3, count),
+        'X' if shown.offset_s == 0 => out.push('Z'),
+        'X' | 'x' if count == 1 && shown.offset_s % 3600 == 0 => {
+            out.push(if shown.offset_s < 0 { '-' } else { '+' });
+            digits(out, i64::from(shown.offset_s.abs() / 3600), 2);
+        }
+        'X' | 'x' => write_offset(
+            out,
+            shown.offset_s,
+            if count == 3 || count == 5 { ":" } else { "" },
+            false,
+        ),
+        'Z' if count < 4 => write_offset(out, shown.offset_s, "", false),
+        'Z' | 'z' | 'O' | 'V' | 'v' => write_offset(out, shown.offset_s, ":", false),
+        'G' => out.push_str("AD"),
+        _ => {
+            return Err(format!(
+                "no field {letter} in a date pattern; expected y M d H h m s S a E D w Q X x Z, other letters in quotes"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A name, or its first three letters.
+fn name(out: &mut ArenaString<'_>, name: &str, count: usize) {
+    out.push_str(if count == 3 { &name[..3] } else { name });
+}

@@ -1,0 +1,56 @@
+//! The name somebody may have meant: edit distance over the names there are.
+
+/// The nearest of `names`, if it is near enough to be a slip of the pen. Upper and lower case and `_` count for nothing.
+pub(crate) fn nearest<'n>(wanted: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let wanted = fold(wanted);
+    if wanted.is_empty() || wanted.len() > 64 {
+        return None;
+    }
+    let allowed = (wanted.len() / 3).clamp(1, 3);
+    names
+        .map(|name| (distance(&wanted, &fold(name)), name))
+        .filter(|&(distance, _)| distance <= allowed)
+        .min_by_key(|&(distance, _)| distance)
+        .map(|(_, name)| name)
+}
+
+fn fold(name: &str) -> Vec<char> {
+    name.chars()
+        .filter(|&c| c != '_')
+        .map(|c| c.to_ascii_lowercase())
+        .collect()
+}
+
+/// Insertions, deletions, substitutions, and neighbours that changed places.
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut before: Vec<usize> = vec![0; b.len() + 1];
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    let mut row = vec![0; b.len() + 1];
+    for i in 1..=a.len() {
+        row[0] = i;
+        for j in 1..=b.len() {
+            let same = usize::from(a[i - 1] != b[j - 1]);
+            row[j] = (last[j - 1] + same).min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(before[j - 2] + 1);
+            }
+        }
+        std::mem::swap(&mut before, &mut last);
+        std::mem::swap(&mut last, &mut row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_found_and_strangers_are_not() {
+        let names = || ["datetime", "date", "split", "substring"].into_iter();
+        assert_eq!(nearest("datatime", names()), Some("datetime"));
+        assert_eq!(nearest("splti", names()), Some("split"));
+        assert_eq!(nearest("sub_String", names()), Some("substring"));
+        assert_eq!(nearest("zebra", names()), None);
+    }
+}

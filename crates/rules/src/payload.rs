@@ -1,0 +1,240 @@
+//! JSON read only as far as paths lead: members are read in their order until the one that is asked for, and what was read is
+//! kept for the next who asks.
+//!
+//! What stands behind is not looked at, so that a text that is broken further on still answers. Of members with one name the
+//! first counts.
+
+use std::cell::Cell;
+
+use crate::json::Reader;
+use crate::value::{Arena, Value};
+
+/// An array or an object of which a part has been read.
+pub(crate) struct Document<'a> {
+    text: &'a str,
+    arena: &'a Arena,
+    is_object: bool,
+    /// How far it has been read. At 0 the bracket that opens it is still to come.
+    read_bytes: Cell<usize>,
+    first: Cell<Option<&'a Member<'a>>>,
+    last: Cell<Option<&'a Member<'a>>>,
+    /// Read to its end, or to where it ceases to be JSON.
+    is_complete: Cell<bool>,
+}
+
+/// One value in an array or object.
+pub(crate) struct Member<'a> {
+    key: &'a str,
+    value: Value<'a>,
+    /// Its own members, once somebody asked for one.
+    inner: Cell<Option<Option<&'a Document<'a>>>>,
+    next: Cell<Option<&'a Member<'a>>>,
+}
+
+impl<'a> Document<'a> {
+    /// Of text that may be an array or object; nothing is read yet.
+    pub(crate) fn new(text: &'a str, arena: &'a Arena) -> Option<&'a Self> {
+        let text = text.trim_start_matches([' ', '\t', '\r', '\n']);
+        if !text.starts_with(['{', '[']) {
+            return None;
+        }
+        Some(arena.alloc(Self {
+            text,
+            arena,
+            is_object: text.starts_with('{'),
+            read_bytes: Cell::new(0),
+            first: Cell::new(None),
+            last: Cell::new(None),
+            is_complete: Cell::new(false),
+        }))
+    }
+
+    pub(crate) fn key(&self, key: &str) -> Option<&'a Member<'a>> {
+        if !self.is_object {
+            return None;
+        }
+        let mut at = self.first.get();
+        while let Some(member) = at {
+            if member.key == key {
+                return Some(member);
+            }
+            at = member.next.get();
+        }
+        while let Some(member) = self.read_member() {
+            if member.key == key {
+                return Some(member);
+            }
+        }
+        None
+    }
+
+    /// An item of an array: 1 is the first, -1 the last.
+    pub(crate) fn index(&self, index: i64) -> Option<&'a Member<'a>> {
+        if self.is_object || index == 0 {
+            return None;
+        }
+        let index = if index > 0 {
+            index as usize
+        } else {
+            while self.read_member().is_some() {}
+            let count = std::iter::successors(self.first.get(), |member| member.next.get()).count();
+            (count + 1)
+                .checked_sub(index.unsigned_abs() as usize)
+                .filter(|&index| index > 0)?
+        };
+        let mut at = self.first.get();
+        for _ in 1..index {
+            at = match at {
+                Some(member) => member.next.get().or_else(|| self.read_member()),
+                None => return self.read_up_to(index),
+            };
+            at?;
+        }
+        at.or_else(|| self.read_member())
+    }
+
+    /// Items from one position to another, both included; counted as in [`Document::index`].
+    pub(crate) fn items(&self, from: i64, to: i64) -> Option<&'a [Value<'a>]> {
+        if self.is_object {
+            return None;
+        }
+        while self.read_member().is_some() {}
+        let members = std::iter::successors(self.first.get(), |member| member.next.get());
+        let mut items = bumpalo::collections::Vec::new_in(self.arena);
+        items.extend(members.map(Member::value));
+        Some(crate::eval::slice(items.into_bump_slice(), from, to))
+    }
+
+    /// The first items, of an array of which none has been read.
+    fn read_up_to(&self, index: usize) -> Option<&'a Member<'a>> {
+        let mut member = None;
+        for _ in 0..index {
+            member = Some(self.read_member()?);
+        }
+        member
+    }
+
+    fn read_member(&self) -> Option<&'a Member<'a>> {
+        if self.is_complete.get() {
+            return None;
+        }
+        let (key, value, read_bytes) = self.read_next().or_else(|| {
+            self.is_complete.set(true);
+            None
+        })?;
+        self.read_bytes.set(read_bytes);
+        let member = &*self.arena.alloc(Member {
+            key,
+            value,
+            inner: Cell::new(None),
+            next: Cell::new(None),
+        });
+        match self.last.replace(Some(member)) {
+            Some(last) => last.next.set(Some(member)),
+            None => self.first.set(Some(member)),
+        }
+        Some(member)
+    }
+
+    fn read_next(&self) -> Option<(&'a str, Value<'a>, usize)> {
+        let mut reader = Reader::at(self.text, self.read_bytes.get());
+        let close = if self.is_object { b'}' } else { b']' };
+        if self.read_bytes.get() == 0 {
+            reader.step();
+            reader.blanks();
+            if reader.peek() == Some(close) {
+                return None;
+            }
+        } else if reader.next_or(close, "").ok()? {
+            return None;
+        } else {
+            reader.blanks();
+        }
+        let key = if self.is_object {
+            let key = reader.string(self.arena).ok()?;
+            reader.colon().ok()?;
+            key
+        } else {
+            ""
+        };
+        let value = reader.shallow(self.arena, crate::json::MAX_DEPTH).ok()?;
+        Some((key, value, reader.offset()))
+    }
+}
+
+impl<'a> Member<'a> {
+    pub(crate) fn value(&self) -> Value<'a> {
+        self.value
+    }
+
+    /// Its members, if it is an array or object or the text of one.
+    pub(crate) fn document(&self, arena: &'a Arena) -> Option<&'a Document<'a>> {
+        if let Some(inner) = self.inner.get() {
+            return inner;
+        }
+        let inner = match self.value {
+            Value::Json(text) | Value::Str(text) => Document::new(text, arena),
+            _ => None,
+        };
+        self.inner.set(Some(inner));
+        inner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get<'a>(document: &'a Document<'a>, path: &str, arena: &'a Arena) -> Option<String> {
+        let mut document = document;
+        let mut steps = path.split('.').peekable();
+        while let Some(step) = steps.next() {
+            let member = match step.parse() {
+                Ok(index) => document.index(index),
+                Err(_) => document.key(step),
+            }?;
+            if steps.peek().is_none() {
+                let mut out = Vec::new();
+                member.value().write_json(&mut out);
+                return String::from_utf8(out).ok();
+            }
+            document = member.document(arena)?;
+        }
+        None
+    }
+
+    #[test]
+    fn a_path_is_read_and_no_more() {
+        let arena = Arena::new();
+        let text = r#" {"a": {"b": [10, 20, {"c": "\u00e4"}]}, "d": 1.5, "e": oops"#;
+        let document = Document::new(text, &arena).expect("an object");
+        assert_eq!(get(document, "a.b.1", &arena).as_deref(), Some("10"));
+        assert_eq!(get(document, "a.b.3.c", &arena).as_deref(), Some("\"ä\""));
+        assert_eq!(get(document, "a.b.-1.c", &arena).as_deref(), Some("\"ä\""));
+        assert_eq!(get(document, "a.b.-3", &arena).as_deref(), Some("10"));
+        assert_eq!(get(document, "a.b.-4", &arena), None);
+        assert_eq!(get(document, "a.b.4", &arena), None);
+        assert_eq!(get(document, "a.b.0", &arena), None);
+        assert!(document.read_bytes.get() < text.find("\"d\"").expect("there"));
+        assert_eq!(get(document, "d", &arena).as_deref(), Some("1.5"));
+        assert_eq!(get(document, "a.b.2", &arena).as_deref(), Some("20"));
+        assert_eq!(get(document, "e", &arena), None);
+        assert_eq!(get(document, "f", &arena), None);
+        assert_eq!(get(document, "d", &arena).as_deref(), Some("1.5"));
+    }
+
+    #[test]
+    fn what_is_no_json_has_no_members() {
+        let arena = Arena::new();
+        for text in ["", "5", "\"a\"", "hello"] {
+            assert!(Document::new(text, &arena).is_none(), "{text}");
+        }
+        for text in ["{", "[", "{}", "[]", "{a:1}", "[,1]", "{\"a\" 1}"] {
+            let document = Document::new(text, &arena).expect(text);
+            assert!(
+                document.key("a").is_none() && document.index(1).is_none(),
+                "{text}"
+            );
+        }
+    }
+}

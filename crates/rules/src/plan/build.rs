@@ -1,0 +1,246 @@
+//! Puts a plan together, operation by operation, and folds what is constant on the way.
+
+use super::fold;
+use super::{List, NodeId, Op, Plan, PutStep, StepOp, Text};
+use crate::context::Dialect;
+use crate::value::{OwnedValue, Value};
+use crate::zone::Zone;
+
+/// A plan has no room for more.
+#[derive(Debug)]
+pub(crate) struct TooMuch(pub(crate) &'static str);
+
+pub(crate) struct Builder {
+    pub(super) plan: Plan,
+    /// How deep the evaluation of each operation goes.
+    depths: Vec<u16>,
+    max_depth: u16,
+    pub(crate) dialect: Dialect,
+    pub(crate) zone: Zone,
+}
+
+impl Builder {
+    pub(crate) fn new(dialect: Dialect, zone: Zone, max_depth: usize) -> Self {
+        Self {
+            plan: Plan::default(),
+            depths: Vec::new(),
+            // Aliases may add to what the statement nests itself.
+            max_depth: (max_depth * 4).min(1000) as u16,
+            dialect,
+            zone,
+        }
+    }
+
+    pub(crate) fn finish(self) -> Plan {
+        let mut plan = self.plan;
+        plan.ops.shrink_to_fit();
+        plan.lists.shrink_to_fit();
+        plan.steps.shrink_to_fit();
+        plan.puts.shrink_to_fit();
+        plan.owned.shrink_to_fit();
+        plan.text.shrink_to_fit();
+        plan
+    }
+
+    pub(crate) fn op(&self, id: NodeId) -> Op {
+        self.plan.ops[id.0 as usize]
+    }
+
+    pub(crate) fn text_of(&self, text: Text) -> &str {
+        &self.plan.text[text.start as usize..(text.start + text.length) as usize]
+    }
+
+    /// Equal texts stand once.
+    pub(crate) fn text(&mut self, text: &str) -> Text {
+        let start = self.plan.text.find(text).unwrap_or_else(|| {
+            let start = self.plan.text.len();
+            self.plan.text.push_str(text);
+            start
+        });
+        Text {
+            start: start as u32,
+            length: text.len() as u32,
+        }
+    }
+
+    pub(crate) fn push(&mut self, op: Op) -> Result<NodeId, TooMuch> {
+        let id = NodeId(
+            u16::try_from(self.plan.ops.len())
+                .map_err(|_| TooMuch("the statement has too many parts"))?,
+        );
+        let mut deepest = 0;
+        self.children(op, |child, depths| {
+            deepest = deepest.max(depths[child.0 as usize])
+        });
+        if deepest >= self.max_depth {
+            return Err(TooMuch("expressions are nested too deep"));
+        }
+        self.plan.ops.push(op);
+        self.depths.push(deepest + 1);
+        Ok(id)
+    }
+
+    /// Pushes an operation, or what it comes to if all it needs is constant.
+    pub(crate) fn push_folded(&mut self, op: Op) -> Result<NodeId, TooMuch> {
+        let mut constant = match op {
+            Op::Call(function, _) => function.pure,
+            // What an event, an output or a window says is not known before.
+            Op::Field(_)
+            | Op::Open(..)
+            | Op::Column(..)
+            | Op::Output
+            | Op::Item
+            | Op::Key(_)
+            | Op::Aggregate(_)
+            | Op::WindowStart
+            | Op::WindowEnd => false,
+            // And these are what they are.
+            Op::Null | Op::Bool(_) | Op::Int(_) | Op::Float(_) | Op::Text(_) | Op::Owned(_) => {
+                return self.push(op);
+            }
+            _ => true,
+        };
+        self.children(op, |child, _| constant &= self.is_constant(child));
+        let id = self.push(op)?;
+        if !constant {
+            return Ok(id);
+        }
+        let Some(value) = fold::evaluate(self, id) else {
+            return Ok(id);
+        };
+        let folded = match value {
+            OwnedValue::Null => Op::Null,
+            OwnedValue::Bool(value) => Op::Bool(value),
+            OwnedValue::Int(value) => Op::Int(value),
+            OwnedValue::Float(value) => Op::Float(value),
+            OwnedValue::Str(text) if text.len() <= 1024 => Op::Text(self.text(&text)),
+            value @ (OwnedValue::Array(_) | OwnedValue::Map(_) | OwnedValue::Json(_))
+                if value.size_bytes() <= 1024 =>
+            {
+                self.plan.owned.push(value);
+                Op::Owned((self.plan.owned.len() - 1) as u16)
+            }
+            // Large constants are made anew each time rather than kept in each of many rules.
+            _ => return Ok(id),
+        };
+        self.plan.ops[id.0 as usize] = folded;
+        self.depths[id.0 as usize] = 1;
+        Ok(id)
+    }
+
+    pub(crate) fn is_constant(&self, id: NodeId) -> bool {
+        matches!(
+            self.op(id),
+            Op::Null | Op::Bool(_) | Op::Int(_) | Op::Float(_) | Op::Text(_) | Op::Owned(_)
+        )
+    }
+
+    /// A constant that is neither array nor map.
+    pub(crate) fn scalar(&self, id: NodeId) -> Option<Value<'_>> {
+        match self.op(id) {
+            Op::Null => Some(Value::Null),
+            Op::Bool(value) => Some(Value::Bool(value)),
+            Op::Int(value) => Some(Value::Int(value)),
+            Op::Float(value) => Some(Value::Float(value)),
+            Op::Text(text) => Some(Value::Str(self.text_of(text))),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn list(&mut self, ids: &[NodeId]) -> Result<List, TooMuch> {
+        let list = span(self.plan.lists.len(), ids.len())?;
+        self.plan.lists.extend_from_slice(ids);
+        Ok(list)
+    }
+
+    pub(crate) fn steps(&mut self, steps: &[StepOp]) -> Result<List, TooMuch> {
+        let list = span(self.plan.steps.len(), steps.len())?;
+        self.plan.steps.extend_from_slice(steps);
+        Ok(list)
+    }
+
+    pub(crate) fn puts(&mut self, puts: &[PutStep]) -> Result<List, TooMuch> {
+        let list = span(self.plan.puts.len(), puts.len())?;
+        self.plan.puts.extend_from_slice(puts);
+        Ok(list)
+    }
+
+    pub(crate) fn list_of(&self, list: List) -> &[NodeId] {
+        &self.plan.lists[list.start as usize..][..list.length as usize]
+    }
+
+    /// Worked out once however often it is used; constants and fields need no memory for that.
+    pub(crate) fn memo(&mut self, id: NodeId) -> Result<NodeId, TooMuch> {
+        match self.op(id) {
+            Op::Memo(..) | Op::Field(_) | Op::Item => return Ok(id),
+            _ if self.is_constant(id) => return Ok(id),
+            _ => {}
+        }
+        let memo = self.push(Op::Memo(id, self.plan.memos))?;
+        self.plan.memos += 1;
+        Ok(memo)
+    }
+
+    fn children(&self, op: Op, mut each: impl FnMut(NodeId, &[u16])) {
+        let mut see = |id: NodeId| each(id, &self.depths);
+        match op {
+            Op::Memo(id, _)
+            | Op::Not(id)
+            | Op::Negate(id)
+            | Op::IsNull(id, _)
+            | Op::MatchFilter(id, _) => see(id),
+            Op::Binary(_, left, right) | Op::Like(left, right, _) | Op::Range(left, right) => {
+                see(left);
+                see(right);
+            }
+            Op::In(id, list, _) | Op::Between(id, list, _) => {
+                see(id);
+                self.list_of(list).iter().copied().for_each(see);
+            }
+            Op::Call(_, list)
+            | Op::Case(list)
+            | Op::Switch(list)
+            | Op::Array(list)
+            | Op::Map(list) => {
+                self.list_of(list).iter().copied().for_each(see);
+            }
+            Op::Path(id, list) => {
+                see(id);
+                for step in &self.plan.steps[list.start as usize..][..list.length as usize] {
+                    match *step {
+                        StepOp::Computed(id) | StepOp::Get(id) => see(id),
+                        StepOp::Slice(from, to) => {
+                            see(from);
+                            see(to);
+                        }
+                        StepOp::Key(_) | StepOp::Index(_) => {}
+                    }
+                }
+            }
+            Op::Field(_)
+            | Op::Open(..)
+            | Op::Column(..)
+            | Op::Output
+            | Op::Item
+            | Op::Key(_)
+            | Op::Aggregate(_)
+            | Op::WindowStart
+            | Op::WindowEnd
+            | Op::Null
+            | Op::Bool(_)
+            | Op::Int(_)
+            | Op::Float(_)
+            | Op::Text(_)
+            | Op::Owned(_) => {}
+        }
+    }
+}
+
+fn span(start: usize, length: usize) -> Result<List, TooMuch> {
+    let too_much = |_| TooMuch("the statement has too many parts");
+    u16::try_from(start + length).map_err(too_much)?;
+    Ok(List {
+        start: start as u16,
+        length: length as u16,
+    })
+}

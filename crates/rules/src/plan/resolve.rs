@@ -1,0 +1,611 @@
+//! Gives every name of a statement its meaning: fields, aliases, functions, aggregates.
+
+use super::aliases::{Alias, same};
+use super::build::{Builder, TooMuch};
+use super::methods;
+use super::{Column, NodeId, Op, PutStep, StepOp, Target};
+use crate::context::Dialect;
+use crate::error::{Error, Span};
+use crate::field::Field;
+use crate::functions;
+use crate::nearest::nearest;
+use crate::options::Bounds;
+use crate::syntax::ast::{AliasPart, BinaryOp, CallForm, Expr, Item, ItemKind, Node, Step};
+use crate::syntax::natural_alias;
+use crate::window::{Aggregate, AggregateKind};
+
+/// Where an expression stands, which decides what its names can mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// About one event.
+    Event,
+    /// SELECT and HAVING of a rule with a window: about what was counted together.
+    Group,
+    /// The placeholder of a template: about an output.
+    Template,
+}
+
+pub(crate) struct Resolver<'s> {
+    pub(crate) sql: &'s str,
+    pub(crate) builder: Builder,
+    pub(crate) bounds: &'s Bounds,
+    pub(crate) scope: Scope,
+    /// Whether a source has fields that only the sender knows.
+    pub(crate) is_open: bool,
+    pub(crate) aliases: Vec<Alias>,
+    /// The name of FOREACH's item, where there is one.
+    pub(crate) item: Option<Box<str>>,
+    /// Expressions of GROUP BY.
+    pub(crate) keys: Vec<&'s Expr>,
+    /// Items of SELECT by their aliases, for GROUP BY and HAVING of a rule with a window.
+    pub(crate) selected: &'s [Item],
+    /// What windows count, each with its argument.
+    pub(crate) aggregates: Vec<(Aggregate, Option<&'s Expr>)>,
+    /// How many aliases of `selected` are being looked into.
+    alias_depth: usize,
+}
+
+impl<'s> Resolver<'s> {
+    pub(crate) fn new(sql: &'s str, builder: Builder, bounds: &'s Bounds, scope: Scope) -> Self {
+        Self {
+            sql,
+            builder,
+            bounds,
+            scope,
+            is_open: false,
+            aliases: Vec::new(),
+            item: None,
+            keys: Vec::new(),
+            selected: &[],
+            aggregates: Vec::new(),
+            alias_depth: 0,
+        }
+    }
+
+    pub(crate) fn error(&self, span: Span, message: impl Into<Box<str>>) -> Error {
+        Error::at(self.sql, span, message)
+    }
+
+    fn push(&mut self, op: Op, span: Span) -> Result<NodeId, Error> {
+        let pushed = self.builder.push_folded(op);
+        pushed.map_err(|too_much| self.too_much(too_much, span))
+    }
+
+    pub(crate) fn too_much(&self, TooMuch(message): TooMuch, span: Span) -> Error {
+        self.error(span, message).expected("a simpler statement")
+    }
+
+    fn list(&mut self, ids: &[NodeId], span: Span) -> Result<super::List, Error> {
+        self.builder
+            .list(ids)
+            .map_err(|too_much| self.too_much(too_much, span))
+    }
+
+    /// The columns of SELECT or DO. Those with an alias are known by it from then on.
+    pub(crate) fn columns(&mut self, items: &'s [Item]) -> Result<Vec<Column>, Error> {
+        let mut columns: Vec<Column> = Vec::with_capacity(items.len());
+        for item in items {
+            let ItemKind::Expr { expr, alias } = &item.what else {
+                if self.scope == Scope::Group {
+                    let error = self.error(item.span, "`*` is of one event, a window is of many");
+                    return Err(error.expected(
+                        "expressions of GROUP BY, and aggregates such as count(*) or last(x)",
+                    ));
+                }
+                columns.push(Column {
+                    target: Target::All,
+                    node: NodeId(0),
+                });
+                continue;
+            };
+            let node = self.expr(expr)?;
+            let natural = natural_alias(expr);
+            let parts = match (alias, &natural) {
+                (Some(parts), _) | (None, Some(parts)) => parts.clone(),
+                (None, None) => vec![AliasPart::Key(unnamed(self.sql, expr.span))],
+            };
+            let target = self.target(&parts, item.span)?;
+            // A field under its own name is found as a field.
+            if alias.is_some() && natural.as_ref() != Some(&parts) {
+                self.aliases.push(Alias {
+                    parts,
+                    node,
+                    column: columns.len(),
+                });
+            }
+            columns.push(Column { target, node });
+        }
+        Ok(columns)
+    }
+
+    /// Once everything is resolved: aliases that others use are worked out once, in their columns too.
+    pub(crate) fn share(&self, columns: &mut [Column], aliases: std::ops::Range<usize>) {
+        for alias in &self.aliases[aliases] {
+            columns[alias.column].node = alias.node;
+        }
+    }
+
+    pub(crate) fn target(&mut self, parts: &[AliasPart], span: Span) -> Result<Target, Error> {
+        if let [AliasPart::Key(key)] = parts {
+            return Ok(Target::Key(self.builder.text(key)));
+        }
+        let mut puts = Vec::with_capacity(parts.len());
+        for part in parts {
+            puts.push(match part {
+                AliasPart::Key(key) => PutStep::Key(self.builder.text(key)),
+                AliasPart::Index(index) => match i32::try_from(*index) {
+                    Ok(index) => PutStep::Index(index),
+                    Err(_) => return Err(self.error(span, "no list has this many items")),
+                },
+                AliasPart::Head => PutStep::Head,
+                AliasPart::Tail => PutStep::Tail,
+            });
+        }
+        let list = self
+            .builder
+            .puts(&puts)
+            .map_err(|too_much| self.too_much(too_much, span))?;
+        Ok(Target::Nested(list))
+    }
+
+    pub(crate) fn expr(&mut self, expr: &'s Expr) -> Result<NodeId, Error> {
+        if self.scope == Scope::Group
+            && let Some(at) = self.keys.iter().position(|key| same(key, expr))
+        {
+            return self.push(Op::Key(at as u16), expr.span);
+        }
+        let op = match &expr.node {
+            Node::Null => Op::Null,
+            Node::Bool(value) => Op::Bool(*value),
+            Node::Int(value) => Op::Int(*value),
+            Node::Float(value) => Op::Float(*value),
+            Node::Text(text) => Op::Text(self.builder.text(text)),
+            Node::Name(name) => return self.name(name, &[], expr.span),
+            Node::Path(base, steps) => return self.path(base, steps, expr.span),
+            Node::Call {
+                name,
+                name_span,
+                args,
+                form,
+            } => return self.call(expr.span, name, *name_span, args, *form),
+            Node::Not(inner) => Op::Not(self.expr(inner)?),
+            Node::Negate(inner) => Op::Negate(self.expr(inner)?),
+            Node::Binary(op, left, right) => return self.binary(*op, left, right, expr.span),
+            Node::IsNull(inner, negated) => Op::IsNull(self.expr(inner)?, *negated),
+            Node::In(inner, items, negated) => {
+                let inner = self.expr(inner)?;
+                let ids = self.exprs(items)?;
+                Op::In(inner, self.list(&ids, expr.span)?, *negated)
+            }
+            Node::Between(inner, low, high, negated) => {
+                let inner = self.expr(inner)?;
+                let ends = [self.expr(low)?, self.expr(high)?];
+                Op::Between(inner, self.list(&ends, expr.span)?, *negated)
+            }
+            Node::Like(inner, pattern, negated) => {
+                Op::Like(self.expr(inner)?, self.expr(pattern)?, *negated)
+            }
+            Node::Case {
+                subject,
+                arms,
+                otherwise,
+            } => {
+                let mut ids = Vec::with_capacity(arms.len() * 2 + 2);
+                if let Some(subject) = subject {
+                    ids.push(self.expr(subject)?);
+                }
+                for (condition, result) in arms {
+                    ids.push(self.expr(condition)?);
+                    ids.push(self.expr(result)?);
+                }
+                if let Some(otherwise) = otherwise {
+                    ids.push(self.expr(otherwise)?);
+                }
+                let list = self.list(&ids, expr.span)?;
+                if subject.is_some() {
+                    Op::Switch(list)
+                } else {
+                    Op::Case(list)
+                }
+            }
+            Node::Array(items) => {
+                let ids = self.exprs(items)?;
+                Op::Array(self.list(&ids, expr.span)?)
+            }
+            Node::Map(fields) => {
+                let mut ids = Vec::with_capacity(fields.len() * 2);
+                for (key, value) in fields {
+                    let key = self.builder.text(key);
+                    ids.push(self.push(Op::Text(key), expr.span)?);
+                    ids.push(self.expr(value)?);
+                }
+                Op::Map(self.list(&ids, expr.span)?)
+            }
+            Node::Range(from, to) => Op::Range(self.expr(from)?, self.expr(to)?),
+        };
+        self.push(op, expr.span)
+    }
+
+    fn exprs(&mut self, exprs: &'s [Expr]) -> Result<Vec<NodeId>, Error> {
+        exprs.iter().map(|expr| self.expr(expr)).collect()
+    }
+
+    fn path(&mut self, base: &'s Expr, steps: &'s [Step], span: Span) -> Result<NodeId, Error> {
+        match &base.node {
+            Node::Name(name) => self.name(name, steps, span),
+            _ => {
+                let base = self.expr(base)?;
+                self.steps(base, steps, span)
+            }
+        }
+    }
+
+    fn steps(&mut self, base: NodeId, steps: &'s [Step], span: Span) -> Result<NodeId, Error> {
+        if steps.is_empty() {
+            return Ok(base);
+        }
+        let mut ops = Vec::with_capacity(steps.len());
+        for step in steps {
+            ops.push(match step {
+                Step::Key(key) => StepOp::Key(self.builder.text(key)),
+                Step::Index(index) => {
+                    let id = self.expr(index)?;
+                    match self.builder.op(id) {
+                        Op::Int(0) => {
+                            return Err(self
+                                .error(index.span, "there is no item 0")
+                                .expected("1 for the first, -1 for the last"));
+                        }
+                        Op::Int(index) if i32::try_from(index).is_ok() => {
+                            StepOp::Index(index as i32)
+                        }
+                        Op::Text(key) => StepOp::Key(key),
+                        _ => StepOp::Computed(id),
+                    }
+                }
+                Step::Slice(from, to) => StepOp::Slice(self.expr(from)?, self.expr(to)?),
+            });
+        }
+        self.push_path(base, &ops, span)
+    }
+
+    pub(super) fn push_path(
+        &mut self,
+        base: NodeId,
+        ops: &[StepOp],
+        span: Span,
+    ) -> Result<NodeId, Error> {
+        let list = self
+            .builder
+            .steps(ops)
+            .map_err(|too_much| self.too_much(too_much, span))?;
+        self.push(Op::Path(base, list), span)
+    }
+
+    /// A name and the steps after it.
+    fn name(&mut self, name: &'s str, steps: &'s [Step], span: Span) -> Result<NodeId, Error> {
+        if self.scope == Scope::Group {
+            return self.group_name(name, steps, span);
+        }
+        if self.item.as_deref() == Some(name) {
+            let item = self.push(Op::Item, span)?;
+            return self.steps(item, steps, span);
+        }
+        let field = Field::find(name);
+        let field_first = field.is_some() && self.builder.dialect == Dialect::Fluxmq;
+        if !field_first && let Some(found) = self.alias(name, steps, span)? {
+            return Ok(found);
+        }
+        let text = self.builder.text(name);
+        let op = match (self.scope, field) {
+            (Scope::Template, field) => Op::Column(text, field),
+            (_, field) if self.is_open => Op::Open(text, field),
+            (_, Some(field)) => Op::Field(field),
+            (_, None) => return Err(self.unknown_name(name, span)),
+        };
+        let base = self.push(op, span)?;
+        self.steps(base, steps, span)
+    }
+
+    fn alias(
+        &mut self,
+        name: &str,
+        steps: &'s [Step],
+        span: Span,
+    ) -> Result<Option<NodeId>, Error> {
+        // The latest of those that say most.
+        let found = (self.aliases.iter().enumerate())
+            .filter_map(|(at, alias)| Some((alias.covers(name, steps)?, at)))
+            .max();
+        let Some((covered, at)) = found else {
+            return Ok(None);
+        };
+        let memo = self
+            .builder
+            .memo(self.aliases[at].node)
+            .map_err(|too_much| self.too_much(too_much, span))?;
+        self.aliases[at].node = memo;
+        self.steps(memo, &steps[covered - 1..], span).map(Some)
+    }
+
+    fn unknown_name(&self, name: &str, span: Span) -> Error {
+        let start = span.start as usize;
+        let name_span = Span::new(start, start + name.len());
+        let error = self.error(name_span, format!("unknown field `{name}`"));
+        let aliases: Vec<String> = self.aliases.iter().map(Alias::text).collect();
+        let own = aliases
+            .iter()
+            .map(String::as_str)
+            .chain(self.item.as_deref());
+        let known = Field::names().map(|name| -> &str { name }).chain(own);
+        match nearest(name, known) {
+            Some(name) => error.suggest(Some(format!("`{name}`"))),
+            // Whoever comes from elsewhere forgets the payload.
+            None => error.expected(format!(
+                "a field of the event, or payload.{name} for what is in the payload"
+            )),
+        }
+    }
+
+    /// In SELECT and HAVING of a rule with a window a name is an alias, or wrong.
+    fn group_name(
+        &mut self,
+        name: &'s str,
+        steps: &'s [Step],
+        span: Span,
+    ) -> Result<NodeId, Error> {
+        if let Some(expr) = self
+            .selected_as(name)
+            .filter(|_| self.alias_depth == 0 || steps.is_empty())
+        {
+            self.alias_depth += 1;
+            let inner = if self.alias_depth > 8 {
+                Err(self.error(span, format!("`{name}` is made of itself")))
+            } else {
+                self.expr(expr)
+            };
+            self.alias_depth -= 1;
+            return self.steps(inner?, steps, span);
+        }
+        let error = self.error(
+            span,
+            format!("`{name}` is of one event, a window is of many"),
+        );
+        Err(error.expected(
+            "an expression of GROUP BY, or an aggregate such as last(x), avg(x) or count(*)",
+        ))
+    }
+
+    /// What SELECT calls by this name.
+    pub(crate) fn selected_as(&self, name: &str) -> Option<&'s Expr> {
+        self.selected.iter().find_map(|item| match &item.what {
+            ItemKind::Expr {
+                expr,
+                alias: Some(parts),
+            } => match &parts[..] {
+                [AliasPart::Key(key)]
+                    if &**key == name
+                        && !matches!(&expr.node, Node::Name(own) if **own == *name) =>
+                {
+                    Some(expr)
+                }
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
+    fn call(
+        &mut self,
+        span: Span,
+        name: &'s str,
+        name_span: Span,
+        args: &'s [Expr],
+        form: CallForm,
+    ) -> Result<NodeId, Error> {
+        if self.scope == Scope::Group
+            && let Some(found) = self.aggregate(name, name_span, args, form)?
+        {
+            return Ok(found);
+        }
+        if matches!(form, CallForm::Star | CallForm::Distinct) {
+            let what = if form == CallForm::Star {
+                "*"
+            } else {
+                "distinct x"
+            };
+            let error = self.error(
+                name_span,
+                format!("{name}({what}) counts events, but there is no window"),
+            );
+            return Err(error.expected("GROUP BY with tumbling(10s) or another window, and the aggregate in SELECT or HAVING"));
+        }
+        let ids = self.exprs(args)?;
+        if form == CallForm::Method
+            && let Some(found) = self.method(name, &ids, span)?
+        {
+            return Ok(found);
+        }
+        let name = if form == CallForm::Method {
+            methods::function_name(name)
+        } else {
+            name
+        };
+        let Some(function) = functions::find(name) else {
+            return Err(self.unknown_function(name, name_span));
+        };
+        if ids.len() < function.min_args || ids.len() > function.max_args {
+            let message = format!(
+                "`{name}` has {} argument{}",
+                ids.len(),
+                if ids.len() == 1 { "" } else { "s" }
+            );
+            let arity = function.arity();
+            let arity = arity.strip_prefix("expected ").unwrap_or(&arity);
+            return Err(self.error(span, message).expected(format!(
+                "{arity}: {}({})",
+                function.name, function.parameters
+            )));
+        }
+        let list = self.list(&ids, span)?;
+        self.push(Op::Call(function, list), span)
+    }
+
+    fn unknown_function(&self, name: &str, span: Span) -> Error {
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        if AggregateKind::ALL.iter().any(|(known, _)| is(known))
+            || is("window_start")
+            || is("window_end")
+        {
+            let error = self.error(span, format!("`{name}` is of a window, but there is none"));
+            return error.expected("GROUP BY with tumbling(10s) or another window, and the aggregate in SELECT or HAVING");
+        }
+        let error = self.error(span, format!("unknown function `{name}`"));
+        error.suggest(functions::nearest(name).map(|name| format!("`{name}`")))
+    }
+
+    /// Methods that are not functions with the value in front.
+    fn method(&mut self, name: &str, ids: &[NodeId], span: Span) -> Result<Option<NodeId>, Error> {
+        let found = match (name, ids) {
+            ("get", &[base, at]) => self.push_path(base, &[StepOp::Get(at)], span)?,
+            ("equals", &[left, right]) => {
+                self.push(Op::Binary(BinaryOp::Equal, left, right), span)?
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(found))
+    }
+
+    /// A call that is an aggregate: its name is one, and so are its arguments.
+    fn aggregate(
+        &mut self,
+        name: &str,
+        name_span: Span,
+        args: &'s [Expr],
+        form: CallForm,
+    ) -> Result<Option<NodeId>, Error> {
+        if args.is_empty() && form == CallForm::Plain {
+            for (known, op) in [
+                ("window_start", Op::WindowStart),
+                ("window_end", Op::WindowEnd),
+            ] {
+                if name.eq_ignore_ascii_case(known) {
+                    return self.push(op, name_span).map(Some);
+                }
+            }
+        }
+        let plain: String = name.chars().filter(|&c| c != '_').collect();
+        let known = AggregateKind::ALL
+            .iter()
+            .find(|(known, _)| known.replace('_', "").eq_ignore_ascii_case(&plain));
+        let Some(&(_, kind)) = known else {
+            return Ok(None);
+        };
+        let (kind, argument, percentile) = match (kind, form, args) {
+            (AggregateKind::Count, CallForm::Star, []) => (kind, None, 0.0),
+            (AggregateKind::Count, CallForm::Plain, []) => (kind, None, 0.0),
+            (AggregateKind::Count, CallForm::Distinct, [argument]) => {
+                (AggregateKind::DistinctCount, Some(argument), 0.0)
+            }
+            (AggregateKind::Percentile, CallForm::Plain, [argument, percentile]) => {
+                (kind, Some(argument), self.percentile(percentile)?)
+            }
+            (AggregateKind::Percentile, _, _) => {
+                let error = self.error(name_span, "`percentile` needs a value and a percentage");
+                return Err(error.expected("percentile(x, 95)"));
+            }
+            (_, CallForm::Plain | CallForm::Method, [argument]) => (kind, Some(argument), 0.0),
+            // max(a, b) of two values is the function.
+            _ => return Ok(None),
+        };
+        let at = self.aggregates.iter().position(|(known, known_argument)| {
+            known.kind == kind
+                && known.percentile == percentile
+                && match (known_argument, argument) {
+                    (Some(left), Some(right)) => same(left, right),
+                    (None, None) => true,
+                    _ => false,
+                }
+        });
+        let at = at.unwrap_or_else(|| {
+            self.aggregates
+                .push((Aggregate { kind, percentile }, argument));
+            self.aggregates.len() - 1
+        });
+        if at >= self.bounds.max_items {
+            return Err(self
+                .error(name_span, "too many aggregates")
+                .expected(format!("at most {}", self.bounds.max_items)));
+        }
+        self.push(Op::Aggregate(at as u16), name_span).map(Some)
+    }
+
+    fn percentile(&mut self, expr: &'s Expr) -> Result<f64, Error> {
+        let id = self.expr(expr)?;
+        let value = self.builder.scalar(id).and_then(|value| value.as_f64());
+        value
+            .filter(|value| (0.0..=100.0).contains(value))
+            .ok_or_else(|| {
+                let error = self.error(expr.span, "no percentage");
+                error.expected("a constant from 0 to 100")
+            })
+    }
+
+    fn binary(
+        &mut self,
+        op: BinaryOp,
+        left: &'s Expr,
+        right: &'s Expr,
+        span: Span,
+    ) -> Result<NodeId, Error> {
+        // To compare with null as it is written is to ask for it.
+        let negated = op == BinaryOp::NotEqual;
+        if negated || op == BinaryOp::Equal {
+            for (value, null) in [(left, right), (right, left)] {
+                if matches!(null.node, Node::Null) {
+                    let value = self.expr(value)?;
+                    return self.push(Op::IsNull(value, negated), span);
+                }
+            }
+        }
+        let left_id = self.expr(left)?;
+        let right_id = self.expr(right)?;
+        if op != BinaryOp::Match {
+            return self.push(Op::Binary(op, left_id, right_id), span);
+        }
+        let Op::Text(filter) = self.builder.op(right_id) else {
+            return self.push(Op::Binary(op, left_id, right_id), span);
+        };
+        let text = self.builder.text_of(filter);
+        let is_topic = matches!(self.builder.op(left_id), Op::Field(Field::Topic));
+        // FluxMQ's examples match what is no topic with a regular expression.
+        if !is_topic
+            && self.builder.dialect == Dialect::Fluxmq
+            && text.contains(['*', '^', '[', '(', '\\', '|', '?'])
+            && let Some(function) = functions::find("regex_match")
+        {
+            let list = self.list(&[left_id, right_id], span)?;
+            return self.push(Op::Call(function, list), span);
+        }
+        if mqtt::validate_topic_filter(text, &mqtt::TopicLimits::NONE).is_err() {
+            let error = self.error(right.span, "not a topic filter");
+            return Err(error
+                .expected("levels between `/`; `+` for one level, `#` for the rest at the end"));
+        }
+        self.push(Op::MatchFilter(left_id, filter), span)
+    }
+}
+
+/// What stands there, as the name of a column that was given none.
+fn unnamed(sql: &str, span: Span) -> Box<str> {
+    const MAX_CHARS: usize = 64;
+    let text = &sql[span.start as usize..span.end as usize];
+    let mut name = String::new();
+    for word in text.split_whitespace() {
+        if !name.is_empty() {
+            name.push(' ');
+        }
+        name.push_str(word);
+    }
+    name.chars().take(MAX_CHARS).collect::<String>().into()
+}

@@ -1,0 +1,280 @@
+//! Where a rule's events come from: what may stand in FROM, under the names of FluxMQ and of EMQX.
+
+use std::fmt;
+
+/// What happened. One kind has one set of fields, whatever its name in FROM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum EventKind {
+    Publish,
+    Delivered,
+    Acked,
+    Dropped,
+    Offline,
+    Connected,
+    Connack,
+    AuthnComplete,
+    AuthzComplete,
+    Disconnected,
+    Subscribed,
+    Unsubscribed,
+    Ping,
+    Device,
+}
+
+impl EventKind {
+    pub const ALL: [Self; 14] = [
+        Self::Publish,
+        Self::Delivered,
+        Self::Acked,
+        Self::Dropped,
+        Self::Offline,
+        Self::Connected,
+        Self::Connack,
+        Self::AuthnComplete,
+        Self::AuthzComplete,
+        Self::Disconnected,
+        Self::Subscribed,
+        Self::Unsubscribed,
+        Self::Ping,
+        Self::Device,
+    ];
+
+    /// The name in FROM: FluxMQ's where it has one, else EMQX's.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Publish => "$EVENT.PUBLISH",
+            Self::Delivered => "$EVENT.DELIVERED",
+            Self::Acked => "$EVENT.ACK",
+            Self::Dropped => "$EVENT.DROP",
+            Self::Offline => "$EVENT.OFFLINE",
+            Self::Connected => "$EVENT.CONNECT",
+            Self::Connack => "$events/client/connack",
+            Self::AuthnComplete => "$events/auth/check_authn_complete",
+            Self::AuthzComplete => "$events/auth/check_authz_complete",
+            Self::Disconnected => "$EVENT.DISCONNECT",
+            Self::Subscribed => "$EVENT.SUBSCRIBE",
+            Self::Unsubscribed => "$EVENT.UNSUBSCRIBE",
+            Self::Ping => "$EVENT.PING",
+            Self::Device => "$EVENT.DEVICE",
+        }
+    }
+
+    /// What the field `event` says: EMQX's word.
+    pub fn event_name(self) -> &'static str {
+        match self {
+            Self::Publish => "message.publish",
+            Self::Delivered => "message.delivered",
+            Self::Acked => "message.acked",
+            Self::Dropped => "message.dropped",
+            Self::Offline => "message.offline",
+            Self::Connected => "client.connected",
+            Self::Connack => "client.connack",
+            Self::AuthnComplete => "client.check_authn_complete",
+            Self::AuthzComplete => "client.check_authz_complete",
+            Self::Disconnected => "client.disconnected",
+            Self::Subscribed => "session.subscribed",
+            Self::Unsubscribed => "session.unsubscribed",
+            Self::Ping => "client.ping",
+            Self::Device => "device",
+        }
+    }
+}
+
+/// FluxMQ's names, without `$EVENT.`; a `/` may stand for the dot.
+const FLUXMQ_EVENTS: &[(&str, EventKind)] = &[
+    ("PUBLISH", EventKind::Publish),
+    ("DELIVERED", EventKind::Delivered),
+    ("ACK", EventKind::Acked),
+    ("DROP", EventKind::Dropped),
+    ("OFFLINE", EventKind::Offline),
+    ("CONNECT", EventKind::Connected),
+    ("DISCONNECT", EventKind::Disconnected),
+    ("CLOSE", EventKind::Disconnected),
+    ("SUBSCRIBE", EventKind::Subscribed),
+    ("UNSUBSCRIBE", EventKind::Unsubscribed),
+    ("PING", EventKind::Ping),
+    ("DEVICE", EventKind::Device),
+];
+
+/// EMQX's names, without `$events/`; an `_` may stand for the first `/`.
+const EMQX_EVENTS: &[(&str, EventKind)] = &[
+    ("message/publish", EventKind::Publish),
+    ("message/delivered", EventKind::Delivered),
+    ("message/acked", EventKind::Acked),
+    ("message/dropped", EventKind::Dropped),
+    ("message/delivery_dropped", EventKind::Dropped),
+    ("client/connected", EventKind::Connected),
+    ("client/disconnected", EventKind::Disconnected),
+    ("client/connack", EventKind::Connack),
+    ("client/ping", EventKind::Ping),
+    ("auth/check_authn_complete", EventKind::AuthnComplete),
+    ("auth/check_authz_complete", EventKind::AuthzComplete),
+    ("session/subscribed", EventKind::Subscribed),
+    ("session/unsubscribed", EventKind::Unsubscribed),
+    // Their names before EMQX 5.7, which rules still carry.
+    ("client/check_authn_complete", EventKind::AuthnComplete),
+    ("client/check_authz_complete", EventKind::AuthzComplete),
+    ("delivery/dropped", EventKind::Dropped),
+];
+
+/// One name in FROM.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Source {
+    Event(EventKind),
+    /// Messages published to topics that match this filter.
+    Topic(Box<str>),
+    /// The outputs of another rule: `$rule/NAME`.
+    Rule(Box<str>),
+    /// What comes in through a connector: `$bridges/TYPE:NAME`; here `TYPE:NAME`.
+    Bridge(Box<str>),
+}
+
+/// A name that begins with `$` and is none of those known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownSource {
+    pub nearest: Option<&'static str>,
+}
+
+impl Source {
+    /// Reads a name of FROM. Whether a topic filter is valid is not looked at here.
+    pub fn parse(name: &str) -> Result<Self, UnknownSource> {
+        if let Some(rest) = strip_prefix_ignore_case(name, "$EVENT.")
+            .or_else(|| strip_prefix_ignore_case(name, "$EVENT/"))
+        {
+            return FLUXMQ_EVENTS
+                .iter()
+                .find(|(known, _)| known.eq_ignore_ascii_case(rest))
+                .map(|&(_, kind)| Self::Event(kind))
+                .ok_or_else(|| UnknownSource {
+                    nearest: nearest_event(name),
+                });
+        }
+        if let Some(rest) = name.strip_prefix("$events/") {
+            return EMQX_EVENTS
+                .iter()
+                .find(|(known, _)| *known == rest || known.replacen('/', "_", 1) == rest)
+                .map(|&(_, kind)| Self::Event(kind))
+                .ok_or_else(|| UnknownSource {
+                    nearest: nearest_event(name),
+                });
+        }
+        for prefix in ["$rule/", "$rules/"] {
+            if let Some(rest) = name.strip_prefix(prefix) {
+                return Ok(Self::Rule(rest.into()));
+            }
+        }
+        for prefix in ["$bridges/", "$sources/"] {
+            if let Some(rest) = name.strip_prefix(prefix) {
+                return Ok(Self::Bridge(rest.into()));
+            }
+        }
+        Ok(Self::Topic(name.into()))
+    }
+
+    /// Whether events of this kind can come from this source.
+    pub fn has_kind(&self, kind: EventKind) -> bool {
+        match self {
+            Self::Event(own) => *own == kind,
+            Self::Topic(_) => kind == EventKind::Publish,
+            Self::Rule(_) | Self::Bridge(_) => false,
+        }
+    }
+
+    /// Whether only the sender knows which fields there are.
+    pub fn is_open(&self) -> bool {
+        matches!(
+            self,
+            Self::Rule(_) | Self::Bridge(_) | Self::Event(EventKind::Device)
+        )
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Event(kind) => f.write_str(kind.name()),
+            Self::Topic(filter) => f.write_str(filter),
+            Self::Rule(name) => write!(f, "$rule/{name}"),
+            Self::Bridge(name) => write!(f, "$bridges/{name}"),
+        }
+    }
+}
+
+fn strip_prefix_ignore_case<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
+    let head = text.get(..prefix.len())?;
+    head.eq_ignore_ascii_case(prefix)
+        .then(|| &text[prefix.len()..])
+}
+
+fn nearest_event(name: &str) -> Option<&'static str> {
+    const NAMES: &[&str] = &[
+        "$EVENT.PUBLISH",
+        "$EVENT.DELIVERED",
+        "$EVENT.ACK",
+        "$EVENT.DROP",
+        "$EVENT.OFFLINE",
+        "$EVENT.CONNECT",
+        "$EVENT.DISCONNECT",
+        "$EVENT.CLOSE",
+        "$EVENT.SUBSCRIBE",
+        "$EVENT.UNSUBSCRIBE",
+        "$EVENT.PING",
+        "$EVENT.DEVICE",
+        "$events/message/publish",
+        "$events/message/delivered",
+        "$events/message/acked",
+        "$events/message/dropped",
+        "$events/message/delivery_dropped",
+        "$events/client/connected",
+        "$events/client/disconnected",
+        "$events/client/connack",
+        "$events/client/ping",
+        "$events/auth/check_authn_complete",
+        "$events/auth/check_authz_complete",
+        "$events/session/subscribed",
+        "$events/session/unsubscribed",
+    ];
+    crate::nearest::nearest(name, NAMES.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_dialects_name_the_same_events() {
+        for (name, kind) in [
+            ("$EVENT.PUBLISH", EventKind::Publish),
+            ("$event.publish", EventKind::Publish),
+            ("$EVENT/SUBSCRIBE", EventKind::Subscribed),
+            ("$EVENT.CLOSE", EventKind::Disconnected),
+            ("$events/client/connected", EventKind::Connected),
+            ("$events/client_connected", EventKind::Connected),
+            ("$events/message_delivery_dropped", EventKind::Dropped),
+            (
+                "$events/auth/check_authz_complete",
+                EventKind::AuthzComplete,
+            ),
+        ] {
+            assert_eq!(Source::parse(name), Ok(Source::Event(kind)), "{name}");
+        }
+        assert_eq!(Source::parse("t/+/#"), Ok(Source::Topic("t/+/#".into())));
+        assert_eq!(Source::parse("$SYS/#"), Ok(Source::Topic("$SYS/#".into())));
+        assert_eq!(Source::parse("$rule/a"), Ok(Source::Rule("a".into())));
+        assert_eq!(
+            Source::parse("$bridges/mqtt:in"),
+            Ok(Source::Bridge("mqtt:in".into()))
+        );
+    }
+
+    #[test]
+    fn an_unknown_event_names_its_neighbour() {
+        let nearest = |name| Source::parse(name).expect_err(name).nearest;
+        assert_eq!(nearest("$EVENT.PUBLISHED"), Some("$EVENT.PUBLISH"));
+        assert_eq!(
+            nearest("$events/client/conected"),
+            Some("$events/client/connected")
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! The syntax tree of a statement: what was written, not yet what it means.
+
+use crate::error::Span;
+
+pub(crate) struct Statement {
+    pub(crate) body: Body,
+    pub(crate) from: Vec<(Box<str>, Span)>,
+    pub(crate) filter: Option<Expr>,
+    pub(crate) group: Option<Group>,
+    pub(crate) having: Option<Expr>,
+    pub(crate) limit: Option<u64>,
+}
+
+pub(crate) enum Body {
+    Select(Vec<Item>),
+    Foreach {
+        /// The last one is the list; those before it are names for its use.
+        lists: Vec<Item>,
+        each: Option<Vec<Item>>,
+        incase: Option<Expr>,
+    },
+}
+
+pub(crate) struct Item {
+    pub(crate) span: Span,
+    pub(crate) what: ItemKind,
+}
+
+pub(crate) enum ItemKind {
+    All,
+    Expr {
+        expr: Expr,
+        alias: Option<Vec<AliasPart>>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum AliasPart {
+    Key(Box<str>),
+    /// `a[2]`, from 1; negative from the end.
+    Index(i64),
+    /// `a[0]`: before the first.
+    Head,
+    /// `a[-0]`: after the last.
+    Tail,
+}
+
+pub(crate) struct Group {
+    pub(crate) span: Span,
+    pub(crate) keys: Vec<Expr>,
+    pub(crate) window: Option<(crate::window::WindowKind, Span)>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Expr {
+    pub(crate) span: Span,
+    pub(crate) node: Node,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Node {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(Box<str>),
+    /// A field, an alias, or the item of FOREACH.
+    Name(Box<str>),
+    Path(Box<Expr>, Vec<Step>),
+    Call {
+        name: Box<str>,
+        name_span: Span,
+        args: Vec<Expr>,
+        form: CallForm,
+    },
+    Not(Box<Expr>),
+    Negate(Box<Expr>),
+    Binary(BinaryOp, Box<Expr>, Box<Expr>),
+    IsNull(Box<Expr>, bool),
+    In(Box<Expr>, Vec<Expr>, bool),
+    Between(Box<Expr>, Box<Expr>, Box<Expr>, bool),
+    Like(Box<Expr>, Box<Expr>, bool),
+    Case {
+        subject: Option<Box<Expr>>,
+        arms: Vec<(Expr, Expr)>,
+        otherwise: Option<Box<Expr>>,
+    },
+    Array(Vec<Expr>),
+    Map(Vec<(Box<str>, Expr)>),
+    Range(Box<Expr>, Box<Expr>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallForm {
+    Plain,
+    /// `a.f(b)`, with `a` as the first argument.
+    Method,
+    /// `count(*)`
+    Star,
+    /// `count(distinct x)`
+    Distinct,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    Key(Box<str>),
+    Index(Box<Expr>),
+    Slice(Box<Expr>, Box<Expr>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BinaryOp {
+    Or,
+    And,
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    /// `=~`
+    Match,
+    Concat,
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    /// `div`: of integers, towards zero.
+    Quotient,
+    Remainder,
+}
+
+impl BinaryOp {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Or => "or",
+            Self::And => "and",
+            Self::Equal => "=",
+            Self::NotEqual => "!=",
+            Self::Less => "<",
+            Self::LessEqual => "<=",
+            Self::Greater => ">",
+            Self::GreaterEqual => ">=",
+            Self::Match => "=~",
+            Self::Concat => "||",
+            Self::Add => "+",
+            Self::Subtract => "-",
+            Self::Multiply => "*",
+            Self::Divide => "/",
+            Self::Quotient => "div",
+            Self::Remainder => "mod",
+        }
+    }
+}

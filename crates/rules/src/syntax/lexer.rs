@@ -1,0 +1,265 @@
+//! Text of a statement into tokens.
+
+use super::token::{Kind, Symbol, Token};
+use crate::error::{Error, Span};
+
+/// Reads all tokens; the last one is `Kind::End`.
+pub(crate) fn tokens(sql: &str) -> Result<Vec<Token>, Error> {
+    let mut lexer = Lexer { sql, at: 0 };
+    let mut out = Vec::with_capacity(sql.len() / 5 + 4);
+    loop {
+        let token = lexer.next()?;
+        let ended = token.kind == Kind::End;
+        out.push(token);
+        if ended {
+            return Ok(out);
+        }
+    }
+}
+
+struct Lexer<'s> {
+    sql: &'s str,
+    at: usize,
+}
+
+impl<'s> Lexer<'s> {
+    fn peek(&self, ahead: usize) -> u8 {
+        self.sql
+            .as_bytes()
+            .get(self.at + ahead)
+            .copied()
+            .unwrap_or(0)
+    }
+
+    fn rest(&self) -> &'s str {
+        &self.sql[self.at..]
+    }
+
+    fn next(&mut self) -> Result<Token, Error> {
+        self.skip_blanks_and_comments()?;
+        let start = self.at;
+        let Some(first) = self.rest().chars().next() else {
+            return Ok(self.token(start, Kind::End));
+        };
+        match first {
+            '\'' | '"' => self.text(first as u8),
+            '`' => self.quoted_word(),
+            '0'..='9' => self.number(),
+            c if is_word_start(c) => {
+                self.at += self
+                    .rest()
+                    .find(|c| !is_word_part(c))
+                    .unwrap_or(self.rest().len());
+                Ok(self.token(start, Kind::Word))
+            }
+            _ => self.symbol(),
+        }
+    }
+
+    fn token(&self, start: usize, kind: Kind) -> Token {
+        Token {
+            kind,
+            span: Span::new(start, self.at),
+        }
+    }
+
+    fn skip_blanks_and_comments(&mut self) -> Result<(), Error> {
+        loop {
+            let trimmed = self
+                .rest()
+                .trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
+            self.at = self.sql.len() - trimmed.len();
+            if trimmed.starts_with("--") {
+                self.at += trimmed.find('\n').unwrap_or(trimmed.len());
+            } else if trimmed.starts_with("/*") {
+                match trimmed.find("*/") {
+                    Some(end) => self.at += end + 2,
+                    None => {
+                        let span = Span::new(self.at, self.at + 2);
+                        return Err(
+                            Error::at(self.sql, span, "this comment does not end").expected("`*/`")
+                        );
+                    }
+                }
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A doubled quote stands for one; a backslash does as in JSON, and before anything else stands for itself, so that
+    /// regular expressions can be written as they are.
+    fn text(&mut self, quote: u8) -> Result<Token, Error> {
+        let start = self.at;
+        self.at += 1;
+        let mut out = String::new();
+        loop {
+            let Some(c) = self.rest().chars().next() else {
+                let span = Span::new(start, start + 1);
+                return Err(Error::at(self.sql, span, "this text does not end")
+                    .expected(format!("a closing {}", quote as char)));
+            };
+            self.at += c.len_utf8();
+            if c == quote as char {
+                if self.peek(0) != quote {
+                    return Ok(self.token(start, Kind::Text(out.into())));
+                }
+                self.at += 1;
+                out.push(c);
+            } else if c == '\\' {
+                self.escape(&mut out);
+            } else {
+                out.push(c);
+            }
+        }
+    }
+
+    fn escape(&mut self, out: &mut String) {
+        let plain = match self.peek(0) {
+            b'n' => '\n',
+            b't' => '\t',
+            b'r' => '\r',
+            quoted @ (b'\\' | b'\'' | b'"') => quoted as char,
+            b'u' => {
+                let hex = self.sql.get(self.at + 1..self.at + 5);
+                let code = hex.filter(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
+                match code
+                    .and_then(|hex| u32::from_str_radix(hex, 16).ok())
+                    .and_then(char::from_u32)
+                {
+                    Some(c) => {
+                        self.at += 5;
+                        out.push(c);
+                    }
+                    None => out.push('\\'),
+                }
+                return;
+            }
+            _ => {
+                out.push('\\');
+                return;
+            }
+        };
+        self.at += 1;
+        out.push(plain);
+    }
+
+    /// `` `a name` ``, MySQL's way to quote one. The span leaves the quotes out.
+    fn quoted_word(&mut self) -> Result<Token, Error> {
+        let start = self.at;
+        let Some(length) = self.rest()[1..].find('`') else {
+            let span = Span::new(start, start + 1);
+            return Err(Error::at(self.sql, span, "this name does not end").expected("a closing `"));
+        };
+        self.at += length + 2;
+        Ok(Token {
+            kind: Kind::Word,
+            span: Span::new(start + 1, self.at - 1),
+        })
+    }
+
+    fn number(&mut self) -> Result<Token, Error> {
+        let start = self.at;
+        self.digits();
+        let mut is_float = false;
+        // `1..5` is a range.
+        if self.peek(0) == b'.' && self.peek(1).is_ascii_digit() {
+            is_float = true;
+            self.at += 1;
+            self.digits();
+        }
+        let exponent = if matches!(self.peek(1), b'+' | b'-') {
+            2
+        } else {
+            1
+        };
+        if matches!(self.peek(0), b'e' | b'E') && self.peek(exponent).is_ascii_digit() {
+            is_float = true;
+            self.at += exponent;
+            self.digits();
+        }
+        let text = &self.sql[start..self.at];
+        let kind = if is_float {
+            text.parse()
+                .ok()
+                .filter(|value: &f64| value.is_finite())
+                .map(Kind::Float)
+        } else {
+            text.parse().ok().map(Kind::Int)
+        };
+        match kind {
+            Some(kind) => Ok(self.token(start, kind)),
+            None => {
+                let span = Span::new(start, self.at);
+                Err(Error::at(self.sql, span, "this number is too large")
+                    .expected("at most 9223372036854775807"))
+            }
+        }
+    }
+
+    fn digits(&mut self) {
+        while self.peek(0).is_ascii_digit() {
+            self.at += 1;
+        }
+    }
+
+    fn symbol(&mut self) -> Result<Token, Error> {
+        let start = self.at;
+        let (symbol, length) = match (self.peek(0), self.peek(1)) {
+            (b'=', b'~') | (b'~', b'=') => (Symbol::Match, 2),
+            (b'=', b'=') => (Symbol::Equal, 2),
+            (b'!', b'=') | (b'<', b'>') => (Symbol::NotEqual, 2),
+            (b'<', b'=') => (Symbol::LessEqual, 2),
+            (b'>', b'=') => (Symbol::GreaterEqual, 2),
+            (b'|', b'|') => (Symbol::BarBar, 2),
+            (b'.', b'.') => (Symbol::DotDot, 2),
+            (b'=', _) => (Symbol::Equal, 1),
+            (b'<', _) => (Symbol::Less, 1),
+            (b'>', _) => (Symbol::Greater, 1),
+            (b'(', _) => (Symbol::LeftParen, 1),
+            (b')', _) => (Symbol::RightParen, 1),
+            (b'[', _) => (Symbol::LeftBracket, 1),
+            (b']', _) => (Symbol::RightBracket, 1),
+            (b'{', _) => (Symbol::LeftBrace, 1),
+            (b'}', _) => (Symbol::RightBrace, 1),
+            (b',', _) => (Symbol::Comma, 1),
+            (b':', _) => (Symbol::Colon, 1),
+            (b';', _) => (Symbol::Semicolon, 1),
+            (b'.', _) => (Symbol::Dot, 1),
+            (b'+', _) => (Symbol::Plus, 1),
+            (b'-', _) => (Symbol::Minus, 1),
+            (b'*', _) => (Symbol::Star, 1),
+            (b'/', _) => (Symbol::Slash, 1),
+            (b'%', _) => (Symbol::Percent, 1),
+            _ => return Err(self.stray(start)),
+        };
+        self.at += length;
+        Ok(self.token(start, Kind::Symbol(symbol)))
+    }
+
+    fn stray(&self, start: usize) -> Error {
+        let c = self.rest().chars().next().unwrap_or(' ');
+        let error = Error::at(
+            self.sql,
+            Span::new(start, start + c.len_utf8()),
+            format!("`{}` has no meaning here", c.escape_debug()),
+        );
+        match c {
+            '‘' | '’' | '“' | '”' => error.expected("straight quotes, ' or \""),
+            '，' => error.expected("`,`"),
+            '（' | '）' => error.expected("`(` or `)`"),
+            '!' => error.expected("`!=` or `not`"),
+            '&' => error.expected("`and`"),
+            '|' => error.expected("`||` to join text, `or` between conditions"),
+            _ => error,
+        }
+    }
+}
+
+fn is_word_start(c: char) -> bool {
+    c.is_alphabetic() || c == '_' || c == '$'
+}
+
+fn is_word_part(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '$' | '@')
+}

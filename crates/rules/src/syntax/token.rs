@@ -1,0 +1,80 @@
+//! Tokens of a statement.
+
+use crate::error::Span;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Kind {
+    /// A word as written; whether it is a keyword depends on where it stands.
+    Word,
+    /// Its text without quotes, escapes undone.
+    Text(Box<str>),
+    Int(i64),
+    Float(f64),
+    Symbol(Symbol),
+    End,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Token {
+    pub(crate) kind: Kind,
+    pub(crate) span: Span,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Symbol {
+    LeftParen,
+    RightParen,
+    LeftBracket,
+    RightBracket,
+    LeftBrace,
+    RightBrace,
+    Comma,
+    Colon,
+    Semicolon,
+    Dot,
+    DotDot,
+    Plus,
+    Minus,
+    Star,
+    Slash,
+    Percent,
+    BarBar,
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    Match,
+}
+
+impl Symbol {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::LeftParen => "(",
+            Self::RightParen => ")",
+            Self::LeftBracket => "[",
+            Self::RightBracket => "]",
+            Self::LeftBrace => "{",
+            Self::RightBrace => "}",
+            Self::Comma => ",",
+            Self::Colon => ":",
+            Self::Semicolon => ";",
+            Self::Dot => ".",
+            Self::DotDot => "..",
+            Self::Plus => "+",
+            Self::Minus => "-",
+            Self::Star => "*",
+            Self::Slash => "/",
+            Self::Percent => "%",
+            Self::BarBar => "||",
+            Self::Equal => "=",
+            Self::NotEqual => "!=",
+            Self::Less => "<",
+            Self::LessEqual => "<=",
+            Self::Greater => ">",
+            Self::GreaterEqual => ">=",
+            Self::Match => "=~",
+        }
+    }
+}

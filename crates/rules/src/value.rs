@@ -1,0 +1,484 @@
+//! Values of the rule language. They are `Copy` and live in the arena of one evaluation, which is reset after the message.
+
+use std::cmp::Ordering;
+
+use crate::json;
+
+/// Everything of one evaluation lives in one of these.
+pub type Arena = bumpalo::Bump;
+
+/// One value. `Bytes` and `Str` compare by their bytes; a payload is `Bytes` until somebody proves it to be text.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Str(&'a str),
+    Bytes(&'a [u8]),
+    Array(&'a [Value<'a>]),
+    /// Fields in the order they came. Should a name come twice, the later one counts.
+    Map(&'a [(&'a str, Value<'a>)]),
+    /// Checked text of a JSON array or object that nobody has read into `Array` or `Map` yet.
+    Json(&'a str),
+}
+
+const _: () = assert!(size_of::<Value<'static>>() == 24);
+
+impl<'a> Value<'a> {
+    /// The name of its type in messages to people.
+    #[must_use]
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Value::Null => "null",
+            Value::Bool(_) => "boolean",
+            Value::Int(_) => "integer",
+            Value::Float(_) => "float",
+            Value::Str(_) => "string",
+            Value::Bytes(_) => "bytes",
+            Value::Array(_) => "array",
+            Value::Map(_) => "map",
+            Value::Json(text) if text.starts_with('[') => "array",
+            Value::Json(_) => "map",
+        }
+    }
+
+    #[must_use]
+    pub fn is_null(&self) -> bool {
+        matches!(self, Value::Null)
+    }
+
+    /// What a condition makes of it: true, numbers that are not zero, and the word `true`.
+    #[must_use]
+    pub fn truth(&self) -> bool {
+        match self {
+            Value::Bool(truth) => *truth,
+            Value::Int(number) => *number != 0,
+            Value::Float(number) => *number != 0.0,
+            Value::Str(text) => *text == "true",
+            Value::Bytes(bytes) => *bytes == b"true",
+            _ => false,
+        }
+    }
+
+    /// Text and bytes as bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> Option<&'a [u8]> {
+        match *self {
+            Value::Str(text) | Value::Json(text) => Some(text.as_bytes()),
+            Value::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Text, and bytes that are UTF-8.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&'a str> {
+        match *self {
+            Value::Str(text) => Some(text),
+            Value::Bytes(bytes) => str::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+
+    /// An integer, a float without a fraction, or text of an integer.
+    #[must_use]
+    pub fn as_i64(&self) -> Option<i64> {
+        match *self {
+            Value::Int(number) => Some(number),
+            Value::Float(number) => float_to_i64(number),
+            _ => match self.as_number()? {
+                Number::Int(number) => Some(number),
+                Number::Float(number) => float_to_i64(number),
+            },
+        }
+    }
+
+    /// A number or text of a number.
+    #[must_use]
+    pub fn as_f64(&self) -> Option<f64> {
+        self.as_number().map(Number::as_f64)
+    }
+
+    /// A number or text of a number, integers kept.
+    #[must_use]
+    pub fn as_number(&self) -> Option<Number> {
+        match *self {
+            Value::Int(number) => Some(Number::Int(number)),
+            Value::Float(number) => Some(Number::Float(number)),
+            Value::Str(_) | Value::Bytes(_) => Number::parse(self.as_str()?),
+            _ => None,
+        }
+    }
+
+    /// How two values compare, or `None` if they do not: null with anything, text with a number it does not spell, arrays and
+    /// maps that are not equal.
+    #[must_use]
+    pub fn compare(&self, other: &Value<'_>) -> Option<Ordering> {
+        match (self, other) {
+            (Value::Null, _) | (_, Value::Null) => None,
+            (Value::Int(left), Value::Int(right)) => Some(left.cmp(right)),
+            (Value::Str(left), Value::Str(right)) => Some(left.cmp(right)),
+            (Value::Bool(left), Value::Bool(right)) => Some(left.cmp(right)),
+            (Value::Int(_) | Value::Float(_), _) | (_, Value::Int(_) | Value::Float(_)) => {
+                self.as_number()?.compare(other.as_number()?)
+            }
+            (Value::Bool(truth), text) => Some(word(*truth).as_bytes().cmp(text.as_bytes()?)),
+            (text, Value::Bool(truth)) => Some(text.as_bytes()?.cmp(word(*truth).as_bytes())),
+            (Value::Str(_) | Value::Bytes(_), Value::Str(_) | Value::Bytes(_)) => {
+                Some(self.as_bytes()?.cmp(other.as_bytes()?))
+            }
+            _ => same_structure(self, other).then_some(Ordering::Equal),
+        }
+    }
+
+    /// Equality as `=` means it: nothing equals null.
+    #[must_use]
+    pub fn equals(&self, other: &Value<'_>) -> bool {
+        self.compare(other) == Some(Ordering::Equal)
+    }
+
+    /// Equality as a list of distinct values means it: null is the same as null.
+    #[must_use]
+    pub fn same(&self, other: &Value<'_>) -> bool {
+        (self.is_null() && other.is_null()) || self.equals(other)
+    }
+
+    /// An order of all values, for sorting: null, booleans, numbers, text, arrays, maps.
+    #[must_use]
+    pub fn order(&self, other: &Value<'_>) -> Ordering {
+        match (self.rank(), other.rank()) {
+            (left, right) if left != right => left.cmp(&right),
+            _ => self.compare(other).unwrap_or(Ordering::Equal),
+        }
+    }
+
+    fn rank(&self) -> u8 {
+        match self {
+            Value::Null => 0,
+            Value::Bool(_) => 1,
+            Value::Int(_) | Value::Float(_) => 2,
+            Value::Str(_) | Value::Bytes(_) => 3,
+            Value::Array(_) => 4,
+            Value::Json(text) if text.starts_with('[') => 4,
+            Value::Map(_) | Value::Json(_) => 5,
+        }
+    }
+
+    /// Reads one level of JSON text: its members that are arrays or objects stay text.
+    #[must_use]
+    pub fn open(self, arena: &'a Arena) -> Value<'a> {
+        match self {
+            Value::Json(text) => json::open(text, arena),
+            other => other,
+        }
+    }
+
+    /// A field of a map; null if this is no map or has no such field.
+    #[must_use]
+    pub fn field(&self, name: &str, arena: &'a Arena) -> Value<'a> {
+        self.find_field(name, arena).unwrap_or(Value::Null)
+    }
+
+    /// A field of a map, which may be there and null.
+    #[must_use]
+    pub fn find_field(&self, name: &str, arena: &'a Arena) -> Option<Value<'a>> {
+        match self.open(arena) {
+            Value::Map(fields) => fields
+                .iter()
+                .rev()
+                .find(|(field, _)| *field == name)
+                .map(|(_, value)| *value),
+            _ => None,
+        }
+    }
+
+    /// An item of an array counted from 0, or from the end if negative; null if there is none.
+    #[must_use]
+    pub fn item(&self, index: i64, arena: &'a Arena) -> Value<'a> {
+        let Value::Array(items) = self.open(arena) else {
+            return Value::Null;
+        };
+        let index = if index < 0 {
+            index.checked_add_unsigned(items.len() as u64)
+        } else {
+            Some(index)
+        };
+        index
+            .and_then(|index| usize::try_from(index).ok())
+            .and_then(|index| items.get(index).copied())
+            .unwrap_or(Value::Null)
+    }
+
+    /// Its text: text as it is, numbers in their shortest form, arrays and maps as JSON, null as `null`. Bytes that are not
+    /// UTF-8 lose what is not.
+    #[must_use]
+    pub fn text(&self, arena: &'a Arena) -> &'a str {
+        match *self {
+            Value::Null => "null",
+            Value::Bool(truth) => word(truth),
+            Value::Str(text) | Value::Json(text) => text,
+            Value::Bytes(bytes) => match String::from_utf8_lossy(bytes) {
+                std::borrow::Cow::Borrowed(text) => text,
+                std::borrow::Cow::Owned(text) => arena.alloc_str(&text),
+            },
+            Value::Int(number) => arena.alloc_str(itoa::Buffer::new().format(number)),
+            Value::Float(number) => arena.alloc_str(float_text(number, &mut zmij::Buffer::new())),
+            Value::Array(_) | Value::Map(_) => json::text(self, arena),
+        }
+    }
+
+    /// Writes it as JSON. Integers stay integers, floats keep a point or an exponent and are as short as they can be; a float
+    /// that is no number is null. Bytes are written as text if they are UTF-8 and as base64 if not.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        json::write(self, out);
+    }
+
+    /// A copy that outlives the arena.
+    #[must_use]
+    pub fn into_owned(self) -> OwnedValue {
+        match self {
+            Value::Null => OwnedValue::Null,
+            Value::Bool(truth) => OwnedValue::Bool(truth),
+            Value::Int(number) => OwnedValue::Int(number),
+            Value::Float(number) => OwnedValue::Float(number),
+            Value::Str(text) => OwnedValue::Str(text.into()),
+            Value::Bytes(bytes) => OwnedValue::Bytes(bytes.into()),
+            Value::Array(items) => {
+                OwnedValue::Array(items.iter().map(|item| item.into_owned()).collect())
+            }
+            Value::Map(fields) => OwnedValue::Map(
+                fields
+                    .iter()
+                    .map(|(name, value)| ((*name).into(), value.into_owned()))
+                    .collect(),
+            ),
+            Value::Json(text) => OwnedValue::Json(text.into()),
+        }
+    }
+}
+
+fn word(truth: bool) -> &'static str {
+    if truth { "true" } else { "false" }
+}
+
+/// The shortest text that reads back as this number; it has a point or an exponent.
+pub(crate) fn float_text(number: f64, buffer: &mut zmij::Buffer) -> &str {
+    if number.is_finite() {
+        buffer.format_finite(number)
+    } else {
+        "null"
+    }
+}
+
+/// A float as an integer, if it is one.
+pub(crate) fn float_to_i64(number: f64) -> Option<i64> {
+    // 2^63 is a float, 2^63 - 1 is not.
+    let fits = (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&number);
+    (fits && number.trunc() == number).then_some(number as i64)
+}
+
+/// Arrays and maps are the same if their parts are; the order of fields does not matter.
+fn same_structure(left: &Value<'_>, right: &Value<'_>) -> bool {
+    let arena = Arena::new();
+    let (left, right): (Value<'_>, Value<'_>) = (*left, *right);
+    match (left.open(&arena), right.open(&arena)) {
+        (Value::Array(left), Value::Array(right)) => {
+            left.len() == right.len()
+                && left.iter().zip(right).all(|(left, right)| left.same(right))
+        }
+        (Value::Map(left), Value::Map(right)) => {
+            left.len() == right.len()
+                && left.iter().all(|(name, value)| {
+                    right
+                        .iter()
+                        .find(|(other, _)| other == name)
+                        .is_some_and(|(_, other)| value.same(other))
+                })
+        }
+        _ => false,
+    }
+}
+
+/// A number, integers kept apart from floats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    Int(i64),
+    Float(f64),
+}
+
+impl Number {
+    /// Reads a whole text, blanks around it allowed. Integers beyond 64 bits become floats.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Number> {
+        let text = text.trim();
+        let digits = text.strip_prefix(['-', '+']).unwrap_or(text).as_bytes();
+        // Rust's own parser would also take "inf" and "nan".
+        if !matches!(digits.first()?, b'0'..=b'9' | b'.') {
+            return None;
+        }
+        if let Ok(number) = text.parse() {
+            return Some(Number::Int(number));
+        }
+        let number: f64 = text.parse().ok()?;
+        number.is_finite().then_some(Number::Float(number))
+    }
+
+    #[must_use]
+    pub fn as_f64(self) -> f64 {
+        match self {
+            Number::Int(number) => number as f64,
+            Number::Float(number) => number,
+        }
+    }
+
+    /// Exact, also where an integer has no float of its own.
+    #[must_use]
+    pub fn compare(self, other: Number) -> Option<Ordering> {
+        match (self, other) {
+            (Number::Int(left), Number::Int(right)) => Some(left.cmp(&right)),
+            (Number::Float(left), Number::Float(right)) => left.partial_cmp(&right),
+            (Number::Int(left), Number::Float(right)) => compare_int_float(left, right),
+            (Number::Float(left), Number::Int(right)) => {
+                compare_int_float(right, left).map(Ordering::reverse)
+            }
+        }
+    }
+}
+
+impl From<Number> for Value<'_> {
+    fn from(number: Number) -> Self {
+        match number {
+            Number::Int(number) => Value::Int(number),
+            Number::Float(number) => Value::Float(number),
+        }
+    }
+}
+
+fn compare_int_float(int: i64, float: f64) -> Option<Ordering> {
+    if float.is_nan() {
+        return None;
+    }
+    match float_to_i64(float.trunc()) {
+        Some(whole) if whole == int => 0.0.partial_cmp(&(float - float.trunc())),
+        Some(whole) => Some(int.cmp(&whole)),
+        None if float > 0.0 => Some(Ordering::Less),
+        None => Some(Ordering::Greater),
+    }
+}
+
+/// A value that lives as long as its owner likes: what windows and the key-value store of a rule keep.
+#[derive(Clone, Debug)]
+pub enum OwnedValue {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Str(Box<str>),
+    Bytes(Box<[u8]>),
+    Array(Box<[OwnedValue]>),
+    Map(Box<[(Box<str>, OwnedValue)]>),
+    Json(Box<str>),
+}
+
+impl OwnedValue {
+    /// A copy in the arena.
+    #[must_use]
+    pub fn borrow<'a>(&self, arena: &'a Arena) -> Value<'a> {
+        match self {
+            OwnedValue::Null => Value::Null,
+            OwnedValue::Bool(truth) => Value::Bool(*truth),
+            OwnedValue::Int(number) => Value::Int(*number),
+            OwnedValue::Float(number) => Value::Float(*number),
+            OwnedValue::Str(text) => Value::Str(arena.alloc_str(text)),
+            OwnedValue::Bytes(bytes) => Value::Bytes(arena.alloc_slice_copy(bytes)),
+            OwnedValue::Array(items) => Value::Array(
+                arena.alloc_slice_fill_iter(items.iter().map(|item| item.borrow(arena))),
+            ),
+            OwnedValue::Map(fields) => Value::Map(
+                arena.alloc_slice_fill_iter(
+                    fields
+                        .iter()
+                        .map(|(name, value)| (&*arena.alloc_str(name), value.borrow(arena))),
+                ),
+            ),
+            OwnedValue::Json(text) => Value::Json(arena.alloc_str(text)),
+        }
+    }
+
+    /// About how much memory it takes.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        let inner = match self {
+            OwnedValue::Str(text) | OwnedValue::Json(text) => text.len(),
+            OwnedValue::Bytes(bytes) => bytes.len(),
+            OwnedValue::Array(items) => items.iter().map(OwnedValue::size_bytes).sum(),
+            OwnedValue::Map(fields) => fields
+                .iter()
+                .map(|(name, value)| name.len() + size_of::<Box<str>>() + value.size_bytes())
+                .sum(),
+            _ => 0,
+        };
+        size_of::<OwnedValue>() + inner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_numeric_text_compare_as_numbers() {
+        assert_eq!(
+            Value::Int(10).compare(&Value::Str("9")),
+            Some(Ordering::Greater)
+        );
+        assert_eq!(
+            Value::Str("10").compare(&Value::Str("9")),
+            Some(Ordering::Less)
+        );
+        assert!(Value::Float(2.0).equals(&Value::Int(2)));
+        assert!(Value::Str("2.50").equals(&Value::Float(2.5)));
+        assert_eq!(Value::Int(1).compare(&Value::Str("one")), None);
+        assert_eq!(Value::Null.compare(&Value::Null), None);
+        assert!(Value::Null.same(&Value::Null));
+    }
+
+    #[test]
+    fn large_integers_are_not_rounded_to_floats() {
+        let big = Value::Int(9_007_199_254_740_993);
+        assert!(!big.equals(&Value::Float(9_007_199_254_740_992.0)));
+        assert_eq!(
+            Value::Int(i64::MAX).compare(&Value::Float(9.3e18)),
+            Some(Ordering::Less)
+        );
+        assert_eq!(
+            Value::Int(i64::MIN).compare(&Value::Float(f64::NEG_INFINITY)),
+            Some(Ordering::Greater)
+        );
+    }
+
+    #[test]
+    fn text_and_payload_compare_by_bytes() {
+        assert!(Value::Bytes(b"on").equals(&Value::Str("on")));
+        assert!(Value::Bool(true).equals(&Value::Str("true")));
+    }
+
+    #[test]
+    fn structures_are_equal_whatever_the_order_of_fields() {
+        let arena = Arena::new();
+        let left = Value::Json(r#"{"a":1,"b":[1,2.0]}"#);
+        let right = json::parse(r#"{"b":[1,2],"a":1}"#, &arena).expect("valid");
+        assert!(left.equals(&right));
+        assert!(!left.equals(&Value::Json(r#"{"a":1}"#)));
+    }
+
+    #[test]
+    fn an_owned_copy_is_the_same_value() {
+        let arena = Arena::new();
+        let value = json::parse(r#"{"a":[1,"x",null,true,1.5]}"#, &arena).expect("valid");
+        let owned = value.into_owned();
+        assert!(owned.borrow(&arena).equals(&value));
+        assert!(owned.size_bytes() > 6 * size_of::<OwnedValue>());
+    }
+}

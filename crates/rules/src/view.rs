@@ -1,0 +1,162 @@
+//! One event as all rules see it that look at it: what one of them had to work out, the others find.
+
+use std::cell::{Cell, RefCell, RefMut};
+
+use crate::context::{Dialect, Message, Part};
+use crate::event::Event;
+use crate::field::Field;
+use crate::payload::Document;
+use crate::tools::Tools;
+use crate::value::{Arena, Value};
+
+/// What evaluations on one shard share: the arena, and what functions keep between messages.
+pub struct Scratch {
+    arena: Arena,
+    tools: RefCell<Tools>,
+    shrink_above_bytes: usize,
+}
+
+impl Scratch {
+    /// Keeps at most about `keep_bytes` of memory between messages.
+    #[must_use]
+    pub fn new(tools: Tools, keep_bytes: usize) -> Self {
+        Self {
+            arena: Arena::new(),
+            tools: RefCell::new(tools),
+            shrink_above_bytes: keep_bytes,
+        }
+    }
+
+    /// Forgets everything of the events before. Call it between events; a chain of rules is one event.
+    pub fn reset(&mut self) {
+        if self.arena.allocated_bytes() > self.shrink_above_bytes {
+            self.arena = Arena::new();
+        } else {
+            self.arena.reset();
+        }
+    }
+
+    #[must_use]
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Random numbers, ids, compiled expressions. Panics while a rule is evaluated.
+    pub(crate) fn tools(&self) -> RefMut<'_, Tools> {
+        self.tools.borrow_mut()
+    }
+
+    /// An event to be shown to rules. `now_ms` is what the functions that ask for the time get.
+    #[must_use]
+    pub fn view<'a>(&'a self, event: &'a Event<'a>, now_ms: u64) -> View<'a> {
+        View {
+            event,
+            now_ms,
+            arena: &self.arena,
+            tools: &self.tools,
+            payload: Cell::new(None),
+            document: Cell::new(None),
+            whole: Cell::new(None),
+        }
+    }
+}
+
+/// An event with what is already known about its payload.
+pub struct View<'a> {
+    pub(crate) event: &'a Event<'a>,
+    pub(crate) now_ms: u64,
+    pub(crate) arena: &'a Arena,
+    pub(crate) tools: &'a RefCell<Tools>,
+    payload: Cell<Option<Value<'a>>>,
+    document: Cell<Option<Option<&'a Document<'a>>>>,
+    whole: Cell<Option<Value<'a>>>,
+}
+
+impl<'a> View<'a> {
+    #[must_use]
+    pub fn event(&self) -> &'a Event<'a> {
+        self.event
+    }
+
+    /// Where values of this evaluation may be put.
+    #[must_use]
+    pub fn arena(&self) -> &'a Arena {
+        self.arena
+    }
+
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    pub(crate) fn field(&self, field: Field) -> Value<'a> {
+        match field {
+            Field::Payload => self.payload(),
+            _ => field.read(self.event, self.arena),
+        }
+    }
+
+    /// The payload: text if it is UTF-8, else bytes.
+    pub(crate) fn payload(&self) -> Value<'a> {
+        if let Some(value) = self.payload.get() {
+            return value;
+        }
+        let value = match self.event.payload {
+            Some(bytes) => str::from_utf8(bytes).map_or(Value::Bytes(bytes), Value::Str),
+            None => Value::Null,
+        };
+        self.payload.set(Some(value));
+        value
+    }
+
+    /// The payload as JSON, read as far as somebody looked.
+    pub(crate) fn document(&self) -> Option<&'a Document<'a>> {
+        if let Some(document) = self.document.get() {
+            return document;
+        }
+        let document = match self.payload() {
+            Value::Str(text) => Document::new(text, self.arena),
+            _ => None,
+        };
+        self.document.set(Some(document));
+        document
+    }
+
+    /// The payload as it goes into an output: FluxMQ shows JSON as JSON, EMQX as text.
+    pub(crate) fn payload_column(&self, dialect: Dialect) -> Value<'a> {
+        let payload = self.payload();
+        let Value::Str(text) = payload else {
+            return payload;
+        };
+        if dialect == Dialect::Emqx {
+            return payload;
+        }
+        if let Some(value) = self.whole.get() {
+            return value;
+        }
+        let trimmed = text.trim_matches([' ', '\t', '\r', '\n']);
+        let is_structure = trimmed.starts_with(['{', '[']) && crate::json::check(trimmed).is_ok();
+        let value = if is_structure {
+            Value::Json(trimmed)
+        } else {
+            payload
+        };
+        self.whole.set(Some(value));
+        value
+    }
+}
+
+impl<'a> Message<'a> for View<'a> {
+    fn part(&self, part: Part, _arena: &'a Arena) -> Value<'a> {
+        self.field(match part {
+            Part::Topic => Field::Topic,
+            Part::Payload => Field::Payload,
+            Part::Qos => Field::Qos,
+            Part::Flags => Field::Flags,
+            Part::ClientId => Field::ClientId,
+            Part::Username => Field::Username,
+            Part::PeerHost => Field::ClientIp,
+            Part::MessageId => Field::Id,
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! GROUP BY over windows: what is counted together, and what of it.
+
+use std::fmt;
+
+use crate::value::Value;
+
+/// The windowed part of a rule. The rule turns an event into a [`Sample`]; who keeps the windows adds it up and gives a
+/// [`Closed`] window back to the rule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Window {
+    pub kind: WindowKind,
+    /// Expressions of GROUP BY: the length of [`Sample::key`].
+    pub keys: usize,
+    /// One for each different call of an aggregate in SELECT and HAVING: the order of [`Sample::arguments`] and
+    /// [`Closed::aggregates`].
+    pub aggregates: Box<[Aggregate]>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WindowKind {
+    /// One after the other, beginning at multiples of their size since 1970.
+    Tumbling { size_ms: u64 },
+    /// One begins every `every_ms`; they overlap if that is less than `size_ms`.
+    Hopping { size_ms: u64, every_ms: u64 },
+    /// The time before each event; each event closes one.
+    Sliding { size_ms: u64 },
+    /// Ends when nothing came for `gap_ms`.
+    Session { gap_ms: u64 },
+    /// So many events.
+    Count { events: u64 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Aggregate {
+    pub kind: AggregateKind,
+    /// The p of `percentile(x, p)`, 0 to 100.
+    pub percentile: f64,
+}
+
+/// Nulls are left out of all of them; `count(*)` counts events, its argument is never null.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AggregateKind {
+    Count,
+    Sum,
+    Avg,
+    Min,
+    Max,
+    First,
+    Last,
+    Collect,
+    Stddev,
+    Percentile,
+    DistinctCount,
+}
+
+/// One event as a window sees it.
+#[derive(Clone, Copy)]
+pub struct Sample<'a> {
+    /// When it happened.
+    pub timestamp_ms: u64,
+    pub key: &'a [Value<'a>],
+    pub arguments: &'a [Value<'a>],
+}
+
+/// A window whose time has come.
+#[derive(Clone, Copy)]
+pub struct Closed<'a> {
+    pub start_ms: u64,
+    pub end_ms: u64,
+    pub key: &'a [Value<'a>],
+    pub aggregates: &'a [Value<'a>],
+}
+
+impl AggregateKind {
+    pub const ALL: [(&'static str, Self); 11] = [
+        ("count", Self::Count),
+        ("sum", Self::Sum),
+        ("avg", Self::Avg),
+        ("min", Self::Min),
+        ("max", Self::Max),
+        ("first", Self::First),
+        ("last", Self::Last),
+        ("collect", Self::Collect),
+        ("stddev", Self::Stddev),
+        ("percentile", Self::Percentile),
+        ("distinct_count", Self::DistinctCount),
+    ];
+
+    pub fn name(self) -> &'static str {
+        Self::ALL
+            .iter()
+            .find(|(_, kind)| *kind == self)
+            .map_or("", |(name, _)| name)
+    }
+}
+
+impl fmt::Display for WindowKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tumbling { size_ms } => write!(f, "tumbling({size_ms}ms)"),
+            Self::Hopping { size_ms, every_ms } => write!(f, "hopping({size_ms}ms, {every_ms}ms)"),
+            Self::Sliding { size_ms } => write!(f, "sliding({size_ms}ms)"),
+            Self::Session { gap_ms } => write!(f, "session({gap_ms}ms)"),
+            Self::Count { events } => write!(f, "count({events})"),
+        }
+    }
+}

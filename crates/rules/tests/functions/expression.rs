@@ -1,0 +1,153 @@
+//! Calls of functions with constants, written as in a rule: enough of the language to test functions by themselves.
+
+use rules::{
+    Arena, Context, Dialect, Fault, Kv, Limits, Message, Tools, Value, Zone, functions, json,
+};
+
+/// 2023-07-29 03:06:27.495, the moment the documentation of FluxMQ likes.
+pub(crate) const NOW_MS: u64 = 1_690_599_987_495;
+
+/// Evaluates an expression and hands over its value, or what was wrong with it.
+pub(crate) fn evaluate<T>(
+    expression: &str,
+    dialect: Dialect,
+    zone: &Zone,
+    then: impl FnOnce(&Arena, Result<Value<'_>, Fault>) -> T,
+) -> T {
+    let arena = Arena::new();
+    let mut tools = Tools::new([7; 32], 1);
+    let mut kv = Kv::default();
+    let message = Published;
+    let context = Context {
+        arena: &arena,
+        tools: &mut tools,
+        kv: &mut kv,
+        message: Some(&message),
+        zone,
+        dialect,
+        now_ms: NOW_MS,
+        limits: Limits::default(),
+    };
+    let mut reader = Reader {
+        text: expression,
+        at: 0,
+        context,
+    };
+    let value = reader.value();
+    assert!(
+        value.is_err() || reader.rest().is_empty(),
+        "{expression}: what is {:?}?",
+        reader.rest()
+    );
+    then(&arena, value)
+}
+
+/// The message that functions of the family "message" look at.
+struct Published;
+
+impl<'a> Message<'a> for Published {
+    fn part(&self, part: rules::Part, arena: &'a Arena) -> Value<'a> {
+        use rules::Part;
+        match part {
+            Part::Topic => Value::Str("sensor/7/data"),
+            Part::Payload => Value::Bytes(br#"{"temperature": 21.5, "tags": ["a", "b"]}"#),
+            Part::Qos => Value::Int(1),
+            Part::Flags => json::parse(r#"{"retain":false,"dup":false}"#, arena).expect("valid"),
+            Part::ClientId => Value::Str("c1"),
+            Part::Username => Value::Str("u1"),
+            Part::PeerHost => Value::Str("127.0.0.1"),
+            Part::MessageId => Value::Str("0005F0A9B3"),
+        }
+    }
+}
+
+struct Reader<'t, 'a, 'e> {
+    text: &'t str,
+    at: usize,
+    context: Context<'a, 'e>,
+}
+
+impl<'a> Reader<'_, 'a, '_> {
+    fn rest(&self) -> &str {
+        self.text[self.at..].trim_start()
+    }
+
+    fn skip(&mut self, count: usize) {
+        self.at = self.text.len() - self.rest().len() + count;
+    }
+
+    fn take(&mut self, letter: char) -> bool {
+        let there = self.rest().starts_with(letter);
+        if there {
+            self.skip(1);
+        }
+        there
+    }
+
+    fn value(&mut self) -> Result<Value<'a>, Fault> {
+        let rest = self.rest().to_owned();
+        match rest.chars().next().expect("a value") {
+            quote @ ('\'' | '"') => {
+                let end = rest[1..].find(quote).expect("an end of the text");
+                self.skip(end + 2);
+                Ok(Value::Str(self.context.arena.alloc_str(&rest[1..=end])))
+            }
+            '[' => {
+                self.skip(1);
+                let items = self.list(']')?;
+                Ok(Value::Array(self.context.arena.alloc_slice_copy(&items)))
+            }
+            '{' => {
+                let end = rest.rfind('}').expect("an end of the object");
+                self.skip(end + 1);
+                let text = self.context.arena.alloc_str(&rest[..=end]);
+                Ok(json::parse(text, self.context.arena).expect("an object"))
+            }
+            '-' | '0'..='9' => {
+                let end = rest.find(|letter: char| {
+                    !matches!(letter, '-' | '+' | '.' | 'e' | 'E' | '0'..='9')
+                });
+                let number = &rest[..end.unwrap_or(rest.len())];
+                self.skip(number.len());
+                Ok(
+                    json::parse(self.context.arena.alloc_str(number), self.context.arena)
+                        .expect("a number"),
+                )
+            }
+            _ => self.call(&rest),
+        }
+    }
+
+    fn call(&mut self, rest: &str) -> Result<Value<'a>, Fault> {
+        let end = rest
+            .find(|letter: char| !letter.is_alphanumeric() && letter != '_')
+            .unwrap_or(rest.len());
+        let name = &rest[..end];
+        self.skip(end);
+        match name {
+            "true" => return Ok(Value::Bool(true)),
+            "false" => return Ok(Value::Bool(false)),
+            "null" if !self.rest().starts_with('(') => return Ok(Value::Null),
+            _ => {}
+        }
+        assert!(self.take('('), "{}: expected ( behind {name:?}", self.text);
+        let values = self.list(')')?;
+        let function = functions::find(name).unwrap_or_else(|| panic!("no function {name}"));
+        function.call(&mut self.context, &values)
+    }
+
+    fn list(&mut self, close: char) -> Result<Vec<Value<'a>>, Fault> {
+        let mut values = Vec::new();
+        while !self.take(close) {
+            values.push(self.value()?);
+            if !self.take(',') {
+                assert!(
+                    self.rest().starts_with(close),
+                    "{}: expected , or {close}",
+                    self.text
+                );
+            }
+        }
+        Ok(values)
+    }
+}

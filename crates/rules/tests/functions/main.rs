@@ -1,0 +1,5 @@
+//! The functions, as their tables and the documentation of other products describe them.
+
+mod examples;
+mod expression;
+mod published;

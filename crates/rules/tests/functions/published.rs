@@ -1,0 +1,120 @@
+//! The published function lists of FluxMQ and EMQX: each call gives the documented output, or ours where the list says why.
+
+use rules::{Arena, Dialect, Value, Zone, functions, json};
+
+use crate::expression::evaluate;
+
+#[test]
+fn fluxmq_documents_it_so() {
+    let zone = Zone::parse("Asia/Shanghai").expect("a bundled zone");
+    check(include_str!("fluxmq.txt"), Dialect::Fluxmq, &zone);
+}
+
+#[test]
+fn emqx_documents_it_so() {
+    check(include_str!("emqx.txt"), Dialect::Emqx, &Zone::UTC);
+}
+
+fn check(list: &str, dialect: Dialect, zone: &Zone) {
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for line in list
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with(['#', '[']))
+    {
+        count += 1;
+        if let Err(why) = check_line(line, dialect, zone) {
+            wrong.push(format!("{line}\n    {why}"));
+        }
+    }
+    assert!(count > 100, "the list is there");
+    assert!(
+        wrong.is_empty(),
+        "{} of {count}:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+fn check_line(line: &str, dialect: Dialect, zone: &Zone) -> Result<(), String> {
+    let (call, sign, wanted) = [" => ", " ~> ", " /> ", " !>"]
+        .iter()
+        .find_map(|sign| {
+            line.split_once(sign)
+                .map(|(call, wanted)| (call, sign.trim(), wanted))
+        })
+        .ok_or("a line without a sign")?;
+    // What is documented, unless we say why we differ.
+    let wanted = match wanted.split_once(" ; ours: ") {
+        Some((_, ours)) => ours.rsplit_once(", ").map_or(ours, |_| first_value(ours)),
+        None => wanted,
+    };
+    evaluate(call, dialect, zone, |arena, value| {
+        let value = match (value, sign) {
+            (Err(_), "!>") => return Ok(()),
+            (Err(fault), _) => return Err(format!("gives a fault: {fault}")),
+            (Ok(value), _) => value,
+        };
+        let text = json::text(&value, arena);
+        let fits = match sign {
+            "=>" => same(
+                value,
+                json::parse(wanted, arena).map_err(|error| error.to_string())?,
+                arena,
+            ),
+            "~>" => {
+                (value.as_f64().unwrap_or(f64::NAN) - wanted.parse().unwrap_or(0.0)).abs() < 1e-4
+            }
+            "/>" => matches_expression(text, wanted),
+            _ => false,
+        };
+        if fits {
+            Ok(())
+        } else {
+            Err(format!("gives {text}"))
+        }
+    })
+}
+
+/// The JSON value a text begins with.
+fn first_value(text: &str) -> &str {
+    let end = text
+        .match_indices(", ")
+        .map(|(at, _)| at)
+        .find(|at| json::check(&text[..*at]).is_ok());
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// Bytes are compared as they print.
+fn same<'a>(value: Value<'a>, wanted: Value<'a>, arena: &'a Arena) -> bool {
+    let printed = json::parse(json::text(&value, arena), arena).expect("JSON is written");
+    match (printed, wanted) {
+        // The last digit of a sine is a matter of the library.
+        (Value::Float(float), Value::Float(wanted)) => {
+            (float - wanted).abs() <= wanted.abs() * 1e-15
+        }
+        _ => printed.same(&wanted),
+    }
+}
+
+fn matches_expression(text: &str, expression: &str) -> bool {
+    let arena = Arena::new();
+    let (text, expression) = (arena.alloc_str(text), arena.alloc_str(expression));
+    let call = [Value::Str(text), Value::Str(expression)];
+    let mut tools = rules::Tools::new([1; 32], 0);
+    let mut kv = rules::Kv::default();
+    let mut context = rules::Context {
+        arena: &arena,
+        tools: &mut tools,
+        kv: &mut kv,
+        message: None,
+        zone: &Zone::UTC,
+        dialect: Dialect::Emqx,
+        now_ms: 0,
+        limits: rules::Limits::default(),
+    };
+    let function = functions::find("regex_match").expect("a function");
+    function
+        .call(&mut context, &call)
+        .is_ok_and(|value| value.truth())
+}

@@ -1,0 +1,97 @@
+//! Nothing is without a bound.
+
+use rules::{Bounds, Options, compile};
+
+use super::{publish, rule, try_run};
+
+fn refused(sql: &str) -> String {
+    compile(sql, &Options::default())
+        .err()
+        .map_or_else(|| panic!("accepted"), |error| error.to_string())
+}
+
+#[test]
+fn of_the_statement() {
+    let nested = format!("SELECT {}1{} FROM \"t\"", "(".repeat(100), ")".repeat(100));
+    assert!(refused(&nested).contains("max_depth"));
+    let negations = format!("SELECT {}1 FROM \"t\"", "- ".repeat(100));
+    assert!(refused(&negations).contains("max_depth"));
+    let path = format!("SELECT payload{} FROM \"t\"", ".a".repeat(100));
+    assert!(refused(&path).contains("max_depth"));
+    let methods = format!("SELECT topic{} FROM \"t\"", ".trim()".repeat(100));
+    assert!(refused(&methods).contains("max_depth"));
+    let items = format!("SELECT 1{} FROM \"t\"", ", 1".repeat(300));
+    assert!(refused(&items).contains("max_items"));
+    let long = format!("SELECT '{}' FROM \"t\"", "x".repeat(40_000));
+    assert!(refused(&long).contains("max_sql_bytes"));
+    let sums = format!("SELECT {} FROM \"t\"", vec!["1"; 3000].join("+"));
+    assert!(refused(&sums).contains("max_nodes") || refused(&sums).contains("nested"));
+}
+
+#[test]
+fn aliases_do_not_add_up_to_a_deep_evaluation() {
+    let mut sql = "SELECT payload.a as a0".to_owned();
+    for at in 1..200 {
+        sql.push_str(&format!(
+            ", {}a{}{} as a{at}",
+            "-(".repeat(10),
+            at - 1,
+            ")".repeat(10)
+        ));
+    }
+    sql.push_str(" FROM \"t\"");
+    assert!(refused(&sql).contains("nested too deep"));
+}
+
+#[test]
+fn of_an_evaluation() {
+    let fault = |sql: &str, bounds: Bounds| {
+        let options = Options {
+            bounds,
+            ..Options::default()
+        };
+        let rule = compile(sql, &options).unwrap_or_else(|error| panic!("{}", error.report()));
+        let payload = format!("[{}]", vec!["1"; 2000].join(","));
+        try_run(&rule, &publish("t", &payload))
+            .expect_err(sql)
+            .kind()
+            .to_owned()
+    };
+    let steps = Bounds {
+        max_steps: 1000,
+        ..Bounds::default()
+    };
+    assert_eq!(
+        fault(
+            "FOREACH payload as p DO p + 1 as v INCASE p > 1 or p = 1 FROM \"t\"",
+            steps
+        ),
+        "budget"
+    );
+    assert_eq!(
+        fault("FOREACH payload as p DO p FROM \"t\"", Bounds::default()),
+        "too_large"
+    );
+    let bytes = Bounds {
+        max_output_bytes: 1000,
+        ..Bounds::default()
+    };
+    assert_eq!(fault("SELECT payload FROM \"t\"", bytes), "too_large");
+    assert_eq!(
+        fault("SELECT payload || payload as p FROM \"t\"", bytes),
+        "too_large"
+    );
+}
+
+#[test]
+fn a_rule_is_small() {
+    for sql in [
+        "SELECT * FROM \"$EVENT.PUBLISH\" WHERE topic = 'sensor/temperature'",
+        "SELECT payload.temperature as temp, payload.humidity as humid, timestamp as record_time, clientId FROM \"$EVENT.PUBLISH\" WHERE topic =~ 'sensor/+/data' AND payload.value > 30",
+        "FOREACH payload.sensors as e DO clientid, e.name as name, e.idx as idx INCASE e.idx >= 1 FROM \"t/#\"",
+        "SELECT clientId, CASE WHEN payload.pm25 > 150 THEN 'SEVERE' WHEN payload.pm25 > 100 THEN 'HEAVY' WHEN payload.pm25 > 75 THEN 'MODERATE' ELSE 'MILD' END as level FROM \"$EVENT.PUBLISH\" WHERE topic =~ 'aqi/station/+/data' AND payload.pm25 > 75",
+    ] {
+        let size = rule(sql).size_bytes();
+        assert!(size < 2048, "{size} bytes: {sql}");
+    }
+}

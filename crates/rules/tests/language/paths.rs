@@ -1,0 +1,58 @@
+//! Paths into payloads and values.
+
+use super::{passes, publish, run, value};
+
+const PAYLOAD: &str = r#"{"a": [10, {"b": [1, 2, 3]}, "x"], "odd key": {"2nd": true}, "from": 1, "1": {"2": "n"}, "text": "{\"in\": [5]}", "i": 2}"#;
+
+#[test]
+fn steps_of_every_kind() {
+    for (path, expected) in [
+        ("payload.a[1]", "10"),
+        ("payload.a[-1]", r#""x""#),
+        ("payload.a[-3]", "10"),
+        ("payload.a[4]", "null"),
+        ("payload.a[2].b[3]", "3"),
+        ("payload.a[2].b[-1]", "3"),
+        ("payload.a[2].b[2..3]", "[2,3]"),
+        ("payload.a[2].b[-2..-1]", "[2,3]"),
+        ("payload.a[payload.i].b[1]", "1"),
+        ("payload['odd key'].'2nd'", "true"),
+        ("payload.'odd key'.2nd", "true"),
+        ("payload.from", "1"),
+        ("payload.1.2", r#""n""#),
+        ("payload.text.in[1]", "5"),
+        ("payload.a.b", "null"),
+        ("payload.none.none", "null"),
+        ("payload.a.get(0)", "10"),
+        ("payload.a.get(1).b.get(2)", "3"),
+        ("payload.get('i')", "2"),
+        ("[7, 8][2]", "8"),
+        ("{'a': {'b': 1}}.a.b", "1"),
+        ("flags.retain", "false"),
+        ("`payload`.i", "2"),
+    ] {
+        assert_eq!(value(path, PAYLOAD), expected, "{path}");
+    }
+}
+
+#[test]
+fn a_payload_that_is_no_json_is_null_to_paths() {
+    for payload in ["", "hello", "{\"a\"", "5", "[", "{\"b\": 1, oops"] {
+        assert_eq!(value("payload.a", payload), "null", "{payload}");
+        assert!(!passes("payload.a > 1", payload));
+    }
+    // Only as far as needed: what stands behind is not looked at.
+    assert_eq!(value("payload.a", "{\"a\": 1, oops"), "1");
+}
+
+#[test]
+fn rules_of_one_event_share_what_was_read() {
+    let event = publish("t", r#"{"a": {"b": 1}, "c": [1, {"d": 2}]}"#);
+    assert_eq!(
+        run(
+            "SELECT payload.c[2].d as d, payload.a.b as b, payload.c[1] as c, payload.a as a FROM \"#\"",
+            &event
+        ),
+        [r#"{"d":2,"b":1,"c":1,"a":{"b": 1}}"#]
+    );
+}
