@@ -16,6 +16,7 @@ pub mod event;
 pub mod fault;
 mod field;
 pub mod functions;
+pub mod index;
 pub mod json;
 pub mod keys;
 pub mod kv;
