@@ -32,6 +32,7 @@ pub mod tools;
 pub mod value;
 pub mod view;
 pub mod window;
+pub mod windows;
 pub mod zone;
 
 pub use compile::compile;
