@@ -4,7 +4,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rules::index::{Index, Keys, Looked, Place, TopicKey};
+use rules::index::{Index, Looked};
+use rules::keys::{Keys, TopicKey};
+use rules::source::{EventKind, Source};
 
 const RULES: usize = 100_000;
 const LOOKS: u32 = 2_000_000;
@@ -24,16 +26,21 @@ fn place(index: &mut Index<Arc<usize>>, shape: &str, n: usize) {
         _ => "factory/#".to_owned(),
     };
     match shape {
-        "topic =" => keys.topics = vec![TopicKey::Is(format!("factory/{n}/data").into())],
-        "client" => keys.client_id = Some(format!("device-{n}").into()),
+        "topic =" => {
+            keys.topics = Some(Box::new([TopicKey::Exact(
+                format!("factory/{n}/data").into(),
+            )]))
+        }
+        "client" => keys.client_ids = Some(Box::new([format!("device-{n}").into()])),
         _ => {}
     }
-    index.add(&[Place::Topic(0, &filter)], &keys, &Arc::new(n));
+    let sources = [Source::Topic(filter.into())];
+    index.add(&sources, &keys, &Arc::new(n));
 }
 
 fn look(index: &Index<Arc<usize>>, topic: &str, client_id: &str) -> (f64, usize) {
     let looked = Looked {
-        kind: 0,
+        kind: EventKind::Publish,
         topic: Some(topic),
         client_id: Some(client_id),
         qos: Some(0),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Looked;
 use super::map::{Map, hash_of};
+use crate::keys::Keys;
 
 /// One rule at one place.
 #[derive(Clone)]
@@ -12,7 +13,7 @@ pub(super) struct Entry<T> {
     pub(super) value: T,
     /// What else the topic has to be.
     pub(super) guard: Option<Arc<Guard>>,
-    /// The QoS it wants, where it stands among others for its client id.
+    /// The QoS it wants, one bit for each.
     pub(super) qos: Option<u8>,
 }
 
@@ -21,16 +22,17 @@ pub(super) struct Entry<T> {
 pub(super) struct Guard {
     /// All of them match.
     pub(super) all: Box<[Box<str>]>,
-    /// None of them does: else the rule has been found by that one already.
-    pub(super) none: Box<[Box<str>]>,
+    /// Of each of these, one does not: else the rule has been found there already.
+    pub(super) none: Box<[Box<[Box<str>]>]>,
 }
 
 impl Guard {
     fn holds(&self, topic: &str) -> bool {
-        let mut all = self.all.iter();
-        let mut none = self.none.iter();
-        all.all(|filter| mqtt::filter_matches(filter, topic))
-            && !none.any(|filter| mqtt::filter_matches(filter, topic))
+        let all = |filters: &[Box<str>]| {
+            let mut filters = filters.iter();
+            filters.all(|filter| mqtt::filter_matches(filter, topic))
+        };
+        all(&self.all) && !self.none.iter().any(|filters| all(filters))
     }
 }
 
@@ -112,7 +114,7 @@ impl<T> Keyed<T> {
                 .into_iter()
                 .flatten()
             {
-                if entry.qos.is_none() || entry.qos == look.of.qos {
+                if wants_qos(entry.qos, look.of.qos) {
                     entry.offer(look, each);
                 }
             }
@@ -131,46 +133,60 @@ impl<T> Entry<T> {
 }
 
 impl<T: Clone> Bucket<T> {
-    fn list(&mut self, client_id: Option<&str>, qos: Option<u8>) -> &mut Vec<Entry<T>> {
-        match (client_id, qos) {
-            (None, None) => &mut self.any,
-            (Some(client_id), _) => {
-                let keyed = self.keyed.get_or_insert_default();
-                keyed.by_client.entry(client_id)
+    pub(super) fn add(&mut self, keys: &Keys, entry: &Entry<T>) {
+        self.each_list(keys, |list| {
+            // Most lists have one entry, and there may be very many of them.
+            if list.is_empty() {
+                list.reserve_exact(1);
             }
-            (None, Some(qos)) => {
-                let keyed = self.keyed.get_or_insert_default();
-                &mut keyed.by_qos[usize::from(qos.min(2))]
-            }
-        }
+            list.push(entry.clone());
+        });
     }
 
-    pub(super) fn add(&mut self, client_id: Option<&str>, entry: Entry<T>) {
-        let list = self.list(client_id, entry.qos);
-        // Most lists have one entry, and there may be very many of them.
-        if list.is_empty() {
-            list.reserve_exact(1);
-        }
-        list.push(entry);
+    pub(super) fn remove(&mut self, keys: &Keys, is_it: &dyn Fn(&T) -> bool) {
+        self.each_list(keys, |list| list.retain(|entry| !is_it(&entry.value)));
     }
 
-    pub(super) fn remove(
-        &mut self,
-        client_id: Option<&str>,
-        qos: Option<u8>,
-        is_it: &dyn Fn(&T) -> bool,
-    ) {
-        let list = self.list(client_id, qos);
-        list.retain(|entry| !is_it(&entry.value));
-        let is_empty = list.is_empty();
-        let Some(keyed) = &mut self.keyed else { return };
-        if let Some(client_id) = client_id
-            && is_empty
-        {
-            keyed.by_client.remove(client_id);
+    /// Changes the lists where a rule with these keys stands.
+    fn each_list(&mut self, keys: &Keys, mut change: impl FnMut(&mut Vec<Entry<T>>)) {
+        if keys.client_ids.is_none() && keys.qos.is_none() {
+            change(&mut self.any);
+            return;
+        }
+        let keyed = self.keyed.get_or_insert_default();
+        match &keys.client_ids {
+            Some(client_ids) => {
+                for (n, client_id) in client_ids.iter().enumerate() {
+                    if client_ids[..n].contains(client_id) {
+                        continue;
+                    }
+                    let list = keyed.by_client.entry(client_id);
+                    change(list);
+                    if list.is_empty() {
+                        keyed.by_client.remove(client_id);
+                    }
+                }
+            }
+            None => {
+                for (qos, list) in keyed.by_qos.iter_mut().enumerate() {
+                    if wants_qos(keys.qos, Some(qos as u8)) {
+                        change(list);
+                    }
+                }
+            }
         }
         if keyed.by_client.is_empty() && keyed.by_qos.iter().all(Vec::is_empty) {
             self.keyed = None;
         }
+    }
+}
+
+/// `wanted` has one bit for each QoS.
+#[inline]
+fn wants_qos(wanted: Option<u8>, qos: Option<u8>) -> bool {
+    match (wanted, qos) {
+        (None, _) => true,
+        (Some(bits), Some(qos)) => bits & 1 << qos.min(7) != 0,
+        (Some(_), None) => false,
     }
 }

@@ -89,13 +89,6 @@ impl<V> Map<V> {
             depth += 1;
         }
     }
-
-    /// Calls `each` with every key and value, in no order.
-    pub(super) fn for_each<'a>(&'a self, each: &mut impl FnMut(&'a str, &'a V)) {
-        if let Some(root) = &self.root {
-            root.for_each(each);
-        }
-    }
 }
 
 impl<V> Leaf<V> {
@@ -110,23 +103,6 @@ impl<V> Leaf<V> {
                 return Some(&leaf.value);
             }
             leaf = leaf.next.as_deref()?;
-        }
-    }
-}
-
-impl<V> Branch<V> {
-    fn for_each<'a>(&'a self, each: &mut impl FnMut(&'a str, &'a V)) {
-        for slot in &self.slots {
-            match slot {
-                Slot::Branch(below) => below.for_each(each),
-                Slot::Leaf(first) => {
-                    let mut leaf = Some(first);
-                    while let Some(found) = leaf {
-                        each(&found.key, &found.value);
-                        leaf = found.next.as_ref();
-                    }
-                }
-            }
         }
     }
 }
@@ -289,12 +265,6 @@ mod tests {
             for (map, model) in copies {
                 prop_assert_eq!(map.len, model.len());
                 prop_assert_eq!(map.root.is_none(), model.is_empty());
-                let mut seen = 0;
-                map.for_each(&mut |key, value| {
-                    assert_eq!(model.get(key), Some(value));
-                    seen += 1;
-                });
-                prop_assert_eq!(seen, model.len());
                 for (key, value) in &model {
                     prop_assert_eq!(map.get(key), Some(value));
                 }

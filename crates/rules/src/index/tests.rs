@@ -1,44 +1,44 @@
 //! The index finds what looking at every rule finds.
 
 use proptest::prelude::*;
-use proptest::sample::select;
+use proptest::sample::{select, subsequence};
 
 use super::*;
+use crate::keys::TopicKey;
 
 #[derive(Debug, Clone)]
 struct Wanted {
-    places: Vec<(usize, Option<&'static str>)>,
+    sources: Vec<Source>,
     keys: Keys,
 }
 
 impl Wanted {
-    fn places(&self) -> Vec<Place<'_>> {
-        let place = |&(kind, filter): &(usize, Option<&'static str>)| match filter {
-            Some(filter) => Place::Topic(kind, filter),
-            None => Place::Event(kind),
-        };
-        self.places.iter().map(place).collect()
-    }
-
-    /// What the index may find it by. A name with wildcards is left to WHERE.
+    /// What the index may find it by.
     fn can_match(&self, looked: &Looked<'_>) -> bool {
         let filter_matches = |filter: &str| {
             looked
                 .topic
                 .is_some_and(|topic| mqtt::filter_matches(filter, topic))
         };
-        let here = |&(kind, filter): &(usize, Option<&'static str>)| {
-            kind == looked.kind && filter.is_none_or(filter_matches)
+        let here = |source: &Source| match source {
+            Source::Event(kind) => *kind == looked.kind,
+            Source::Topic(filter) => looked.kind == EventKind::Publish && filter_matches(filter),
+            Source::Rule(_) | Source::Bridge(_) => false,
         };
-        let topics = self.keys.topics.iter().all(|key| match key {
-            TopicKey::Is(topic) => looked.topic == Some(&**topic),
-            TopicKey::Matches(filter) => filter_matches(filter),
-        });
-        let client_id = self.keys.client_id.as_deref();
-        self.places.iter().any(here)
-            && topics
-            && client_id.is_none_or(|client_id| looked.client_id == Some(client_id))
-            && self.keys.qos.is_none_or(|qos| looked.qos == Some(qos))
+        let is_topic = |key: &TopicKey| match key {
+            TopicKey::Exact(topic) => looked.topic == Some(&**topic),
+            TopicKey::Filter(filter) => filter_matches(filter),
+        };
+        let topics = self.keys.topics.as_deref();
+        let client_ids = self.keys.client_ids.as_deref();
+        let has_qos = |bits: u8| looked.qos.is_some_and(|qos| bits & 1 << qos != 0);
+        self.sources.iter().any(here)
+            && topics.is_none_or(|keys| keys.iter().any(is_topic))
+            && client_ids.is_none_or(|client_ids| {
+                let mut client_ids = client_ids.iter();
+                client_ids.any(|client_id| looked.client_id == Some(&**client_id))
+            })
+            && self.keys.qos.is_none_or(has_qos)
     }
 }
 
@@ -72,29 +72,35 @@ const CLIENTS: [&str; 3] = ["one", "two", "three"];
 
 fn keys() -> impl Strategy<Value = Keys> {
     let topic = prop_oneof![
-        select(&TOPICS[..]).prop_map(|topic| TopicKey::Is(topic.into())),
-        select(&FILTERS[..]).prop_map(|filter| TopicKey::Matches(filter.into())),
+        select(&TOPICS[..]).prop_map(|topic| TopicKey::Exact(topic.into())),
+        select(&FILTERS[..]).prop_map(|filter| TopicKey::Filter(filter.into())),
     ];
-    let topics = prop::collection::vec(topic, 0..3);
-    let client_id = prop::option::of(select(&CLIENTS[..]).prop_map(Into::into));
-    (topics, client_id, prop::option::of(0..3_u8)).prop_map(|(topics, client_id, qos)| Keys {
-        topics,
-        client_id,
-        qos,
-    })
+    let topics = prop::collection::vec(topic, 0..4).prop_map(Vec::into_boxed_slice);
+    let owned = |ids: Vec<&str>| ids.into_iter().map(Into::into).collect();
+    let client_ids = subsequence(&CLIENTS[..], 0..=2).prop_map(owned);
+    let qos = prop::option::of(1..8_u8);
+    (prop::option::of(topics), prop::option::of(client_ids), qos).prop_map(
+        |(topics, client_ids, qos)| Keys {
+            topics,
+            client_ids,
+            qos,
+        },
+    )
 }
 
 fn wanted() -> impl Strategy<Value = Wanted> {
-    let place = (
-        0..2_usize,
-        prop::option::weighted(0.8, select(&FILTERS[..])),
-    );
-    (prop::collection::vec(place, 1..4), keys()).prop_map(|(places, keys)| Wanted { places, keys })
+    let source = prop_oneof![
+        1 => Just(Source::Event(EventKind::Publish)),
+        1 => Just(Source::Event(EventKind::Dropped)),
+        6 => select(&FILTERS[..]).prop_map(|filter| Source::Topic(filter.into())),
+    ];
+    (prop::collection::vec(source, 1..4), keys())
+        .prop_map(|(sources, keys)| Wanted { sources, keys })
 }
 
 fn looks() -> Vec<Looked<'static>> {
     let mut looks = Vec::new();
-    for kind in 0..2 {
+    for kind in [EventKind::Publish, EventKind::Dropped] {
         for topic in TOPICS.into_iter().map(Some).chain([None]) {
             for client_id in CLIENTS.into_iter().map(Some).chain([None]) {
                 for qos in [Some(0), Some(1), Some(2), None] {
@@ -131,7 +137,7 @@ proptest! {
     ) {
         let mut index = Index::default();
         for (n, rule) in rules.iter().enumerate() {
-            index.add(&rule.places(), &rule.keys, &n);
+            index.add(&rule.sources, &rule.keys, &n);
         }
         let before = index.clone();
         check(&index, &rules, &[]);
@@ -143,7 +149,7 @@ proptest! {
             let n = n.index(rules.len());
             if !gone.contains(&n) {
                 gone.push(n);
-                index.remove(&rules[n].places(), &rules[n].keys, |&rule| rule == n);
+                index.remove(&rules[n].sources, &rules[n].keys, |&rule| rule == n);
             }
         }
         check(&index, &rules, &gone);
@@ -151,43 +157,44 @@ proptest! {
         check(&before, &rules, &[]);
         for (n, rule) in rules.iter().enumerate() {
             if !gone.contains(&n) {
-                index.remove(&rule.places(), &rule.keys, |&rule| rule == n);
+                index.remove(&rule.sources, &rule.keys, |&rule| rule == n);
             }
         }
-        prop_assert!(!index.wants(0) && !index.wants(1));
+        prop_assert!(!index.wants(EventKind::Publish) && !index.wants(EventKind::Dropped));
     }
 }
 
 #[test]
-fn a_name_has_its_rules() {
+fn rules_take_from_rules_and_bridges_by_name() {
     let mut index = Index::default();
     let keys = Keys::default();
-    index.add(&[Place::Named("$rule/a"), Place::Event(0)], &keys, &1);
-    index.add(
-        &[Place::Named("$rule/a"), Place::Named("$rule/a")],
-        &keys,
-        &2,
+    let (rule, bridge) = (Source::Rule("a".into()), Source::Bridge("a".into()));
+    index.add(&[rule.clone(), bridge.clone()], &keys, &1);
+    index.add(&[rule.clone(), rule.clone()], &keys, &2);
+    assert_eq!(
+        (index.after_rule("a"), index.from_bridge("a")),
+        (&[1, 2][..], &[1][..])
     );
-    assert_eq!(index.named("$rule/a"), [1, 2]);
-    index.remove(&[Place::Named("$rule/a")], &keys, |&rule| rule == 1);
-    assert_eq!(index.named("$rule/a"), [2]);
-    index.remove(&[Place::Named("$rule/a")], &keys, |&rule| rule == 2);
-    let mut names = 0;
-    index.for_each_named(|_, _| names += 1);
-    assert_eq!((index.named("$rule/a"), names), (&[][..], 0));
+    index.remove(&[rule.clone(), bridge], &keys, |&value| value == 1);
+    assert_eq!(
+        (index.after_rule("a"), index.from_bridge("a")),
+        (&[2][..], &[][..])
+    );
+    index.remove(&[rule], &keys, |&value| value == 2);
+    assert_eq!(index.after_rule("a"), &[] as &[i32]);
 }
 
 #[test]
 fn a_subscription_to_a_filter_can_be_asked_for_by_name() {
     let mut index = Index::default();
     let keys = Keys {
-        topics: vec![TopicKey::Is("a/+".into())],
+        topics: Some(Box::new([TopicKey::Exact("a/+".into())])),
         ..Keys::default()
     };
-    index.add(&[Place::Event(0)], &keys, &1);
+    index.add(&[Source::Event(EventKind::Subscribed)], &keys, &1);
     let mut found = 0;
     let looked = Looked {
-        kind: 0,
+        kind: EventKind::Subscribed,
         topic: Some("a/+"),
         client_id: None,
         qos: None,
