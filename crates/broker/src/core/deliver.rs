@@ -351,7 +351,7 @@ impl Delivery {
                 &self.sessions[subscriber.session as usize],
                 &self.connections,
             );
-            self.hooks.delivered(&client, &view);
+            self.hooks.delivered(&client, &view, 0);
         }
     }
 
@@ -456,7 +456,7 @@ impl Delivery {
         }
         if self.interest.contains(Interest::DELIVER) {
             let client = client_of(&self.sessions[session as usize], &self.connections);
-            self.hooks.delivered(&client, &view);
+            self.hooks.delivered(&client, &view, packet_id);
         }
     }
 
@@ -487,7 +487,13 @@ impl Delivery {
     }
 
     /// A message was acknowledged by its subscriber.
-    pub(crate) fn acked(&mut self, session: u32, parcel: Option<&Parcel>, kind: AckKind) {
+    pub(crate) fn acked(
+        &mut self,
+        session: u32,
+        parcel: Option<&Parcel>,
+        packet_id: u16,
+        kind: AckKind,
+    ) {
         if kind != AckKind::PubRec {
             self.metrics.inc(Metric::Acknowledged);
         }
@@ -495,7 +501,8 @@ impl Delivery {
             && let Some(parcel) = parcel
         {
             let client = client_of(&self.sessions[session as usize], &self.connections);
-            self.hooks.acked(&client, &parcel.message.view(), kind);
+            let view = parcel.message.view();
+            self.hooks.acked(&client, &view, packet_id, kind);
         }
     }
 

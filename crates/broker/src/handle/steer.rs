@@ -137,9 +137,14 @@ impl Handle {
     pub fn events(&self) -> broadcast::Receiver<Arc<Event>> {
         let receiver = self.shared.node.events.listen();
         // They would find out by themselves, but not before they have done what is asked of them next.
+        self.renew_interest();
+        receiver
+    }
+
+    /// Lets the shards ask their hooks anew which points they want, before they do what is asked of them next.
+    pub fn renew_interest(&self) {
         for inbox in self.shared.inboxes.iter() {
             inbox.push(Parcel::Ask(Box::new(Shard::renew_interest)));
         }
-        receiver
     }
 }
