@@ -19,7 +19,7 @@ mod outgoing;
 pub use crate::core::message::MessageView;
 pub use crate::scram::Credential;
 pub use chain::Chain;
-pub use outgoing::{Draft, Outgoing};
+pub use outgoing::{Draft, Drafted, Outgoing};
 
 /// A set of hook points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

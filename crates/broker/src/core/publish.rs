@@ -11,7 +11,9 @@ use super::session::Acked;
 use super::shard::{Flow, Shard};
 use super::stored;
 use super::timers::Timer;
-use crate::hooks::{AckKind, Action, Authorization, DropReason, Interest, Origin, Verdict};
+use crate::hooks::{
+    AckKind, Action, Authorization, DropReason, Interest, Origin, Outgoing, Verdict,
+};
 use crate::metrics::Metric;
 use store::Space;
 
@@ -331,31 +333,35 @@ impl Shard {
     /// Publishes what hooks want published, and asks them whether publishers are to wait.
     pub(crate) fn follow_hooks(&mut self) {
         while let Some(mut outgoing) = self.delivery.hooks.outgoing() {
-            let now_ms = self.now_ms();
-            let max_qos = QoS::try_from(self.limits().max_qos).unwrap_or(QoS::ExactlyOnce);
-            for draft in outgoing.iter() {
-                let view = MessageView {
-                    topic: draft.topic,
-                    properties: draft.properties,
-                    payload: draft.payload,
-                    shared_payload: None,
-                    qos: draft.qos.min(max_qos),
-                    retain: draft.retain && self.node.limits.retain_available,
-                    received_ms: now_ms,
-                    expires_ms: expires_ms(draft.properties, now_ms),
-                    from_client_id: draft.client_id,
-                    from_username: draft.username,
-                };
-                let origin = Origin {
-                    tag: draft.tag,
-                    ..Origin::default()
-                };
-                self.publish_from(&view, None, &origin);
-            }
+            self.publish_outgoing(&outgoing);
             outgoing.clear();
             self.delivery.hooks.published(outgoing);
         }
         self.ask_saturation();
+    }
+
+    pub(crate) fn publish_outgoing(&mut self, outgoing: &Outgoing) {
+        let now_ms = self.now_ms();
+        let max_qos = QoS::try_from(self.limits().max_qos).unwrap_or(QoS::ExactlyOnce);
+        for draft in outgoing.iter() {
+            let view = MessageView {
+                topic: draft.topic,
+                properties: draft.properties,
+                payload: draft.payload,
+                shared_payload: None,
+                qos: draft.qos.min(max_qos),
+                retain: draft.retain && self.node.limits.retain_available,
+                received_ms: now_ms,
+                expires_ms: expires_ms(draft.properties, now_ms),
+                from_client_id: draft.client_id,
+                from_username: draft.username,
+            };
+            let origin = Origin {
+                tag: draft.tag,
+                ..Origin::default()
+            };
+            self.publish_from(&view, None, &origin);
+        }
     }
 
     /// Whether publishers have to wait for hooks.

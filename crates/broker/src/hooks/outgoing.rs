@@ -38,15 +38,15 @@ struct Span {
 }
 
 /// A message as it lies in the buffer.
-pub(crate) struct Drafted<'a> {
-    pub(crate) topic: &'a str,
-    pub(crate) payload: &'a [u8],
-    pub(crate) properties: Properties<'a>,
-    pub(crate) qos: QoS,
-    pub(crate) retain: bool,
-    pub(crate) client_id: &'a str,
-    pub(crate) username: &'a str,
-    pub(crate) tag: u64,
+pub struct Drafted<'a> {
+    pub topic: &'a str,
+    pub payload: &'a [u8],
+    pub properties: Properties<'a>,
+    pub qos: QoS,
+    pub retain: bool,
+    pub client_id: &'a str,
+    pub username: &'a str,
+    pub tag: u64,
 }
 
 impl Outgoing {
@@ -88,7 +88,7 @@ impl Outgoing {
         self.spans.clear();
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Drafted<'_>> {
+    pub fn iter(&self) -> impl Iterator<Item = Drafted<'_>> {
         let mut left = &self.bytes[..];
         self.spans.iter().map(move |span| {
             let mut take = |len: usize| {
