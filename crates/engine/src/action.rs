@@ -89,11 +89,21 @@ impl Action {
         path: &str,
     ) -> Result<Self, Invalid> {
         let fallback = definition.fallback.iter().enumerate();
-        let fallback = fallback.map(|(n, kind)| Deed::bind(kind, options, &format!("{path}.fallback[{n}]")));
+        let fallback =
+            fallback.map(|(n, kind)| Deed::bind(kind, options, &format!("{path}.fallback[{n}]")));
         Ok(Self {
             deed: Deed::bind(&definition.kind, options, path)?,
             fallback: fallback.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// What it does outside the node, without doing it.
+    pub(crate) fn describe(&self) -> Option<serde_json::Value> {
+        match &self.deed {
+            Deed::Republish(_) => None,
+            Deed::Console => Some(serde_json::json!({"kind": "console"})),
+            Deed::Sink(sink) => Some(serde_json::json!({"kind": "sink", "sink": sink.name})),
+        }
     }
 
     /// Does it, or else what stands in for it, and counts what came of it. The error is the action's own.
@@ -156,7 +166,11 @@ impl Deed {
                 json.clear();
                 made.output.write_json(&mut json);
                 let output = String::from_utf8_lossy(&json);
-                tracing::info!(rule = &*bound.name, topic = made.view.event().topic, "{output}");
+                tracing::info!(
+                    rule = &*bound.name,
+                    topic = made.view.event().topic,
+                    "{output}"
+                );
                 stage.text = json;
                 counters.inc(Count::ActionsSucceeded);
             }
@@ -209,7 +223,8 @@ impl Republish {
         options: &Options,
         path: &str,
     ) -> Result<Self, Invalid> {
-        let compile = |field: &str, text: &str| Template::compile(text, options, &format!("{path}.{field}"));
+        let compile =
+            |field: &str, text: &str| Template::compile(text, options, &format!("{path}.{field}"));
         let topic = compile("topic", &republish.topic)?;
         if let Some(constant) = topic.constant()
             && let Err(error) = mqtt::validate_topic_name(constant, &mqtt::TopicLimits::NONE)
@@ -230,7 +245,11 @@ impl Republish {
         });
         Ok(Self {
             topic,
-            payload: republish.payload.as_deref().map(|text| compile("payload", text)).transpose()?,
+            payload: republish
+                .payload
+                .as_deref()
+                .map(|text| compile("payload", text))
+                .transpose()?,
             qos,
             retain,
             user_properties: properties.collect::<Result<_, Invalid>>()?,
@@ -276,7 +295,11 @@ impl Republish {
             Choice::Fixed(qos) => *qos,
             Choice::Filled(template) => {
                 let text = filled(template, made, state, payload)?;
-                let qos = text.trim().parse().ok().and_then(|qos: u8| QoS::try_from(qos).ok());
+                let qos = text
+                    .trim()
+                    .parse()
+                    .ok()
+                    .and_then(|qos: u8| QoS::try_from(qos).ok());
                 qos.ok_or_else(|| not("qos", text, "0, 1 or 2"))?
             }
         };
@@ -292,7 +315,11 @@ impl Republish {
         for (name, template) in &self.user_properties {
             let value = filled(template, made, state, payload)?;
             if value.len() > usize::from(u16::MAX) || value.contains('\0') {
-                return Err(not("user_properties", name, "a text of at most 65,535 bytes"));
+                return Err(not(
+                    "user_properties",
+                    name,
+                    "a text of at most 65,535 bytes",
+                ));
             }
             properties.push(Property::UserProperty(name, value));
         }
@@ -346,7 +373,10 @@ fn checked_topic(topic: &[u8]) -> Result<&str, Failure> {
         return Err(refused(topic, error.to_string()));
     }
     if topic.starts_with("$SYS/") || topic.starts_with("$delayed/") {
-        return Err(refused(topic, "topics of the node itself are not for rules".into()));
+        return Err(refused(
+            topic,
+            "topics of the node itself are not for rules".into(),
+        ));
     }
     Ok(topic)
 }

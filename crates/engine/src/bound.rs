@@ -79,7 +79,10 @@ pub(crate) fn bind(
     let action = |(n, action)| Action::bind(action, &options, &format!("actions[{n}]"));
     let actions = definition.actions.iter().enumerate().map(action);
     let window = rule.window().map(|_| windows::Settings {
-        lateness_ms: definition.window.lateness_ms.unwrap_or(settings.window_lateness_ms),
+        lateness_ms: definition
+            .window
+            .lateness_ms
+            .unwrap_or(settings.window_lateness_ms),
         max_groups: least(definition.window.max_groups, settings.window_max_groups),
         max_bytes: least(definition.window.max_bytes, settings.window_max_bytes),
     });
@@ -94,7 +97,10 @@ pub(crate) fn bind(
         name: name.into(),
         serial: NEXT_SERIAL.fetch_add(1, Relaxed),
         actions: actions.collect::<Result<_, _>>()?,
-        max_republish_depth: least(definition.limits.max_republish_depth, settings.max_republish_depth),
+        max_republish_depth: least(
+            definition.limits.max_republish_depth,
+            settings.max_republish_depth,
+        ),
         window,
         memory: remembers.then(|| Mutex::new(RuleState::new(limits))),
         standing,
@@ -128,7 +134,10 @@ pub(crate) fn options_of(definition: &Definition, settings: &Settings) -> Result
     };
     let bounds = &mut options.bounds;
     bounds.max_steps = least(definition.limits.max_steps, settings.max_steps);
-    bounds.max_output_bytes = least(definition.limits.max_output_bytes, settings.max_output_bytes);
+    bounds.max_output_bytes = least(
+        definition.limits.max_output_bytes,
+        settings.max_output_bytes,
+    );
     bounds.max_outputs = settings.max_outputs;
     Ok(options)
 }

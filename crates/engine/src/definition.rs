@@ -78,7 +78,12 @@ impl Definition {
     pub fn from_json(value: &Value) -> Result<Self, Invalid> {
         let mut fields = Fields::of(value, "")?;
         let definition = Self {
-            sql: fields.text("sql")?.ok_or_else(|| Invalid::new("sql", "is missing; expected a statement such as SELECT * FROM \"t/#\""))?,
+            sql: fields.text("sql")?.ok_or_else(|| {
+                Invalid::new(
+                    "sql",
+                    "is missing; expected a statement such as SELECT * FROM \"t/#\"",
+                )
+            })?,
             description: fields.text("description")?.unwrap_or_default(),
             enabled: fields.bool("enabled")?.unwrap_or(true),
             dialect: fields.dialect()?,
@@ -119,10 +124,12 @@ impl Definition {
 }
 
 /// A name that a chain, a file and a label can carry.
-pub fn check_name(name: &str) -> Result<(), Invalid> {
+pub(crate) fn check_name(name: &str) -> Result<(), Invalid> {
     let is_good = |c: char| c.is_alphanumeric() || "_-.:".contains(c);
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(is_good) {
-        let detail = format!("expected a name of 1 to {MAX_NAME_BYTES} bytes of letters, digits and _ - . :");
+        let detail = format!(
+            "expected a name of 1 to {MAX_NAME_BYTES} bytes of letters, digits and _ - . :"
+        );
         return Err(Invalid::new("name", detail));
     }
     Ok(())
@@ -152,7 +159,11 @@ impl ActionDefinition {
                         }
                     }
                 };
-                actions.iter().enumerate().map(read).collect::<Result<_, _>>()?
+                actions
+                    .iter()
+                    .enumerate()
+                    .map(read)
+                    .collect::<Result<_, _>>()?
             }
             Some(_) => {
                 let detail = format!("expected a list of at most {MAX_ACTIONS} actions");
@@ -180,7 +191,11 @@ impl ActionKind {
         let text = value.as_str()?;
         Some(match text {
             "console" | "log" => Self::Console,
-            text => Self::Sink(text.split_once(':').map_or(text, |(_, name)| name).to_owned()),
+            text => Self::Sink(
+                text.split_once(':')
+                    .map_or(text, |(_, name)| name)
+                    .to_owned(),
+            ),
         })
     }
 
@@ -206,10 +221,13 @@ impl ActionKind {
                 None => Err(fields.invalid("sink", "is missing; expected the name of a sink")),
             },
             Some(other) => {
-                let detail = format!("unknown kind {other:?}; there are republish, console and sink");
+                let detail =
+                    format!("unknown kind {other:?}; there are republish, console and sink");
                 Err(fields.invalid("kind", detail))
             }
-            None => Err(fields.invalid("kind", "is missing; there are republish, console and sink")),
+            None => {
+                Err(fields.invalid("kind", "is missing; there are republish, console and sink"))
+            }
         }
     }
 
@@ -240,26 +258,39 @@ fn number_or_text(text: &str) -> Value {
 }
 
 fn bool_or_text(text: &str) -> Value {
-    text.parse::<bool>().map_or_else(|_| text.into(), Into::into)
+    text.parse::<bool>()
+        .map_or_else(|_| text.into(), Into::into)
 }
 
 impl Republish {
     fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
         let topic = fields.text("topic")?;
         let topic = topic.filter(|topic| !topic.is_empty()).ok_or_else(|| {
-            fields.invalid("topic", "is missing; expected a topic such as alarms/${clientid}")
+            fields.invalid(
+                "topic",
+                "is missing; expected a topic such as alarms/${clientid}",
+            )
         })?;
         let qos = match fields.take("qos") {
             None => "0".to_owned(),
-            Some(Value::Number(number)) if number.as_u64().is_some_and(|qos| qos <= 2) => number.to_string(),
+            Some(Value::Number(number)) if number.as_u64().is_some_and(|qos| qos <= 2) => {
+                number.to_string()
+            }
             Some(Value::String(template)) if !template.is_empty() => template.clone(),
-            Some(_) => return Err(fields.invalid("qos", "expected 0, 1, 2 or a template such as ${qos}")),
+            Some(_) => {
+                return Err(fields.invalid("qos", "expected 0, 1, 2 or a template such as ${qos}"));
+            }
         };
         let retain = match fields.take("retain") {
             None => "false".to_owned(),
             Some(Value::Bool(retain)) => retain.to_string(),
             Some(Value::String(template)) if !template.is_empty() => template.clone(),
-            Some(_) => return Err(fields.invalid("retain", "expected true, false or a template such as ${retain}")),
+            Some(_) => {
+                return Err(fields.invalid(
+                    "retain",
+                    "expected true, false or a template such as ${retain}",
+                ));
+            }
         };
         let user_properties = match fields.take("user_properties") {
             None => Vec::new(),
@@ -272,7 +303,8 @@ impl Republish {
                 properties.iter().map(pair).collect::<Result<_, _>>()?
             }
             Some(_) => {
-                let detail = format!("expected an object of at most {MAX_USER_PROPERTIES} names and texts");
+                let detail =
+                    format!("expected an object of at most {MAX_USER_PROPERTIES} names and texts");
                 return Err(fields.invalid("user_properties", detail));
             }
         };
@@ -298,7 +330,10 @@ impl<'a> Fields<'a> {
         let Value::Object(fields) = value else {
             return Err(Invalid::new(path, "expected an object"));
         };
-        let left = fields.iter().map(|(name, value)| (name.as_str(), value)).collect();
+        let left = fields
+            .iter()
+            .map(|(name, value)| (name.as_str(), value))
+            .collect();
         Ok(Self {
             path,
             left,
@@ -385,9 +420,15 @@ impl<'a> Fields<'a> {
         };
         let mut fields = Fields::of(value, "limits")?;
         let limits = RuleLimits {
-            max_steps: fields.number("max_steps", 1, 1 << 30)?.map(|steps| steps as u32),
-            max_output_bytes: fields.number("max_output_bytes", 1, 1 << 28)?.map(|bytes| bytes as usize),
-            max_republish_depth: fields.number("max_republish_depth", 1, 64)?.map(|depth| depth as u8),
+            max_steps: fields
+                .number("max_steps", 1, 1 << 30)?
+                .map(|steps| steps as u32),
+            max_output_bytes: fields
+                .number("max_output_bytes", 1, 1 << 28)?
+                .map(|bytes| bytes as usize),
+            max_republish_depth: fields
+                .number("max_republish_depth", 1, 64)?
+                .map(|depth| depth as u8),
         };
         fields.end()?;
         Ok(limits)
@@ -400,8 +441,12 @@ impl<'a> Fields<'a> {
         let mut fields = Fields::of(value, "window")?;
         let limits = WindowLimits {
             lateness_ms: fields.number("lateness_ms", 0, 86_400_000)?,
-            max_groups: fields.number("max_groups", 1, 100_000_000)?.map(|groups| groups as usize),
-            max_bytes: fields.number("max_bytes", 1024, 1 << 36)?.map(|bytes| bytes as usize),
+            max_groups: fields
+                .number("max_groups", 1, 100_000_000)?
+                .map(|groups| groups as usize),
+            max_bytes: fields
+                .number("max_bytes", 1024, 1 << 36)?
+                .map(|bytes| bytes as usize),
         };
         fields.end()?;
         Ok(limits)
@@ -440,7 +485,10 @@ mod tests {
         });
         let definition = Definition::from_json(&value).expect("it is good");
         assert_eq!(definition.actions.len(), 3);
-        assert_eq!(definition.actions[2].kind, ActionKind::Sink("orders".into()));
+        assert_eq!(
+            definition.actions[2].kind,
+            ActionKind::Sink("orders".into())
+        );
         assert_eq!(Definition::from_json(&definition.to_json()), Ok(definition));
     }
 
@@ -451,13 +499,20 @@ mod tests {
             format!("{}: {}", error.field, error.detail)
         };
         assert!(error(json!({})).starts_with("sql: is missing"));
-        assert!(error(json!({"sql": "", "sqll": 1})).starts_with("sqll: unknown field; there are sql"));
+        assert!(
+            error(json!({"sql": "", "sqll": 1})).starts_with("sqll: unknown field; there are sql")
+        );
         let action = |action: Value| error(json!({"sql": "", "actions": [action]}));
         assert!(action(json!({"kind": "republish"})).starts_with("actions[0].topic: is missing"));
         assert!(action(json!({"kind": "x"})).starts_with("actions[0].kind: unknown kind \"x\""));
         let deep = json!({"kind": "console", "fallback": [{"kind": "sink", "sink": 1}]});
         assert_eq!(action(deep), "actions[0].fallback[0].sink: expected a text");
-        assert!(error(json!({"sql": "", "limits": {"max_steps": 0}})).starts_with("limits.max_steps: expected"));
-        assert!(check_name("a/b").is_err() && check_name("").is_err() && check_name("größe-1").is_ok());
+        assert!(
+            error(json!({"sql": "", "limits": {"max_steps": 0}}))
+                .starts_with("limits.max_steps: expected")
+        );
+        assert!(
+            check_name("a/b").is_err() && check_name("").is_err() && check_name("größe-1").is_ok()
+        );
     }
 }

@@ -127,7 +127,10 @@ impl Engine {
             return Err(Invalid::new("name", detail));
         }
         if listed.is_none() && book.rules.len() >= self.shared.settings.max_rules {
-            let detail = format!("there are {} rules already (rules.max_rules)", book.rules.len());
+            let detail = format!(
+                "there are {} rules already (rules.max_rules)",
+                book.rules.len()
+            );
             return Err(Invalid::new("", detail));
         }
         drop(book);
@@ -210,22 +213,27 @@ impl Engine {
             && before.is_declared
             && !is_declared
         {
-            tracing::warn!(rule = name, "the store has a rule of the name of one of the configuration, which wins");
+            tracing::warn!(
+                rule = name,
+                "the store has a rule of the name of one of the configuration, which wins"
+            );
             return;
         }
         let standing = before.map(|before| before.standing.clone());
         let standing = standing.unwrap_or_else(|| Arc::new(Standing::new(self.shared.lanes)));
-        let had_window = before.is_some_and(|before| {
-            matches!(&before.state, State::Running(bound) if bound.window.is_some())
-        });
+        let had_window = before.is_some_and(
+            |before| matches!(&before.state, State::Running(bound) if bound.window.is_some()),
+        );
         let state = value.map(|value| {
             let definition = Definition::from_json(value);
             match definition {
                 Ok(definition) if !definition.enabled => State::Disabled,
-                Ok(definition) => match bind(name, &definition, &self.shared.settings, standing.clone()) {
-                    Ok(bound) => State::Running(Arc::new(bound)),
-                    Err(problem) => State::Broken(problem),
-                },
+                Ok(definition) => {
+                    match bind(name, &definition, &self.shared.settings, standing.clone()) {
+                        Ok(bound) => State::Running(Arc::new(bound)),
+                        Err(problem) => State::Broken(problem),
+                    }
+                }
                 Err(problem) => State::Broken(problem),
             }
         });
@@ -234,11 +242,15 @@ impl Engine {
         }
         if let Some(State::Running(before)) = before.map(|before| &before.state) {
             let (serial, rule) = (before.serial, &before.rule);
-            book.index.remove(rule.sources(), rule.conjuncts(), |bound| bound.serial == serial);
+            book.index
+                .remove(rule.sources(), rule.conjuncts(), |bound| {
+                    bound.serial == serial
+                });
         }
         let mut has_window = false;
         if let Some(State::Running(bound)) = &state {
-            book.index.add(bound.rule.sources(), bound.rule.conjuncts(), bound);
+            book.index
+                .add(bound.rule.sources(), bound.rule.conjuncts(), bound);
             has_window = bound.window.is_some();
             if has_window {
                 // Before the shards can send its first row.
@@ -293,16 +305,24 @@ impl Engine {
             return;
         }
         let keeper = Keeper::new(self.shared.clone(), saved);
-        let spawned = std::thread::Builder::new().name("rule-windows".into()).spawn(move || keeper.run());
+        let spawned = std::thread::Builder::new()
+            .name("rule-windows".into())
+            .spawn(move || keeper.run());
         match spawned {
             Ok(spawned) => *thread = Some(spawned),
-            Err(error) => tracing::error!(%error, "rules with windows do not run: no thread can be started"),
+            Err(error) => {
+                tracing::error!(%error, "rules with windows do not run: no thread can be started")
+            }
         }
     }
 
     /// Stores what windows have counted. After the broker has stopped, before the store is closed.
     pub fn stop(&self) {
-        let thread = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self
+            .keeper
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let Some(thread) = thread else { return };
         self.shared.rows.order(Order::Stop);
         let (done, stopped) = mpsc::channel();
@@ -331,7 +351,9 @@ impl Engine {
 
     pub fn status(&self, name: &str) -> Option<Status> {
         let book = self.book();
-        book.rules.get(name).map(|listed| Self::status_of(name, listed))
+        book.rules
+            .get(name)
+            .map(|listed| Self::status_of(name, listed))
     }
 
     /// Rules by name, those behind `after`, at most `limit`.
@@ -340,13 +362,18 @@ impl Engine {
         let book = self.book();
         let from = after.map_or(Unbounded, Excluded);
         let rules = book.rules.range::<str, _>((from, Unbounded));
-        rules.take(limit).map(|(name, listed)| Self::status_of(name, listed)).collect()
+        rules
+            .take(limit)
+            .map(|(name, listed)| Self::status_of(name, listed))
+            .collect()
     }
 
     /// What meets a rule from now on, and what comes of it, as JSON. `None`: there is no such rule.
     pub fn watch(&self, name: &str) -> Option<broadcast::Receiver<Arc<Value>>> {
         let book = self.book();
-        book.rules.get(name).map(|listed| listed.standing.watchers.watch())
+        book.rules
+            .get(name)
+            .map(|listed| listed.standing.watchers.watch())
     }
 
     /// Calls `each` with every rule that something has met, its condition left out; for metrics.

@@ -110,7 +110,11 @@ impl Ears {
         let mut event = Some(event);
         let (told, view) = (OnceCell::new(), OnceCell::<View<'_>>::new());
         let (scratch, stage, ids) = (&self.scratch, &mut self.stage, &mut self.ids);
-        let (rows, node, lineage) = (&self.shared.rows, &*self.shared.settings.node_name, self.lineage);
+        let (rows, node, lineage) = (
+            &self.shared.rows,
+            &*self.shared.settings.node_name,
+            self.lineage,
+        );
         let mut is_used = false;
         index.matches(&looked, |bound| {
             let view = view.get_or_init(|| {
@@ -119,12 +123,11 @@ impl Ears {
                     client_id,
                     topic,
                     qos,
-                    node,
                     ..Event::new(kind, at_ms)
                 };
-                let event = told.get_or_init(|| match event.take() {
-                    Some(event) => event(ids, base),
-                    None => base,
+                let event = told.get_or_init(|| {
+                    let event = event.take().map_or(base, |event| event(ids, base));
+                    Event { node, ..event }
                 });
                 scratch.view(event, at_ms)
             });
@@ -260,18 +263,25 @@ impl Hooks for Ears {
         self.lineage = Lineage(origin.tag);
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
         let now_ms = Some(message.received_ms);
-        self.tell(EventKind::Publish, topic, message.from_client_id, qos, now_ms, |ids, base| Event {
-            id: Some(ids.next(message.received_ms)),
-            username: some(message.from_username),
-            peer: address(origin.client.and_then(|client| client.peer)),
-            retain: message.retain,
-            dup: origin.dup,
-            payload: Some(message.payload),
-            message_id: (origin.packet_id > 0).then_some(origin.packet_id),
-            received_at_ms: Some(message.received_ms),
-            properties: message.properties,
-            ..base
-        });
+        self.tell(
+            EventKind::Publish,
+            topic,
+            message.from_client_id,
+            qos,
+            now_ms,
+            |ids, base| Event {
+                id: Some(ids.next(message.received_ms)),
+                username: some(message.from_username),
+                peer: address(origin.client.and_then(|client| client.peer)),
+                retain: message.retain,
+                dup: origin.dup,
+                payload: Some(message.payload),
+                message_id: (origin.packet_id > 0).then_some(origin.packet_id),
+                received_at_ms: Some(message.received_ms),
+                properties: message.properties,
+                ..base
+            },
+        );
         match self.stage.has_followers() {
             true => Verdict::Follow,
             false => Verdict::Continue,
@@ -282,13 +292,25 @@ impl Hooks for Ears {
         self.tell_message(EventKind::Delivered, Some(client), message, packet_id, None);
     }
 
-    fn acked(&mut self, client: &Client<'_>, message: &MessageView<'_>, packet_id: u16, kind: AckKind) {
+    fn acked(
+        &mut self,
+        client: &Client<'_>,
+        message: &MessageView<'_>,
+        packet_id: u16,
+        kind: AckKind,
+    ) {
         let word = match kind {
             AckKind::PubAck => "ack",
             AckKind::PubRec => "rec",
             AckKind::PubComp => "comp",
         };
-        self.tell_message(EventKind::Acked, Some(client), message, packet_id, Some(word));
+        self.tell_message(
+            EventKind::Acked,
+            Some(client),
+            message,
+            packet_id,
+            Some(word),
+        );
     }
 
     fn dropped(&mut self, client: Option<&Client<'_>>, message: &MessageView<'_>, why: DropReason) {
@@ -324,7 +346,11 @@ impl Hooks for Ears {
             will,
         };
         let properties = connect.properties;
-        for kind in [EventKind::AuthnComplete, EventKind::Connack, EventKind::Connected] {
+        for kind in [
+            EventKind::AuthnComplete,
+            EventKind::Connack,
+            EventKind::Connected,
+        ] {
             self.tell_client(kind, client, None, None, |base| Event {
                 connection: Some(&connection),
                 properties,
@@ -351,7 +377,9 @@ impl Hooks for Ears {
                 username: refused.username,
                 peer: address(Some(refused.peer)),
                 connection: connection.as_ref(),
-                properties: refused.connect.map_or(mqtt::Properties::EMPTY, |connect| connect.properties),
+                properties: refused
+                    .connect
+                    .map_or(mqtt::Properties::EMPTY, |connect| connect.properties),
                 reason: Some(word),
                 result: Some("failure"),
                 ..base
@@ -372,11 +400,17 @@ impl Hooks for Ears {
             Authorization::Allow => "allow",
             Authorization::Deny | Authorization::Disconnect => "deny",
         };
-        self.tell_client(EventKind::AuthzComplete, client, Some(topic), Some(qos as u8), |base| Event {
-            action: Some(word),
-            result: Some(result),
-            ..base
-        });
+        self.tell_client(
+            EventKind::AuthzComplete,
+            client,
+            Some(topic),
+            Some(qos as u8),
+            |base| Event {
+                action: Some(word),
+                result: Some(result),
+                ..base
+            },
+        );
     }
 
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
@@ -394,11 +428,19 @@ impl Hooks for Ears {
 
     fn subscribed(&mut self, client: &Client<'_>, filter: &str, options: SubscriptionOptions) {
         let qos = Some(options.qos as u8);
-        self.tell_client(EventKind::Subscribed, client, Some(filter), qos, |base| base);
+        self.tell_client(EventKind::Subscribed, client, Some(filter), qos, |base| {
+            base
+        });
     }
 
     fn unsubscribed(&mut self, client: &Client<'_>, filter: &str) {
-        self.tell_client(EventKind::Unsubscribed, client, Some(filter), None, |base| base);
+        self.tell_client(
+            EventKind::Unsubscribed,
+            client,
+            Some(filter),
+            None,
+            |base| base,
+        );
     }
 
     fn ping(&mut self, client: &Client<'_>) {

@@ -59,11 +59,14 @@ impl Keeper {
 
     /// Runs until it is told to stop.
     pub(crate) fn run(mut self) {
-        let save_every = Duration::from_secs(self.shared.settings.window_save_interval_s.max(1).into());
+        let save_every =
+            Duration::from_secs(self.shared.settings.window_save_interval_s.max(1).into());
         let mut save_at = Instant::now() + save_every;
         let mut inbox = Inbox::default();
         loop {
-            let idle = self.idle().min(save_at.saturating_duration_since(Instant::now()));
+            let idle = self
+                .idle()
+                .min(save_at.saturating_duration_since(Instant::now()));
             inbox = self.shared.rows.take(idle, inbox);
             let orders = std::mem::take(&mut inbox.orders);
             let mut rows = Rows::new(&inbox);
@@ -97,7 +100,11 @@ impl Keeper {
 
     /// How long nothing is due.
     fn idle(&self) -> Duration {
-        let due_ms = self.kept.values().filter_map(|kept| kept.windows.due_ms()).min();
+        let due_ms = self
+            .kept
+            .values()
+            .filter_map(|kept| kept.windows.due_ms())
+            .min();
         match due_ms {
             Some(due_ms) => Duration::from_millis(due_ms.saturating_sub(now_ms())).min(MAX_IDLE),
             None => MAX_IDLE,
@@ -177,7 +184,10 @@ impl Keeper {
             };
             let counters = kept.bound.standing.counters.lane(self.shared.lanes - 1);
             let Ok(sample) = read_sample(&mut bytes, self.scratch.arena()) else {
-                tracing::error!(rule = &*kept.bound.name, "a row for a window cannot be read; this is a bug");
+                tracing::error!(
+                    rule = &*kept.bound.name,
+                    "a row for a window cannot be read; this is a bug"
+                );
                 continue;
             };
             if row.lineage.depth() > kept.lineage.depth() {
@@ -186,7 +196,9 @@ impl Keeper {
             kept.is_changed = true;
             let mut closed = Vec::new();
             let arena = self.scratch.arena();
-            let added = kept.windows.add(&sample, at_ms, arena, |row| closed.push(keep(&row, arena)));
+            let added = kept
+                .windows
+                .add(&sample, at_ms, arena, |row| closed.push(keep(&row, arena)));
             match added {
                 Added::Counted => {}
                 Added::Late => counters.inc(Count::WindowLate),
@@ -194,7 +206,14 @@ impl Keeper {
             }
             if !closed.is_empty() {
                 let (bound, lineage) = (kept.bound.clone(), kept.lineage);
-                give_out(&self.shared, &self.scratch, &mut self.stage, &bound, lineage, &closed);
+                give_out(
+                    &self.shared,
+                    &self.scratch,
+                    &mut self.stage,
+                    &bound,
+                    lineage,
+                    &closed,
+                );
             }
         }
     }
@@ -208,10 +227,18 @@ impl Keeper {
             self.scratch.reset();
             let arena = self.scratch.arena();
             let mut closed = Vec::new();
-            kept.windows.advance(at_ms, arena, |row| closed.push(keep(&row, arena)));
+            kept.windows
+                .advance(at_ms, arena, |row| closed.push(keep(&row, arena)));
             kept.is_changed = true;
             let lineage = std::mem::take(&mut kept.lineage);
-            give_out(&self.shared, &self.scratch, &mut self.stage, &kept.bound, lineage, &closed);
+            give_out(
+                &self.shared,
+                &self.scratch,
+                &mut self.stage,
+                &kept.bound,
+                lineage,
+                &closed,
+            );
         }
     }
 
@@ -256,9 +283,12 @@ impl<'i> Rows<'i> {
 }
 
 /// A closed window that lives in the arena.
-fn keep<'a>(closed: &Closed<'_>, arena: &'a rules::Arena) -> Closed<'a> {
+pub(crate) fn keep<'a>(closed: &Closed<'_>, arena: &'a rules::Arena) -> Closed<'a> {
     let copy = |values: &[rules::Value<'_>]| -> &'a [rules::Value<'a>] {
-        let copies: Vec<_> = values.iter().map(|value| value.into_owned().borrow(arena)).collect();
+        let copies: Vec<_> = values
+            .iter()
+            .map(|value| value.into_owned().borrow(arena))
+            .collect();
         arena.alloc_slice_copy(&copies)
     };
     Closed {
@@ -290,7 +320,9 @@ fn give_out(
         let counters = bound.standing.counters.lane(stage.lane);
         let mut outputs = Outputs::None;
         let ran = with_state(bound, &mut stage.spare, |state| {
-            bound.rule.close(&closed, &view, state, &mut |output| outputs.push(output))
+            bound
+                .rule
+                .close(&closed, &view, state, &mut |output| outputs.push(output))
         });
         let mut run = Run {
             index: &snapshot.index,
@@ -325,6 +357,9 @@ fn publish(shared: &Shared, bound: &Bound, outgoing: Outgoing) {
         let _ = done.send(());
     });
     if published.recv_timeout(PUBLISHED_WITHIN).is_err() {
-        tracing::debug!(rule = &*bound.name, "a shard takes long to publish what came of a window");
+        tracing::debug!(
+            rule = &*bound.name,
+            "a shard takes long to publish what came of a window"
+        );
     }
 }

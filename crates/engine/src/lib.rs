@@ -26,10 +26,13 @@ mod trace;
 mod trial;
 
 pub use counters::{Count, Totals};
-pub use definition::{ActionDefinition, ActionKind, Definition, KIND, Republish, RuleLimits, WindowLimits};
+pub use definition::{
+    ActionDefinition, ActionKind, Definition, KIND, Republish, RuleLimits, WindowLimits,
+};
 pub use engine::{Condition, Engine, Status};
 pub use error::Invalid;
 pub use outlet::{Outlet, Row, Sent, SinkId};
 pub use saved::KIND as WINDOW_KIND;
 pub use schema::schemas;
 pub use settings::Settings;
+pub use trial::Trial;

@@ -162,7 +162,9 @@ impl<'a> Run<'a, '_> {
     ) -> Outputs<'a> {
         let mut outputs = Outputs::None;
         let ran = with_state(bound, &mut self.stage.spare, |state| {
-            bound.rule.run(view, state, &mut |output| outputs.push(output))
+            bound
+                .rule
+                .run(view, state, &mut |output| outputs.push(output))
         });
         match ran {
             Ok(Ran::Passed(_)) => counters.inc(Count::Passed),
@@ -177,7 +179,9 @@ impl<'a> Run<'a, '_> {
 
     /// What a window is to count of the event goes to whoever keeps it.
     fn sample(&mut self, bound: &'a Bound, view: &View<'a>, counters: &LaneCounters) {
-        let sample = with_state(bound, &mut self.stage.spare, |state| bound.rule.sample(view, state));
+        let sample = with_state(bound, &mut self.stage.spare, |state| {
+            bound.rule.sample(view, state)
+        });
         match sample {
             Ok(Some(sample)) => {
                 counters.inc(Count::Passed);
@@ -194,11 +198,19 @@ impl<'a> Run<'a, '_> {
         counters.inc(Count::NoResult);
         let watchers = &bound.standing.watchers;
         if watchers.is_watched() {
-            watchers.tell(self.now_ms, || trace::record(&bound.name, view.event(), "no_result"));
+            watchers.tell(self.now_ms, || {
+                trace::record(&bound.name, view.event(), "no_result")
+            });
         }
     }
 
-    pub(crate) fn failed(&self, bound: &Bound, view: &View<'_>, counters: &LaneCounters, fault: &rules::Fault) {
+    pub(crate) fn failed(
+        &self,
+        bound: &Bound,
+        view: &View<'_>,
+        counters: &LaneCounters,
+        fault: &rules::Fault,
+    ) {
         counters.inc(Count::Failed);
         counters.inc(match fault.kind() {
             "type" | "range" | "invalid" => Count::FailedType,

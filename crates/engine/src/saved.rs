@@ -21,7 +21,12 @@ impl Saved {
         Self { objects }
     }
 
-    pub(crate) fn write(&mut self, name: &str, sql_hash: u64, snapshot: &[u8]) -> Result<(), ObjectError> {
+    pub(crate) fn write(
+        &mut self,
+        name: &str,
+        sql_hash: u64,
+        snapshot: &[u8],
+    ) -> Result<(), ObjectError> {
         let parts: Vec<&[u8]> = snapshot.chunks(PART_BYTES).collect();
         let hash = format!("{sql_hash:016x}");
         // Part 0 last: with another number in it, parts of two snapshots are not taken for one.
@@ -33,7 +38,8 @@ impl Saved {
                 "round": round,
                 "bytes": STANDARD.encode(part),
             });
-            self.objects.put(KIND, &format!("{name}/{n}"), value, Expected::Any)?;
+            self.objects
+                .put(KIND, &format!("{name}/{n}"), value, Expected::Any)?;
         }
         self.forget_from(name, parts.len());
         Ok(())
@@ -54,7 +60,9 @@ impl Saved {
         let mut snapshot = Vec::new();
         for n in 0..first["parts"].as_u64()? as usize {
             let part = part(n).filter(|part: &Value| part["round"] == first["round"])?;
-            STANDARD.decode_vec(part["bytes"].as_str()?, &mut snapshot).ok()?;
+            STANDARD
+                .decode_vec(part["bytes"].as_str()?, &mut snapshot)
+                .ok()?;
         }
         Some(snapshot)
     }
@@ -65,7 +73,10 @@ impl Saved {
 
     fn forget_from(&mut self, name: &str, from: usize) {
         for n in from.. {
-            match self.objects.delete(KIND, &format!("{name}/{n}"), Expected::Any) {
+            match self
+                .objects
+                .delete(KIND, &format!("{name}/{n}"), Expected::Any)
+            {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {

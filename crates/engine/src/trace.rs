@@ -26,20 +26,30 @@ pub(crate) struct Watchers {
 
 impl Watchers {
     pub(crate) fn watch(&self) -> broadcast::Receiver<Arc<Value>> {
-        self.sender.get_or_init(|| broadcast::Sender::new(KEPT_RECORDS)).subscribe()
+        self.sender
+            .get_or_init(|| broadcast::Sender::new(KEPT_RECORDS))
+            .subscribe()
     }
 
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
-        self.sender.get().is_some_and(|sender| sender.receiver_count() > 0)
+        self.sender
+            .get()
+            .is_some_and(|sender| sender.receiver_count() > 0)
     }
 
     /// Tells what `record` makes, unless there was too much of it in this second.
     pub(crate) fn tell(&self, now_ms: u64, record: impl FnOnce() -> Value) {
-        let Some(sender) = self.sender.get() else { return };
+        let Some(sender) = self.sender.get() else {
+            return;
+        };
         let second = now_ms / 1000;
         let told = self.told.load(Relaxed);
-        let count = if told >> 16 == second { told & 0xffff } else { 0 };
+        let count = if told >> 16 == second {
+            told & 0xffff
+        } else {
+            0
+        };
         if count >= RECORDS_PER_S {
             self.untold.fetch_add(1, Relaxed);
             return;
