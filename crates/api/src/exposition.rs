@@ -15,6 +15,7 @@ pub(crate) fn write(families: &[MetricFamily], prefix: &str, out: &mut String) {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",
             MetricKind::Histogram => "histogram",
+            MetricKind::Summary => "summary",
         };
         let _ = writeln!(
             out,
@@ -48,6 +49,19 @@ pub(crate) fn write(families: &[MetricFamily], prefix: &str, out: &mut String) {
                         Some(f64::INFINITY),
                         *count as f64,
                     );
+                    line(out, &name, "_sum", &sample.labels, None, *sum);
+                    line(out, &name, "_count", &sample.labels, None, *count as f64);
+                }
+                MetricValue::Summary {
+                    quantiles,
+                    sum,
+                    count,
+                } => {
+                    for (part, value) in quantiles {
+                        let mut labels = sample.labels.clone();
+                        labels.push(("quantile", part.to_string()));
+                        line(out, &name, "", &labels, None, *value);
+                    }
                     line(out, &name, "_sum", &sample.labels, None, *sum);
                     line(out, &name, "_count", &sample.labels, None, *count as f64);
                 }
@@ -147,6 +161,18 @@ mod tests {
                     },
                 )],
             ),
+            family(
+                "duration_seconds",
+                MetricKind::Summary,
+                vec![sample(
+                    vec![("rule", "r".into())],
+                    MetricValue::Summary {
+                        quantiles: vec![(0.99, 0.5)],
+                        sum: 1.5,
+                        count: 2,
+                    },
+                )],
+            ),
         ];
         let mut out = String::new();
         write(&families, "tidegate_", &mut out);
@@ -164,6 +190,11 @@ tidegate_latency_seconds_bucket{shard="1",le="1"} 3
 tidegate_latency_seconds_bucket{shard="1",le="+Inf"} 4
 tidegate_latency_seconds_sum{shard="1"} 4.5
 tidegate_latency_seconds_count{shard="1"} 4
+# HELP tidegate_duration_seconds Back\\slash\nand line.
+# TYPE tidegate_duration_seconds summary
+tidegate_duration_seconds{rule="r",quantile="0.99"} 0.5
+tidegate_duration_seconds_sum{rule="r"} 1.5
+tidegate_duration_seconds_count{rule="r"} 2
 "#;
         assert_eq!(out, expected);
     }

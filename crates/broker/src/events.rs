@@ -10,7 +10,7 @@ use tokio::sync::broadcast;
 
 use crate::control::{Event, EventKind};
 use crate::hooks::{
-    Client, DropReason, Hooks, HooksFactory, Interest, MessageView, RefusedConnect,
+    Accepted, Client, DropReason, Hooks, HooksFactory, Interest, MessageView, RefusedConnect,
 };
 
 /// Events kept for a listener that is behind.
@@ -141,7 +141,7 @@ impl Hooks for Teller {
         }
     }
 
-    fn connected(&mut self, client: &Client<'_>, session_present: bool) {
+    fn connected(&mut self, client: &Client<'_>, accepted: &Accepted<'_>) {
         let peer = client.peer.map(|peer| peer.to_string());
         self.events.tell(EventKind::Connected {
             client_id: client.client_id.into(),
@@ -149,7 +149,7 @@ impl Hooks for Teller {
             peer_address: peer.unwrap_or_default(),
             listener: None,
             protocol_version: client.version.as_str(),
-            session_present,
+            session_present: accepted.session_present,
         });
     }
 

@@ -11,17 +11,19 @@ use std::ops::BitOr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use mqtt::{QoS, ReasonCode, SubscriptionOptions, Version};
+use mqtt::{Connect, QoS, ReasonCode, SubscriptionOptions, Version};
 
 mod chain;
+mod outgoing;
 
 pub use crate::core::message::MessageView;
 pub use crate::scram::Credential;
 pub use chain::Chain;
+pub use outgoing::{Draft, Drafted, Outgoing};
 
 /// A set of hook points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Interest(u16);
+pub struct Interest(u32);
 
 impl Interest {
     pub const NONE: Self = Self(0);
@@ -40,6 +42,10 @@ impl Interest {
     pub const REFUSE: Self = Self(1 << 11);
     /// Sessions that begin and end.
     pub const SESSION: Self = Self(1 << 12);
+    /// What clients may do or may not, whoever decided it.
+    pub const AUTHORIZED: Self = Self(1 << 13);
+    /// QoS 1 and 2 messages that wait for a client without a connection.
+    pub const KEEP: Self = Self(1 << 14);
 
     pub fn contains(self, point: Self) -> bool {
         self.0 & point.0 == point.0
@@ -122,6 +128,32 @@ pub struct RefusedConnect<'a> {
     pub peer: Peer,
     pub listener: &'a str,
     pub code: ReasonCode,
+    /// What it sent, if that was a whole CONNECT. With its password.
+    pub connect: Option<&'a Connect<'a>>,
+}
+
+/// How a client was let in.
+#[derive(Clone, Copy)]
+pub struct Accepted<'a> {
+    pub session_present: bool,
+    /// What it sent. With its password.
+    pub connect: &'a Connect<'a>,
+    /// What holds, which may be less than it asked for.
+    pub keep_alive_s: u16,
+    pub session_expiry_s: u32,
+    pub listener: &'a str,
+}
+
+/// Where a message comes from that is published.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Origin<'a> {
+    /// The client that sent it; `None`: the node itself, such as a delayed message or one of the API.
+    pub client: Option<Client<'a>>,
+    /// Of its PUBLISH; 0: it had none.
+    pub packet_id: u16,
+    pub dup: bool,
+    /// Of a message that hooks have asked for, see [`Draft`]; else 0.
+    pub tag: u64,
 }
 
 /// The answer to an authentication.
@@ -187,6 +219,8 @@ pub enum Authorization {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Continue,
+    /// It goes on, and [`Hooks::outgoing`] and [`Hooks::is_saturated`] are asked when it has gone.
+    Follow,
     /// It ends here; its publisher is answered as if it had been delivered.
     Stop,
 }
@@ -279,9 +313,14 @@ pub trait Hooks {
         Authorization::Allow
     }
 
+    /// It was decided whether a client may do something; whoever decided it.
+    fn authorized(&mut self, client: &Client<'_>, action: &Action<'_>, answer: Authorization) {
+        let _ = (client, action, answer);
+    }
+
     /// The client is connected; its CONNACK is on its way.
-    fn connected(&mut self, client: &Client<'_>, session_present: bool) {
-        let _ = (client, session_present);
+    fn connected(&mut self, client: &Client<'_>, accepted: &Accepted<'_>) {
+        let _ = (client, accepted);
     }
 
     /// The connection is gone. `reason` is a short word such as `normal`, `keep_alive_timeout`, `taken_over`.
@@ -307,18 +346,29 @@ pub trait Hooks {
     }
 
     /// A message was accepted from a client, or from the broker itself (wills, delayed messages, the API).
-    fn publish(&mut self, message: &MessageView<'_>) -> Verdict {
-        let _ = message;
+    fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
+        let _ = (message, origin);
         Verdict::Continue
     }
 
-    /// A message was put on its way to one subscriber's socket.
-    fn delivered(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
-        let _ = (client, message);
+    /// A message was put on its way to one subscriber's socket. `packet_id` is 0 for QoS 0.
+    fn delivered(&mut self, client: &Client<'_>, message: &MessageView<'_>, packet_id: u16) {
+        let _ = (client, message, packet_id);
     }
 
-    fn acked(&mut self, client: &Client<'_>, message: &MessageView<'_>, kind: AckKind) {
-        let _ = (client, message, kind);
+    fn acked(
+        &mut self,
+        client: &Client<'_>,
+        message: &MessageView<'_>,
+        packet_id: u16,
+        kind: AckKind,
+    ) {
+        let _ = (client, message, packet_id, kind);
+    }
+
+    /// A QoS 1 or 2 message waits for a client without a connection.
+    fn kept(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
+        let _ = (client, message);
     }
 
     /// A message was dropped for one subscriber, or for all (`client` is `None`).
@@ -328,6 +378,23 @@ pub trait Hooks {
 
     fn ping(&mut self, client: &Client<'_>) {
         let _ = client;
+    }
+
+    /// Messages to publish because of what was told. Asked until there are none, at once after [`Verdict::Follow`], and
+    /// else when the shard is done with what a client has sent. They are told to [`Hooks::publish`] like all others.
+    fn outgoing(&mut self) -> Option<Outgoing> {
+        None
+    }
+
+    /// Gets back what [`Hooks::outgoing`] gave, published, for its allocation.
+    fn published(&mut self, outgoing: Outgoing) {
+        let _ = outgoing;
+    }
+
+    /// Whether publishers are to wait, because something behind this implementation takes no more. Asked like
+    /// [`Hooks::outgoing`], and while they wait every few milliseconds.
+    fn is_saturated(&mut self) -> bool {
+        false
     }
 }
 

@@ -110,6 +110,7 @@ pub enum MetricKind {
     Counter,
     Gauge,
     Histogram,
+    Summary,
 }
 
 #[derive(Debug, Clone)]
@@ -124,6 +125,12 @@ pub enum MetricValue {
     /// Cumulative buckets `(upper bound, count)` without `+Inf`, the sum, the count.
     Histogram {
         buckets: Vec<(f64, u64)>,
+        sum: f64,
+        count: u64,
+    },
+    /// Quantiles `(part, value)`, the sum, the count.
+    Summary {
+        quantiles: Vec<(f64, f64)>,
         sum: f64,
         count: u64,
     },

@@ -11,6 +11,7 @@ pub mod event;
 pub mod fault;
 mod field;
 pub mod functions;
+pub mod index;
 pub mod json;
 pub mod keys;
 pub mod kv;
@@ -26,6 +27,7 @@ pub mod tools;
 pub mod value;
 pub mod view;
 pub mod window;
+pub mod windows;
 pub mod zone;
 
 pub use compile::compile;

@@ -142,7 +142,7 @@ fn stats(families: &[MetricFamily]) -> Value {
             .iter()
             .filter_map(|sample| match sample.value {
                 MetricValue::Number(number) => Some(number),
-                MetricValue::Histogram { .. } => None,
+                MetricValue::Histogram { .. } | MetricValue::Summary { .. } => None,
             });
         let numbers: Vec<f64> = numbers.collect();
         if !numbers.is_empty() {

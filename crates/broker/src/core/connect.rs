@@ -16,7 +16,9 @@ use super::message::{Message, MessageView, NEVER_MS};
 use super::session::{Session, Will};
 use super::shard::{Flow, Shard};
 use super::timers::Timer;
-use crate::hooks::{Action, Authentication, Authorization, Interest, Peer, RefusedConnect};
+use crate::hooks::{
+    Accepted, Action, Authentication, Authorization, Interest, Peer, RefusedConnect,
+};
 use crate::metrics::Metric;
 
 /// A connection on its way to the shard that holds its session.
@@ -384,9 +386,16 @@ impl Shard {
         }
         self.forget_connect(at);
         if self.delivery.interest.contains(Interest::CONNECT) {
-            self.with_client(session, |hooks, client| {
-                hooks.connected(client, session_present)
-            });
+            let node = self.node.clone();
+            let listener = self.delivery.connections[at as usize].listener;
+            let accepted = Accepted {
+                session_present,
+                connect,
+                keep_alive_s: keep_alive,
+                session_expiry_s: self.delivery.sessions[session as usize].expiry_s,
+                listener: &node.listeners[usize::from(listener)].config.name,
+            };
+            self.with_client(session, |hooks, client| hooks.connected(client, &accepted));
         }
         if session_present {
             self.delivery.pump(session);
@@ -520,6 +529,7 @@ impl Shard {
                 .config
                 .name,
             code,
+            connect: connect.as_ref(),
         };
         self.delivery.hooks.refused(&refused);
     }
@@ -636,6 +646,16 @@ impl Shard {
 
     /// Whether a client may do something.
     pub(crate) fn is_allowed(&mut self, session: u32, action: &Action<'_>) -> Authorization {
+        let answer = self.ask_permission(session, action);
+        if self.delivery.interest.contains(Interest::AUTHORIZED) {
+            self.with_client(session, |hooks, client| {
+                hooks.authorized(client, action, answer);
+            });
+        }
+        answer
+    }
+
+    fn ask_permission(&mut self, session: u32, action: &Action<'_>) -> Authorization {
         let state = &self.delivery.sessions[session as usize];
         if let Some(permissions) = &state.permissions {
             let client = super::deliver::client_of(state, &self.delivery.connections);
@@ -647,10 +667,11 @@ impl Shard {
         self.with_client(session, |hooks, client| hooks.authorize(client, action))
     }
 
-    /// Whether anybody has to be asked what the client of a session may do.
+    /// Whether anybody has to be asked, or told, what the client of a session may do.
     #[inline]
     pub(crate) fn is_restricted(&self, session: u32) -> bool {
-        self.delivery.interest.contains(Interest::AUTHORIZE)
+        let asked = Interest::AUTHORIZE | Interest::AUTHORIZED;
+        self.delivery.interest.intersects(asked)
             || self.delivery.sessions[session as usize]
                 .permissions
                 .is_some()

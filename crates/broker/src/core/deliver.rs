@@ -360,7 +360,7 @@ impl Delivery {
                 &self.sessions[subscriber.session as usize],
                 &self.connections,
             );
-            self.hooks.delivered(&client, &view);
+            self.hooks.delivered(&client, &view, 0);
         }
     }
 
@@ -542,7 +542,7 @@ impl Delivery {
         if self.interest.contains(Interest::DELIVER) {
             let view = with_publisher(&self.sessions, origin, view);
             let client = client_of(&self.sessions[session as usize], &self.connections);
-            self.hooks.delivered(&client, &view);
+            self.hooks.delivered(&client, &view, envelope.packet_id);
         }
     }
 
@@ -573,7 +573,13 @@ impl Delivery {
     }
 
     /// A message was acknowledged by its subscriber.
-    pub(crate) fn acked(&mut self, session: u32, parcel: Option<&Parcel>, kind: AckKind) {
+    pub(crate) fn acked(
+        &mut self,
+        session: u32,
+        parcel: Option<&Parcel>,
+        packet_id: u16,
+        kind: AckKind,
+    ) {
         if kind != AckKind::PubRec {
             self.metrics.inc(Metric::Acknowledged);
         }
@@ -581,7 +587,8 @@ impl Delivery {
             && let Some(parcel) = parcel
         {
             let client = client_of(&self.sessions[session as usize], &self.connections);
-            self.hooks.acked(&client, &parcel.message.view(), kind);
+            let view = parcel.message.view();
+            self.hooks.acked(&client, &view, packet_id, kind);
         }
     }
 

@@ -4,13 +4,16 @@
 use mqtt::{Ack, PacketType, Properties, Publish, QoS, ReasonCode, Version};
 
 use super::connection::Closing;
+use super::deliver::{client_of, with_publisher};
 use super::encode::encode_ack;
 use super::message::{Message, MessageView, NEVER_MS, expires_ms, forwardable};
 use super::session::Acked;
 use super::shard::{Flow, Shard};
 use super::stored;
 use super::timers::Timer;
-use crate::hooks::{AckKind, Action, Authorization, DropReason, Interest, Verdict};
+use crate::hooks::{
+    AckKind, Action, Authorization, DropReason, Interest, Origin, Outgoing, Verdict,
+};
 use crate::metrics::Metric;
 use store::Space;
 
@@ -239,7 +242,12 @@ impl Shard {
         if let Some(delay_s) = delay_s {
             return Ok(self.delay(session, delay_s, &view));
         }
-        Ok(self.publish_view(&view, Some(session)))
+        let origin = Origin {
+            packet_id: publish.packet_id,
+            dup: publish.dup,
+            ..Origin::default()
+        };
+        Ok(self.publish_from(&view, Some(session), &origin))
     }
 
     #[inline]
@@ -284,19 +292,85 @@ impl Shard {
     }
 
     /// A message that is accepted, from a client or from the broker itself: hooks, retained store, subscribers.
-    #[inline]
     pub(crate) fn publish_view(
         &mut self,
         view: &MessageView<'_>,
         origin: Option<u32>,
     ) -> ReasonCode {
+        self.publish_from(view, origin, &Origin::default())
+    }
+
+    /// The same with what hooks may know of where it comes from; the client is added here.
+    #[inline]
+    fn publish_from(
+        &mut self,
+        view: &MessageView<'_>,
+        origin: Option<u32>,
+        told: &Origin<'_>,
+    ) -> ReasonCode {
+        let mut follow = false;
         if self.delivery.interest.contains(Interest::PUBLISH) {
             let delivery = &mut self.delivery;
-            let named = super::deliver::with_publisher(&delivery.sessions, origin, view);
-            if delivery.hooks.publish(&named) == Verdict::Stop {
-                return ReasonCode::SUCCESS;
+            let named = with_publisher(&delivery.sessions, origin, view);
+            let told = Origin {
+                client: origin
+                    .map(|at| client_of(&delivery.sessions[at as usize], &delivery.connections)),
+                ..*told
+            };
+            match delivery.hooks.publish(&named, &told) {
+                Verdict::Continue => {}
+                Verdict::Follow => follow = true,
+                Verdict::Stop => return ReasonCode::SUCCESS,
             }
         }
+        let answer = self.send_on(view, origin);
+        if follow {
+            self.follow_hooks();
+        }
+        answer
+    }
+
+    /// Publishes what hooks want published, and asks them whether publishers are to wait.
+    pub(crate) fn follow_hooks(&mut self) {
+        while let Some(mut outgoing) = self.delivery.hooks.outgoing() {
+            self.publish_outgoing(&outgoing);
+            outgoing.clear();
+            self.delivery.hooks.published(outgoing);
+        }
+        self.ask_saturation();
+    }
+
+    pub(crate) fn publish_outgoing(&mut self, outgoing: &Outgoing) {
+        let now_ms = self.now_ms();
+        let max_qos = QoS::try_from(self.limits().max_qos).unwrap_or(QoS::ExactlyOnce);
+        for draft in outgoing.iter() {
+            let view = MessageView {
+                topic: draft.topic,
+                properties: draft.properties,
+                payload: draft.payload,
+                shared_payload: None,
+                qos: draft.qos.min(max_qos),
+                retain: draft.retain && self.node.limits.retain_available,
+                received_ms: now_ms,
+                expires_ms: expires_ms(draft.properties, now_ms),
+                from_client_id: draft.client_id,
+                from_username: draft.username,
+            };
+            let origin = Origin {
+                tag: draft.tag,
+                ..Origin::default()
+            };
+            self.publish_from(&view, None, &origin);
+        }
+    }
+
+    /// Whether publishers have to wait for hooks.
+    pub(crate) fn ask_saturation(&mut self) {
+        self.hooks_saturated = self.delivery.hooks.is_saturated();
+    }
+
+    #[inline]
+    fn send_on(&mut self, view: &MessageView<'_>, origin: Option<u32>) -> ReasonCode {
         let refusal = match view.retain {
             true => self.retain(view, origin).err(),
             false => None,
@@ -327,7 +401,7 @@ impl Shard {
             self.delivery.dropped(None, view, DropReason::QueueFull);
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
-        let mut named = super::deliver::with_publisher(&self.delivery.sessions, origin, view);
+        let mut named = with_publisher(&self.delivery.sessions, origin, view);
         if limits.retained_expiry_s > 0 && named.expires_ms == NEVER_MS {
             named.expires_ms = self.delivery.now_ms + u64::from(limits.retained_expiry_s) * 1000;
         }
@@ -372,7 +446,7 @@ impl Shard {
             return ReasonCode::QUOTA_EXCEEDED;
         }
         let at_ms = self.now_ms() + u64::from(delay_s) * 1000;
-        let named = super::deliver::with_publisher(&self.delivery.sessions, Some(session), view);
+        let named = with_publisher(&self.delivery.sessions, Some(session), view);
         // Its expiry, like everything else about it, counts from the moment it is published.
         let expires_ms = expires_ms(view.properties, at_ms);
         let view = MessageView {
@@ -414,7 +488,7 @@ impl Shard {
         if let Acked::Done { seq, parcel } = outbound.puback(ack.packet_id) {
             self.delivery.forget_stored(session, seq);
             self.delivery
-                .acked(session, parcel.as_ref(), AckKind::PubAck);
+                .acked(session, parcel.as_ref(), ack.packet_id, AckKind::PubAck);
             self.delivery.pump_if_pending(session);
         }
     }
@@ -435,7 +509,7 @@ impl Shard {
                     journal.released(number, seq);
                 }
                 self.delivery
-                    .acked(session, parcel.as_ref(), AckKind::PubRec);
+                    .acked(session, parcel.as_ref(), ack.packet_id, AckKind::PubRec);
                 self.ack(at, PacketType::PubRel, ack.packet_id, ReasonCode::SUCCESS);
             }
             Acked::Done { seq, .. } => {
@@ -459,7 +533,7 @@ impl Shard {
         if let Acked::Done { seq, parcel } = outbound.pubcomp(ack.packet_id) {
             self.delivery.forget_stored(session, seq);
             self.delivery
-                .acked(session, parcel.as_ref(), AckKind::PubComp);
+                .acked(session, parcel.as_ref(), ack.packet_id, AckKind::PubComp);
             self.delivery.pump_if_pending(session);
         }
     }

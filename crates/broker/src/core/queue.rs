@@ -5,13 +5,13 @@ use mqtt::{QoS, ReasonCode};
 use std::rc::Rc;
 
 use super::connection::Closing;
-use super::deliver::{Delivery, Dispatch, shared_message, with_publisher};
+use super::deliver::{Delivery, Dispatch, client_of, shared_message, with_publisher};
 use super::message::MessageView;
 use super::session::{Parcel, QueueLimits, QueueSize, Room, Session};
 use super::stored;
 use super::sublist::{GroupId, NO_GROUP};
 use crate::config::Limits;
-use crate::hooks::DropReason;
+use crate::hooks::{DropReason, Interest};
 use crate::metrics::Metric;
 use store::Page;
 
@@ -124,6 +124,14 @@ impl Delivery {
         identifiers: Option<Rc<[u32]>>,
         group: GroupId,
     ) {
+        if self.interest.contains(Interest::KEEP) && qos != QoS::AtMostOnce {
+            let state = &self.sessions[session as usize];
+            if state.connection.is_none() {
+                let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
+                let client = client_of(state, &self.connections);
+                self.hooks.kept(&client, &view);
+            }
+        }
         if self.sessions[session as usize].leaves_to_store(group) {
             let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
             let size = view.size() + size_of::<Parcel>();

@@ -99,6 +99,8 @@ pub(crate) struct Shard {
     pub(crate) to_wake: Vec<u32>,
     /// Set by the owner while too much waits for another shard.
     pub(crate) congested: bool,
+    /// As hooks said when they were asked last.
+    pub(crate) hooks_saturated: bool,
     pub(crate) stopping: bool,
     pub(crate) scratch: Vec<u8>,
     /// Spare room for a packet that goes to many sessions.
@@ -138,6 +140,7 @@ impl Shard {
             authentications: Vec::new(),
             to_wake: Vec::new(),
             congested: false,
+            hooks_saturated: false,
             stopping: false,
             scratch: Vec::new(),
             packet: Vec::new(),
@@ -158,6 +161,14 @@ impl Shard {
     pub(crate) fn set_limits(&mut self, limits: Arc<Limits>) {
         self.delivery.limits = limits.clone();
         self.limits = limits;
+    }
+
+    /// What hooks want published of what they were told, if anybody is told anything.
+    #[inline]
+    pub(crate) fn follow_interest(&mut self) {
+        if self.delivery.interest != Interest::NONE {
+            self.follow_hooks();
+        }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -366,6 +377,7 @@ impl Shard {
         let limit = self.limits.max_buffered_bytes_per_shard as usize;
         let crossing = self.limits.max_cross_shard_bytes as usize;
         if self.congested
+            || self.hooks_saturated
             || self.delivery.buffered_bytes > limit
             || self.links.waiting_bytes > crossing
         {

@@ -12,7 +12,7 @@ use crate::config::Limits;
 use crate::control::{Event, NewSubscription, Publication, Published, Refusal};
 use crate::core::shard::Shard;
 use crate::core::steer::{Publisher, SendAway, Whom};
-use crate::hooks::Client;
+use crate::hooks::{Client, Outgoing};
 use crate::net::inbox::Parcel;
 
 impl Handle {
@@ -67,6 +67,24 @@ impl Handle {
         let publish = move |shard: &mut Shard| (shard.publish_for_node(&publication, &from), 0);
         let answer = self.ask_safely(shard, publish).await;
         answer.unwrap_or(Err(Refusal::Unavailable))
+    }
+
+    /// Lets a shard publish messages that a hook has made elsewhere, as it does with those of [`Hooks::outgoing`]; then it
+    /// calls `done`. A node that stops calls nothing.
+    ///
+    /// [`Hooks::outgoing`]: crate::hooks::Hooks::outgoing
+    pub fn publish_all(
+        &self,
+        shard: u16,
+        outgoing: Outgoing,
+        done: impl FnOnce() + Send + 'static,
+    ) {
+        let publish = move |shard: &mut Shard| {
+            shard.publish_outgoing(&outgoing);
+            shard.close_doomed();
+            done();
+        };
+        self.shared.inboxes[usize::from(shard)].push(Parcel::Ask(Box::new(publish)));
     }
 
     /// Subscribes on behalf of a client that has a session, connected or not, as far as the client itself may: the
@@ -152,9 +170,14 @@ impl Handle {
     pub fn events(&self) -> broadcast::Receiver<Arc<Event>> {
         let receiver = self.shared.node.events.listen();
         // They would find out by themselves, but not before they have done what is asked of them next.
+        self.renew_interest();
+        receiver
+    }
+
+    /// Lets the shards ask their hooks anew which points they want, before they do what is asked of them next.
+    pub fn renew_interest(&self) {
         for inbox in self.shared.inboxes.iter() {
             inbox.push(Parcel::Ask(Box::new(Shard::renew_interest)));
         }
-        receiver
     }
 }

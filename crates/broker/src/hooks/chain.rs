@@ -6,8 +6,8 @@ use std::sync::Arc;
 use mqtt::SubscriptionOptions;
 
 use super::{
-    AckKind, Action, Authentication, Authorization, Client, Credentials, DropReason, Hooks,
-    HooksFactory, Interest, MessageView, Peer, RefusedConnect, Verdict,
+    Accepted, AckKind, Action, Authentication, Authorization, Client, Credentials, DropReason,
+    Hooks, HooksFactory, Interest, MessageView, Origin, Outgoing, Peer, RefusedConnect, Verdict,
 };
 use crate::scram::Credential;
 
@@ -115,9 +115,14 @@ impl Hooks for Linked {
             .unwrap_or(Authorization::Allow)
     }
 
-    fn connected(&mut self, client: &Client<'_>, session_present: bool) {
+    fn authorized(&mut self, client: &Client<'_>, action: &Action<'_>, answer: Authorization) {
+        self.at(Interest::AUTHORIZED)
+            .for_each(|hooks| hooks.authorized(client, action, answer));
+    }
+
+    fn connected(&mut self, client: &Client<'_>, accepted: &Accepted<'_>) {
         self.at(Interest::CONNECT)
-            .for_each(|hooks| hooks.connected(client, session_present));
+            .for_each(|hooks| hooks.connected(client, accepted));
     }
 
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
@@ -145,21 +150,37 @@ impl Hooks for Linked {
             .for_each(|hooks| hooks.unsubscribed(client, filter));
     }
 
-    fn publish(&mut self, message: &MessageView<'_>) -> Verdict {
-        self.at(Interest::PUBLISH)
-            .map(|hooks| hooks.publish(message))
-            .find(|verdict| *verdict == Verdict::Stop)
-            .unwrap_or(Verdict::Continue)
+    fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
+        let mut verdict = Verdict::Continue;
+        for hooks in self.at(Interest::PUBLISH) {
+            match hooks.publish(message, origin) {
+                Verdict::Continue => {}
+                Verdict::Follow => verdict = Verdict::Follow,
+                Verdict::Stop => return Verdict::Stop,
+            }
+        }
+        verdict
     }
 
-    fn delivered(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
+    fn delivered(&mut self, client: &Client<'_>, message: &MessageView<'_>, packet_id: u16) {
         self.at(Interest::DELIVER)
-            .for_each(|hooks| hooks.delivered(client, message));
+            .for_each(|hooks| hooks.delivered(client, message, packet_id));
     }
 
-    fn acked(&mut self, client: &Client<'_>, message: &MessageView<'_>, kind: AckKind) {
+    fn acked(
+        &mut self,
+        client: &Client<'_>,
+        message: &MessageView<'_>,
+        packet_id: u16,
+        kind: AckKind,
+    ) {
         self.at(Interest::ACK)
-            .for_each(|hooks| hooks.acked(client, message, kind));
+            .for_each(|hooks| hooks.acked(client, message, packet_id, kind));
+    }
+
+    fn kept(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
+        self.at(Interest::KEEP)
+            .for_each(|hooks| hooks.kept(client, message));
     }
 
     fn dropped(&mut self, client: Option<&Client<'_>>, message: &MessageView<'_>, why: DropReason) {
@@ -169,6 +190,23 @@ impl Hooks for Linked {
 
     fn ping(&mut self, client: &Client<'_>) {
         self.at(Interest::PING).for_each(|hooks| hooks.ping(client));
+    }
+
+    fn outgoing(&mut self) -> Option<Outgoing> {
+        let mut links = self.links.iter_mut();
+        links.find_map(|link| link.hooks.outgoing())
+    }
+
+    fn published(&mut self, outgoing: Outgoing) {
+        // Whose it was does not matter: it is an empty buffer.
+        if let Some(last) = self.links.last_mut() {
+            last.hooks.published(outgoing);
+        }
+    }
+
+    fn is_saturated(&mut self) -> bool {
+        let mut links = self.links.iter_mut();
+        links.any(|link| link.hooks.is_saturated())
     }
 }
 

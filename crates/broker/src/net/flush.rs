@@ -130,6 +130,9 @@ impl ShardIo {
     pub(crate) fn update_congestion(&self) {
         let mut core = self.core.borrow_mut();
         core.congested = core.congested && (self.is_congested(&core) || self.is_store_behind());
+        if core.hooks_saturated {
+            core.ask_saturation();
+        }
     }
 
     /// Writes what waits for one socket, once. Whoever blocks is left to its own task.

@@ -376,6 +376,7 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
             core.metrics()
                 .set(Metric::OutboxBytes, buffered.saturating_sub(queued));
             core.tick();
+            core.follow_interest();
             let has_listeners = core.node.events.has_listeners();
             if std::mem::replace(&mut tells_events, has_listeners) != has_listeners {
                 core.renew_interest();
@@ -423,6 +424,7 @@ impl ShardIo {
             let mut core = self.borrow_now();
             let flow = call(&mut core);
             core.close_doomed();
+            core.follow_interest();
             flow
         }));
         let flow = flow.unwrap_or_else(|_| {
@@ -527,6 +529,9 @@ impl ShardIo {
                 }
             }
         }
+        self.contain("hooks were followed", || {
+            self.borrow_now().follow_interest();
+        });
         self.after_core();
         stop
     }

@@ -1,6 +1,7 @@
 //! The core under test without sockets: shards in memory, words between them delivered when the test says so.
 
 mod bounds;
+mod follow;
 mod grants;
 mod inspect;
 mod journal;

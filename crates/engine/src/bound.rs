@@ -1,0 +1,143 @@
+//! A rule as it runs: its compiled statement, its actions, what is counted of it and who watches it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use rules::windows;
+use rules::{KvLimits, Options, Rule, RuleState, Zone};
+
+use crate::action::Action;
+use crate::counters::Counters;
+use crate::definition::Definition;
+use crate::error::Invalid;
+use crate::settings::Settings;
+use crate::trace::Watchers;
+
+/// What stays when a rule is changed.
+pub(crate) struct Standing {
+    pub(crate) counters: Counters,
+    pub(crate) watchers: Watchers,
+}
+
+impl Standing {
+    pub(crate) fn new(lanes: usize) -> Self {
+        Self {
+            counters: Counters::new(lanes),
+            watchers: Watchers::default(),
+        }
+    }
+}
+
+pub(crate) struct Bound {
+    pub(crate) name: Box<str>,
+    /// Never the same twice, so that messages know the rule they come from.
+    pub(crate) serial: u64,
+    pub(crate) rule: Rule,
+    pub(crate) actions: Box<[Action]>,
+    pub(crate) max_republish_depth: u8,
+    pub(crate) window: Option<windows::Settings>,
+    /// Of rules that keep something from one message to the next; one for all shards.
+    pub(crate) memory: Option<Mutex<RuleState>>,
+    pub(crate) standing: Arc<Standing>,
+    /// Of the statement, so that a window is not continued by another rule.
+    pub(crate) sql_hash: u64,
+}
+
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
+
+/// Bits of a tag that hold the serial; those above hold the depth.
+const SERIAL_BITS: u32 = 56;
+
+/// What a message that comes of a rule carries: the rule, and how many rules it has come through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Lineage(pub(crate) u64);
+
+impl Lineage {
+    pub(crate) fn new(depth: u8, serial: u64) -> Self {
+        Self(u64::from(depth) << SERIAL_BITS | serial & ((1 << SERIAL_BITS) - 1))
+    }
+
+    pub(crate) fn depth(self) -> u8 {
+        (self.0 >> SERIAL_BITS) as u8
+    }
+
+    pub(crate) fn is_of(self, bound: &Bound) -> bool {
+        self.0 != 0 && self.0 & ((1 << SERIAL_BITS) - 1) == bound.serial
+    }
+}
+
+/// Compiles what a definition says.
+pub(crate) fn bind(
+    name: &str,
+    definition: &Definition,
+    settings: &Settings,
+    standing: Arc<Standing>,
+) -> Result<Bound, Invalid> {
+    let options = options_of(definition, settings)?;
+    let rule = rules::compile(&definition.sql, &options)
+        .map_err(|error| Invalid::new("sql", error.to_string()))?;
+    let action = |(n, action)| Action::bind(action, &options, &format!("actions[{n}]"));
+    let actions = definition.actions.iter().enumerate().map(action);
+    let window = rule.window().map(|_| windows::Settings {
+        lateness_ms: definition
+            .window
+            .lateness_ms
+            .unwrap_or(settings.window_lateness_ms),
+        max_groups: least(definition.window.max_groups, settings.window_max_groups),
+        max_bytes: least(definition.window.max_bytes, settings.window_max_bytes),
+    });
+    // Only rules that say so keep anything; whoever says it in a text costs himself a lock.
+    let plain: String = definition.sql.chars().filter(|&c| c != '_').collect();
+    let remembers = plain.to_ascii_lowercase().contains("kvstore");
+    let limits = KvLimits {
+        max_entries: settings.kv_max_entries,
+        max_bytes: settings.kv_max_bytes,
+    };
+    Ok(Bound {
+        name: name.into(),
+        serial: NEXT_SERIAL.fetch_add(1, Relaxed),
+        actions: actions.collect::<Result<_, _>>()?,
+        max_republish_depth: least(
+            definition.limits.max_republish_depth,
+            settings.max_republish_depth,
+        ),
+        window,
+        memory: remembers.then(|| Mutex::new(RuleState::new(limits))),
+        standing,
+        sql_hash: hash_of(&definition.sql),
+        rule,
+    })
+}
+
+fn least<T: Ord + Copy>(own: Option<T>, most: T) -> T {
+    own.map_or(most, |own| own.min(most))
+}
+
+/// FNV-1a: the same in every version of the program.
+fn hash_of(text: &str) -> u64 {
+    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+pub(crate) fn options_of(definition: &Definition, settings: &Settings) -> Result<Options, Invalid> {
+    let timezone = match &definition.timezone {
+        None => Zone::default(),
+        Some(name) => Zone::parse(name).ok_or_else(|| {
+            let detail = format!("{name:?} is no time zone; expected a name such as Europe/Berlin or an offset such as +08:00");
+            Invalid::new("timezone", detail)
+        })?,
+    };
+    let mut options = Options {
+        dialect: definition.dialect,
+        timezone,
+        ..Options::default()
+    };
+    let bounds = &mut options.bounds;
+    bounds.max_steps = least(definition.limits.max_steps, settings.max_steps);
+    bounds.max_output_bytes = least(
+        definition.limits.max_output_bytes,
+        settings.max_output_bytes,
+    );
+    bounds.max_outputs = settings.max_outputs;
+    Ok(options)
+}

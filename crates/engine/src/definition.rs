@@ -1,0 +1,518 @@
+//! A rule as an object of the store, the API and the configuration has it: JSON, read with errors that name the field.
+
+use rules::Dialect;
+use serde_json::{Map, Value, json};
+
+use crate::error::Invalid;
+
+/// Kind of the objects in the store.
+pub const KIND: &str = "rule";
+const MAX_NAME_BYTES: usize = 128;
+const MAX_ACTIONS: usize = 16;
+const MAX_DESCRIPTION_CHARS: usize = 1000;
+const MAX_TEMPLATE_BYTES: usize = 64 << 10;
+const MAX_USER_PROPERTIES: usize = 64;
+
+/// What a rule is, before its statement is compiled.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Definition {
+    pub sql: String,
+    pub description: String,
+    pub enabled: bool,
+    /// `None`: as the FROM clause says.
+    pub dialect: Option<Dialect>,
+    /// An IANA name or an offset.
+    pub timezone: Option<String>,
+    pub actions: Vec<ActionDefinition>,
+    pub limits: RuleLimits,
+    pub window: WindowLimits,
+}
+
+/// What bounds this rule, where it is to be less than the node's setting.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RuleLimits {
+    pub max_steps: Option<u32>,
+    pub max_output_bytes: Option<usize>,
+    /// Messages that come of messages that came of rules: how deep.
+    pub max_republish_depth: Option<u8>,
+}
+
+/// What bounds the windows of this rule.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WindowLimits {
+    pub lateness_ms: Option<u64>,
+    pub max_groups: Option<usize>,
+    pub max_bytes: Option<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct ActionDefinition {
+    pub kind: ActionKind,
+    /// What is done if this cannot be done.
+    pub fallback: Vec<ActionKind>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum ActionKind {
+    Republish(Republish),
+    /// Into the node's log.
+    Console,
+    /// To a sink, by its name.
+    Sink(String),
+}
+
+/// Templates of a message.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Republish {
+    pub topic: String,
+    /// `None`: the whole output as JSON.
+    pub payload: Option<String>,
+    /// A number, or a template that yields one.
+    pub qos: String,
+    /// `true`, `false`, or a template that yields one of them.
+    pub retain: String,
+    pub user_properties: Vec<(String, String)>,
+}
+
+impl Definition {
+    pub fn from_json(value: &Value) -> Result<Self, Invalid> {
+        let mut fields = Fields::of(value, "")?;
+        let definition = Self {
+            sql: fields.text("sql")?.ok_or_else(|| {
+                Invalid::new(
+                    "sql",
+                    "is missing; expected a statement such as SELECT * FROM \"t/#\"",
+                )
+            })?,
+            description: fields.text("description")?.unwrap_or_default(),
+            enabled: fields.bool("enabled")?.unwrap_or(true),
+            dialect: fields.dialect()?,
+            timezone: fields.text("timezone")?,
+            actions: fields.actions()?,
+            limits: fields.limits()?,
+            window: fields.window()?,
+        };
+        fields.end()?;
+        if definition.description.chars().count() > MAX_DESCRIPTION_CHARS {
+            let detail = format!("expected at most {MAX_DESCRIPTION_CHARS} characters");
+            return Err(Invalid::new("description", detail));
+        }
+        Ok(definition)
+    }
+
+    /// As [`Definition::from_json`] reads it, with every default written out.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "sql": self.sql,
+            "description": self.description,
+            "enabled": self.enabled,
+            "dialect": self.dialect.map(Dialect::name),
+            "timezone": self.timezone,
+            "actions": self.actions.iter().map(ActionDefinition::to_json).collect::<Vec<_>>(),
+            "limits": {
+                "max_steps": self.limits.max_steps,
+                "max_output_bytes": self.limits.max_output_bytes,
+                "max_republish_depth": self.limits.max_republish_depth,
+            },
+            "window": {
+                "lateness_ms": self.window.lateness_ms,
+                "max_groups": self.window.max_groups,
+                "max_bytes": self.window.max_bytes,
+            },
+        })
+    }
+}
+
+/// A name that a chain, a file and a label can carry.
+pub(crate) fn check_name(name: &str) -> Result<(), Invalid> {
+    let is_good = |c: char| c.is_alphanumeric() || "_-.:".contains(c);
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(is_good) {
+        let detail = format!(
+            "expected a name of 1 to {MAX_NAME_BYTES} bytes of letters, digits and _ - . :"
+        );
+        return Err(Invalid::new("name", detail));
+    }
+    Ok(())
+}
+
+impl ActionDefinition {
+    fn from_json(value: &Value, path: &str) -> Result<Self, Invalid> {
+        if let Some(kind) = ActionKind::from_text(value) {
+            return Ok(Self {
+                kind,
+                fallback: Vec::new(),
+            });
+        }
+        let mut fields = Fields::of(value, path)?;
+        let fallback = match fields.take("fallback") {
+            None => Vec::new(),
+            Some(Value::Array(actions)) if actions.len() <= MAX_ACTIONS => {
+                let read = |(n, action): (usize, &Value)| {
+                    let path = format!("{path}.fallback[{n}]");
+                    match ActionKind::from_text(action) {
+                        Some(kind) => Ok(kind),
+                        None => {
+                            let mut fields = Fields::of(action, &path)?;
+                            let kind = ActionKind::read(&mut fields)?;
+                            fields.end()?;
+                            Ok(kind)
+                        }
+                    }
+                };
+                actions
+                    .iter()
+                    .enumerate()
+                    .map(read)
+                    .collect::<Result<_, _>>()?
+            }
+            Some(_) => {
+                let detail = format!("expected a list of at most {MAX_ACTIONS} actions");
+                return Err(fields.invalid("fallback", detail));
+            }
+        };
+        let kind = ActionKind::read(&mut fields)?;
+        fields.end()?;
+        Ok(Self { kind, fallback })
+    }
+
+    fn to_json(&self) -> Value {
+        let mut value = self.kind.to_json();
+        if let (Value::Object(fields), false) = (&mut value, self.fallback.is_empty()) {
+            let fallback = self.fallback.iter().map(ActionKind::to_json).collect();
+            fields.insert("fallback".into(), Value::Array(fallback));
+        }
+        value
+    }
+}
+
+impl ActionKind {
+    /// `"console"`, or a sink as EMQX has it: `"mysql:NAME"`.
+    fn from_text(value: &Value) -> Option<Self> {
+        let text = value.as_str()?;
+        Some(match text {
+            "console" | "log" => Self::Console,
+            text => Self::Sink(
+                text.split_once(':')
+                    .map_or(text, |(_, name)| name)
+                    .to_owned(),
+            ),
+        })
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
+        // As EMQX writes it: {"function": "republish", "args": {..}}.
+        let kind = match fields.text("function")? {
+            Some(function) => {
+                if let Some(args) = fields.take("args") {
+                    let Value::Object(args) = args else {
+                        return Err(fields.invalid("args", "expected an object"));
+                    };
+                    fields.extend(args);
+                }
+                Some(function)
+            }
+            None => fields.text("kind")?,
+        };
+        match kind.as_deref() {
+            Some("republish") => Ok(Self::Republish(Republish::read(fields)?)),
+            Some("console" | "log") => Ok(Self::Console),
+            Some("sink") => match fields.text("sink")? {
+                Some(name) => Ok(Self::Sink(name)),
+                None => Err(fields.invalid("sink", "is missing; expected the name of a sink")),
+            },
+            Some(other) => {
+                let detail =
+                    format!("unknown kind {other:?}; there are republish, console and sink");
+                Err(fields.invalid("kind", detail))
+            }
+            None => {
+                Err(fields.invalid("kind", "is missing; there are republish, console and sink"))
+            }
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        match self {
+            Self::Console => json!({"kind": "console"}),
+            Self::Sink(name) => json!({"kind": "sink", "sink": name}),
+            Self::Republish(republish) => {
+                let properties = republish.user_properties.iter();
+                let properties: Map<String, Value> = properties
+                    .map(|(name, value)| (name.clone(), value.clone().into()))
+                    .collect();
+                json!({
+                    "kind": "republish",
+                    "topic": republish.topic,
+                    "payload": republish.payload,
+                    "qos": number_or_text(&republish.qos),
+                    "retain": bool_or_text(&republish.retain),
+                    "user_properties": properties,
+                })
+            }
+        }
+    }
+}
+
+fn number_or_text(text: &str) -> Value {
+    text.parse::<u8>().map_or_else(|_| text.into(), Into::into)
+}
+
+fn bool_or_text(text: &str) -> Value {
+    text.parse::<bool>()
+        .map_or_else(|_| text.into(), Into::into)
+}
+
+impl Republish {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
+        let topic = fields.text("topic")?;
+        let topic = topic.filter(|topic| !topic.is_empty()).ok_or_else(|| {
+            fields.invalid(
+                "topic",
+                "is missing; expected a topic such as alarms/${clientid}",
+            )
+        })?;
+        let qos = match fields.take("qos") {
+            None => "0".to_owned(),
+            Some(Value::Number(number)) if number.as_u64().is_some_and(|qos| qos <= 2) => {
+                number.to_string()
+            }
+            Some(Value::String(template)) if !template.is_empty() => template.clone(),
+            Some(_) => {
+                return Err(fields.invalid("qos", "expected 0, 1, 2 or a template such as ${qos}"));
+            }
+        };
+        let retain = match fields.take("retain") {
+            None => "false".to_owned(),
+            Some(Value::Bool(retain)) => retain.to_string(),
+            Some(Value::String(template)) if !template.is_empty() => template.clone(),
+            Some(_) => {
+                return Err(fields.invalid(
+                    "retain",
+                    "expected true, false or a template such as ${retain}",
+                ));
+            }
+        };
+        let user_properties = match fields.take("user_properties") {
+            None => Vec::new(),
+            Some(Value::String(text)) if text.is_empty() => Vec::new(),
+            Some(Value::Object(properties)) if properties.len() <= MAX_USER_PROPERTIES => {
+                let pair = |(name, value): (&String, &Value)| match value {
+                    Value::String(value) => Ok((name.clone(), value.clone())),
+                    _ => Err(fields.invalid("user_properties", "expected texts as values")),
+                };
+                properties.iter().map(pair).collect::<Result<_, _>>()?
+            }
+            Some(_) => {
+                let detail =
+                    format!("expected an object of at most {MAX_USER_PROPERTIES} names and texts");
+                return Err(fields.invalid("user_properties", detail));
+            }
+        };
+        Ok(Self {
+            topic,
+            payload: fields.text("payload")?,
+            qos,
+            retain,
+            user_properties,
+        })
+    }
+}
+
+/// The fields of an object, taken one by one, so that what is left is known to be unknown.
+struct Fields<'a> {
+    path: &'a str,
+    left: Vec<(&'a str, &'a Value)>,
+    known: Vec<&'static str>,
+}
+
+impl<'a> Fields<'a> {
+    fn of(value: &'a Value, path: &'a str) -> Result<Self, Invalid> {
+        let Value::Object(fields) = value else {
+            return Err(Invalid::new(path, "expected an object"));
+        };
+        let left = fields
+            .iter()
+            .map(|(name, value)| (name.as_str(), value))
+            .collect();
+        Ok(Self {
+            path,
+            left,
+            known: Vec::new(),
+        })
+    }
+
+    fn extend(&mut self, fields: &'a Map<String, Value>) {
+        let fields = fields.iter().map(|(name, value)| (name.as_str(), value));
+        self.left.extend(fields);
+    }
+
+    fn invalid(&self, field: &str, detail: impl Into<String>) -> Invalid {
+        let field = match self.path {
+            "" => field.to_owned(),
+            path => format!("{path}.{field}"),
+        };
+        Invalid::new(field, detail)
+    }
+
+    /// A field; null is as good as none.
+    fn take(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.known.push(name);
+        let at = self.left.iter().position(|(field, _)| *field == name)?;
+        let (_, value) = self.left.swap_remove(at);
+        (!value.is_null()).then_some(value)
+    }
+
+    fn text(&mut self, name: &'static str) -> Result<Option<String>, Invalid> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) if text.len() <= MAX_TEMPLATE_BYTES => Ok(Some(text.clone())),
+            Some(Value::String(_)) => {
+                let detail = format!("expected at most {MAX_TEMPLATE_BYTES} bytes");
+                Err(self.invalid(name, detail))
+            }
+            Some(_) => Err(self.invalid(name, "expected a text")),
+        }
+    }
+
+    fn bool(&mut self, name: &'static str) -> Result<Option<bool>, Invalid> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Bool(truth)) => Ok(Some(*truth)),
+            Some(_) => Err(self.invalid(name, "expected true or false")),
+        }
+    }
+
+    fn number(&mut self, name: &'static str, from: u64, to: u64) -> Result<Option<u64>, Invalid> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(value) => match value.as_u64().filter(|number| (from..=to).contains(number)) {
+                Some(number) => Ok(Some(number)),
+                None => Err(self.invalid(name, format!("expected a number from {from} to {to}"))),
+            },
+        }
+    }
+
+    fn dialect(&mut self) -> Result<Option<Dialect>, Invalid> {
+        match self.text("dialect")?.as_deref() {
+            None => Ok(None),
+            Some("fluxmq") => Ok(Some(Dialect::Fluxmq)),
+            Some("emqx") => Ok(Some(Dialect::Emqx)),
+            Some(_) => Err(self.invalid("dialect", "expected fluxmq or emqx")),
+        }
+    }
+
+    fn actions(&mut self) -> Result<Vec<ActionDefinition>, Invalid> {
+        let actions = match self.take("actions") {
+            None => return Ok(Vec::new()),
+            Some(Value::Array(actions)) if actions.len() <= MAX_ACTIONS => actions,
+            Some(_) => {
+                let detail = format!("expected a list of at most {MAX_ACTIONS} actions");
+                return Err(self.invalid("actions", detail));
+            }
+        };
+        let read = |(n, action)| ActionDefinition::from_json(action, &format!("actions[{n}]"));
+        actions.iter().enumerate().map(read).collect()
+    }
+
+    fn limits(&mut self) -> Result<RuleLimits, Invalid> {
+        let Some(value) = self.take("limits") else {
+            return Ok(RuleLimits::default());
+        };
+        let mut fields = Fields::of(value, "limits")?;
+        let limits = RuleLimits {
+            max_steps: fields
+                .number("max_steps", 1, 1 << 30)?
+                .map(|steps| steps as u32),
+            max_output_bytes: fields
+                .number("max_output_bytes", 1, 1 << 28)?
+                .map(|bytes| bytes as usize),
+            max_republish_depth: fields
+                .number("max_republish_depth", 1, 64)?
+                .map(|depth| depth as u8),
+        };
+        fields.end()?;
+        Ok(limits)
+    }
+
+    fn window(&mut self) -> Result<WindowLimits, Invalid> {
+        let Some(value) = self.take("window") else {
+            return Ok(WindowLimits::default());
+        };
+        let mut fields = Fields::of(value, "window")?;
+        let limits = WindowLimits {
+            lateness_ms: fields.number("lateness_ms", 0, 86_400_000)?,
+            max_groups: fields
+                .number("max_groups", 1, 100_000_000)?
+                .map(|groups| groups as usize),
+            max_bytes: fields
+                .number("max_bytes", 1024, 1 << 36)?
+                .map(|bytes| bytes as usize),
+        };
+        fields.end()?;
+        Ok(limits)
+    }
+
+    fn end(&self) -> Result<(), Invalid> {
+        match self.left.first() {
+            None => Ok(()),
+            Some((name, _)) => {
+                let detail = format!("unknown field; there are {}", self.known.join(", "));
+                Err(self.invalid(name, detail))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_written_and_read_again() {
+        let value = json!({
+            "sql": "SELECT * FROM \"t/#\"",
+            "enabled": false,
+            "dialect": "emqx",
+            "timezone": "Europe/Berlin",
+            "actions": [
+                {"kind": "republish", "topic": "a/${clientid}", "qos": "${qos}", "retain": true,
+                 "user_properties": {"a": "${b}"}, "fallback": ["console", {"kind": "sink", "sink": "s"}]},
+                {"function": "republish", "args": {"topic": "x", "payload": "${.}", "qos": 1}},
+                "mysql:orders",
+            ],
+            "limits": {"max_steps": 10},
+            "window": {"lateness_ms": 5},
+        });
+        let definition = Definition::from_json(&value).expect("it is good");
+        assert_eq!(definition.actions.len(), 3);
+        assert_eq!(
+            definition.actions[2].kind,
+            ActionKind::Sink("orders".into())
+        );
+        assert_eq!(Definition::from_json(&definition.to_json()), Ok(definition));
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        let error = |value: Value| {
+            let error = Definition::from_json(&value).expect_err("it is not good");
+            format!("{}: {}", error.field, error.detail)
+        };
+        assert!(error(json!({})).starts_with("sql: is missing"));
+        assert!(
+            error(json!({"sql": "", "sqll": 1})).starts_with("sqll: unknown field; there are sql")
+        );
+        let action = |action: Value| error(json!({"sql": "", "actions": [action]}));
+        assert!(action(json!({"kind": "republish"})).starts_with("actions[0].topic: is missing"));
+        assert!(action(json!({"kind": "x"})).starts_with("actions[0].kind: unknown kind \"x\""));
+        let deep = json!({"kind": "console", "fallback": [{"kind": "sink", "sink": 1}]});
+        assert_eq!(action(deep), "actions[0].fallback[0].sink: expected a text");
+        assert!(
+            error(json!({"sql": "", "limits": {"max_steps": 0}}))
+                .starts_with("limits.max_steps: expected")
+        );
+        assert!(
+            check_name("a/b").is_err() && check_name("").is_err() && check_name("größe-1").is_ok()
+        );
+    }
+}

@@ -1,0 +1,391 @@
+//! The rules of a node: which there are, which of them run, and how they change while messages are routed.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use broker::Handle;
+use broker::hooks::HooksFactory;
+use rules::index::Index;
+use serde_json::Value;
+use store::{Change, Objects};
+use tokio::sync::broadcast;
+
+use crate::bound::{Bound, Standing, bind};
+use crate::counters::Totals;
+use crate::definition::{Definition, KIND, check_name};
+use crate::error::Invalid;
+use crate::hooks::Factory;
+use crate::keeper::Keeper;
+use crate::outlet::Outlet;
+use crate::rows::{Order, Rows};
+use crate::saved::Saved;
+use crate::settings::Settings;
+use crate::shared::{Shared, Snapshot, interest_of};
+
+/// Objects read from the store at once.
+const PAGE: usize = 1000;
+/// Windows that are not stored in this time after a stop are lost.
+const STOPPED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The rules of a node. Clones are the same rules.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+    book: Arc<Mutex<Book>>,
+    /// The thread that keeps windows.
+    keeper: Arc<Mutex<Option<JoinHandle<()>>>>,
+    objects: Arc<OnceLock<Objects>>,
+}
+
+/// What is known of each rule; changed by the control plane only.
+#[derive(Default)]
+struct Book {
+    rules: BTreeMap<Box<str>, Listed>,
+    /// Those that run, as the shards have them.
+    index: Index<Arc<Bound>>,
+}
+
+struct Listed {
+    standing: Arc<Standing>,
+    state: State,
+    /// It stands in the configuration, not in the store.
+    is_declared: bool,
+}
+
+enum State {
+    Running(Arc<Bound>),
+    Disabled,
+    /// What is stored cannot run: why.
+    Broken(Invalid),
+}
+
+/// How a rule is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    Running,
+    Disabled,
+    Broken(Invalid),
+}
+
+/// A rule with what has happened to it since the node started.
+#[derive(Clone)]
+pub struct Status {
+    pub name: String,
+    pub condition: Condition,
+    /// It stands in the configuration and cannot be changed otherwise.
+    pub is_declared: bool,
+    pub totals: Totals,
+}
+
+impl Engine {
+    /// `shards`: as many as the broker will have.
+    pub fn new(settings: Settings, shards: usize) -> Self {
+        let rows = Rows::new(settings.window_queue_bytes);
+        let shared = Shared {
+            settings,
+            snapshot: Arc::new(ArcSwap::default()),
+            rows,
+            outlet: OnceLock::new(),
+            handle: OnceLock::new(),
+            lanes: shards + 1,
+        };
+        Self {
+            shared: Arc::new(shared),
+            book: Arc::default(),
+            keeper: Arc::default(),
+            objects: Arc::default(),
+        }
+    }
+
+    /// Where rows for sinks go; said once, before the first rule.
+    pub fn set_outlet(&self, outlet: Arc<dyn Outlet>) {
+        if self.shared.outlet.set(outlet).is_err() {
+            tracing::error!("the rules were given a second outlet; this is a bug");
+        }
+    }
+
+    /// What hangs on the broker.
+    pub fn hooks(&self) -> Arc<dyn HooksFactory> {
+        Arc::new(Factory(self.shared.clone()))
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads a rule as a client of the API or the configuration has written it: as it is to be stored.
+    pub fn accept(&self, name: &str, input: &Value) -> Result<Value, Invalid> {
+        check_name(name)?;
+        let book = self.book();
+        let listed = book.rules.get(name);
+        if listed.is_some_and(|listed| listed.is_declared) {
+            let detail = "this rule stands in the configuration; change it there";
+            return Err(Invalid::new("name", detail));
+        }
+        if listed.is_none() && book.rules.len() >= self.shared.settings.max_rules {
+            let detail = format!(
+                "there are {} rules already (rules.max_rules)",
+                book.rules.len()
+            );
+            return Err(Invalid::new("", detail));
+        }
+        drop(book);
+        let definition = Definition::from_json(input)?;
+        // Compiled to see whether it can be, also if it is not to run now.
+        let standing = Arc::new(Standing::new(0));
+        bind(name, &definition, &self.shared.settings, standing)?;
+        Ok(definition.to_json())
+    }
+
+    /// Rules of the configuration, which cannot be changed while the node runs. Their names and what is wrong with them.
+    pub fn declare(&self, rules: &[(String, Value)]) -> Result<(), Vec<(usize, Invalid)>> {
+        let mut problems = Vec::new();
+        for (n, (name, value)) in rules.iter().enumerate() {
+            if let Err(problem) = self.accept(name, value) {
+                problems.push((n, problem));
+                continue;
+            }
+            let mut book = self.book();
+            self.set(&mut book, name, Some(value), true);
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let book = self.book();
+        self.publish(&book);
+        Ok(())
+    }
+
+    /// Runs the rules of the store, and from now on every change of them.
+    pub fn follow(&self, objects: &Objects) -> Result<(), store::Error> {
+        let (engine, stored) = (self.clone(), objects.clone());
+        objects.on_change(Box::new(move |change: &Change| {
+            if change.kind == KIND {
+                engine.apply(&stored, &change.id);
+            }
+        }));
+        // Set once: a second store would be a bug of the program.
+        let _ = self.objects.set(objects.clone());
+        self.start_keeper(Some(Saved::new(objects.clone())));
+        let mut after: Option<String> = None;
+        loop {
+            let page = objects.list(KIND, after.as_deref(), PAGE)?;
+            let mut book = self.book();
+            for object in &page {
+                self.set(&mut book, &object.id, Some(&object.value), false);
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE => after = Some(last.id.clone()),
+                _ => {
+                    self.publish(&book);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn apply(&self, objects: &Objects, name: &str) {
+        let object = match objects.get(KIND, name) {
+            Ok(object) => object,
+            Err(error) => {
+                tracing::error!(rule = name, %error, "a changed rule cannot be read; the one before goes on");
+                return;
+            }
+        };
+        self.put(name, object.map(|object| object.value).as_ref());
+    }
+
+    /// A rule is this from now on (`None`: there is none). One that cannot run is listed with what is wrong.
+    pub fn put(&self, name: &str, value: Option<&Value>) {
+        let mut book = self.book();
+        self.set(&mut book, name, value, false);
+        self.publish(&book);
+    }
+
+    /// Changes the book; the shards learn of it by [`Engine::publish`].
+    fn set(&self, book: &mut Book, name: &str, value: Option<&Value>, is_declared: bool) {
+        let before = book.rules.get(name);
+        if let Some(before) = before
+            && before.is_declared
+            && !is_declared
+        {
+            tracing::warn!(
+                rule = name,
+                "the store has a rule of the name of one of the configuration, which wins"
+            );
+            return;
+        }
+        let standing = before.map(|before| before.standing.clone());
+        let standing = standing.unwrap_or_else(|| Arc::new(Standing::new(self.shared.lanes)));
+        let had_window = before.is_some_and(
+            |before| matches!(&before.state, State::Running(bound) if bound.window.is_some()),
+        );
+        let state = value.map(|value| {
+            let definition = Definition::from_json(value);
+            match definition {
+                Ok(definition) if !definition.enabled => State::Disabled,
+                Ok(definition) => {
+                    match bind(name, &definition, &self.shared.settings, standing.clone()) {
+                        Ok(bound) => State::Running(Arc::new(bound)),
+                        Err(problem) => State::Broken(problem),
+                    }
+                }
+                Err(problem) => State::Broken(problem),
+            }
+        });
+        if let Some(State::Broken(problem)) = &state {
+            tracing::error!(rule = name, %problem, "a stored rule cannot run");
+        }
+        if let Some(State::Running(before)) = before.map(|before| &before.state) {
+            let (serial, rule) = (before.serial, &before.rule);
+            book.index
+                .remove(rule.sources(), rule.conjuncts(), |bound| {
+                    bound.serial == serial
+                });
+        }
+        let mut has_window = false;
+        if let Some(State::Running(bound)) = &state {
+            book.index
+                .add(bound.rule.sources(), bound.rule.conjuncts(), bound);
+            has_window = bound.window.is_some();
+            if has_window {
+                // Before the shards can send its first row.
+                self.shared.rows.order(Order::Start(bound.clone()));
+            }
+        }
+        if had_window && !has_window {
+            self.shared.rows.order(Order::End(name.into()));
+        }
+        match state {
+            Some(state) => {
+                let listed = Listed {
+                    standing,
+                    state,
+                    is_declared,
+                };
+                book.rules.insert(name.into(), listed);
+            }
+            None => {
+                book.rules.remove(name);
+            }
+        }
+    }
+
+    /// Gives the shards what is in the book.
+    fn publish(&self, book: &Book) {
+        let interest = interest_of(&book.index);
+        let snapshot = Arc::new(Snapshot {
+            index: book.index.clone(),
+            interest,
+        });
+        let before = self.shared.snapshot.swap(snapshot);
+        if before.interest != interest
+            && let Some(handle) = self.shared.handle.get()
+        {
+            handle.renew_interest();
+        }
+    }
+
+    /// The broker runs.
+    pub fn start(&self, handle: Handle) {
+        handle.renew_interest();
+        if self.shared.handle.set(handle).is_err() {
+            tracing::error!("the rules were given a second broker; this is a bug");
+        }
+        self.start_keeper(None);
+    }
+
+    fn start_keeper(&self, saved: Option<Saved>) {
+        let mut thread = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_some() {
+            return;
+        }
+        let keeper = Keeper::new(self.shared.clone(), saved);
+        let spawned = std::thread::Builder::new()
+            .name("rule-windows".into())
+            .spawn(move || keeper.run());
+        match spawned {
+            Ok(spawned) => *thread = Some(spawned),
+            Err(error) => {
+                tracing::error!(%error, "rules with windows do not run: no thread can be started")
+            }
+        }
+    }
+
+    /// Stores what windows have counted. After the broker has stopped, before the store is closed.
+    pub fn stop(&self) {
+        let thread = self
+            .keeper
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(thread) = thread else { return };
+        self.shared.rows.order(Order::Stop);
+        let (done, stopped) = mpsc::channel();
+        std::thread::spawn(move || {
+            let _ = done.send(thread.join().is_err());
+        });
+        match stopped.recv_timeout(STOPPED_WITHIN) {
+            Ok(false) => {}
+            Ok(true) => tracing::error!("the windows of rules ended by a panic; this is a bug"),
+            Err(_) => tracing::warn!("the windows of rules were not stored in time"),
+        }
+    }
+
+    fn status_of(name: &str, listed: &Listed) -> Status {
+        Status {
+            name: name.to_owned(),
+            condition: match &listed.state {
+                State::Running(_) => Condition::Running,
+                State::Disabled => Condition::Disabled,
+                State::Broken(problem) => Condition::Broken(problem.clone()),
+            },
+            is_declared: listed.is_declared,
+            totals: listed.standing.counters.total(),
+        }
+    }
+
+    pub fn status(&self, name: &str) -> Option<Status> {
+        let book = self.book();
+        book.rules
+            .get(name)
+            .map(|listed| Self::status_of(name, listed))
+    }
+
+    /// Rules by name, those behind `after`, at most `limit`.
+    pub fn statuses(&self, after: Option<&str>, limit: usize) -> Vec<Status> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let book = self.book();
+        let from = after.map_or(Unbounded, Excluded);
+        let rules = book.rules.range::<str, _>((from, Unbounded));
+        rules
+            .take(limit)
+            .map(|(name, listed)| Self::status_of(name, listed))
+            .collect()
+    }
+
+    /// What meets a rule from now on, and what comes of it, as JSON. `None`: there is no such rule.
+    pub fn watch(&self, name: &str) -> Option<broadcast::Receiver<Arc<Value>>> {
+        let book = self.book();
+        book.rules
+            .get(name)
+            .map(|listed| listed.standing.watchers.watch())
+    }
+
+    /// Calls `each` with every rule that something has met, its condition left out; for metrics.
+    pub(crate) fn for_each_touched(&self, mut each: impl FnMut(&str, &Totals)) -> (usize, usize) {
+        let book = self.book();
+        let mut running = 0;
+        for (name, listed) in &book.rules {
+            running += usize::from(matches!(listed.state, State::Running(_)));
+            if listed.standing.counters.is_touched() {
+                each(name, &listed.standing.counters.total());
+            }
+        }
+        (book.rules.len(), running)
+    }
+}

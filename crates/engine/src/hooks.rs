@@ -1,0 +1,468 @@
+//! One shard's ears: what the broker tells becomes an event of the rule language, if a rule wants it.
+
+use std::cell::OnceCell;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arc_swap::{ArcSwap, Cache};
+use broker::hooks::{
+    Accepted, AckKind, Action, Authorization, Client, DropReason, Hooks, HooksFactory, Interest,
+    MessageView, Origin, Outgoing, Peer, RefusedConnect, Verdict,
+};
+use mqtt::{QoS, ReasonCode, SubscriptionOptions, Version};
+use rules::{Connection, Event, EventKind, Scratch, Tools, View, Will};
+
+use crate::bound::Lineage;
+use crate::run::{Run, looked};
+use crate::shared::{Shared, Snapshot};
+use crate::stage::Stage;
+
+/// Memory a shard keeps for evaluations between messages.
+const KEPT_SCRATCH_BYTES: usize = 256 << 10;
+
+pub(crate) struct Factory(pub(crate) Arc<Shared>);
+
+impl HooksFactory for Factory {
+    fn hooks_for(&self, shard: u16) -> Box<dyn Hooks> {
+        Box::new(Ears::new(self.0.clone(), shard))
+    }
+}
+
+struct Ears {
+    shared: Arc<Shared>,
+    snapshot: Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>,
+    scratch: Scratch,
+    is_scratch_used: bool,
+    stage: Stage,
+    /// Of the message whose way through the broker is under way.
+    lineage: Lineage,
+    ids: Ids,
+}
+
+/// Identities of messages: those of one shard grow.
+struct Ids {
+    start: u64,
+    next: u64,
+}
+
+impl Ids {
+    fn next(&mut self, now_ms: u64) -> u128 {
+        self.next += 1;
+        u128::from(now_ms) << 80 | u128::from(self.start & 0xffff) << 64 | u128::from(self.next)
+    }
+}
+
+/// Randomness to begin with.
+pub(crate) fn seed() -> [u8; 32] {
+    let mut seed = [0; 32];
+    if ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed).is_err() {
+        // What is random in rules is not for secrets; the address of the stack and the time have to do.
+        let here = std::ptr::from_ref(&seed) as u64 ^ now_ms();
+        seed[..8].copy_from_slice(&here.to_le_bytes());
+    }
+    seed
+}
+
+pub(crate) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_millis() as u64
+}
+
+pub(crate) fn scratch(lane: usize) -> Scratch {
+    Scratch::new(Tools::new(seed(), lane as u16), KEPT_SCRATCH_BYTES)
+}
+
+impl Ears {
+    fn new(shared: Arc<Shared>, shard: u16) -> Self {
+        let random = seed();
+        Self {
+            snapshot: Cache::new(shared.snapshot.clone()),
+            scratch: scratch(usize::from(shard)),
+            is_scratch_used: false,
+            stage: Stage::new(usize::from(shard), shared.clone()),
+            lineage: Lineage::default(),
+            ids: Ids {
+                start: u64::from(shard) ^ u64::from(u16::from_le_bytes([random[0], random[1]])),
+                next: 0,
+            },
+            shared,
+        }
+    }
+
+    /// Shows an event to the rules that may want it. `event` is asked for it if there are any.
+    #[inline]
+    fn tell<'e>(
+        &mut self,
+        kind: EventKind,
+        topic: Option<&'e str>,
+        client_id: &'e str,
+        qos: Option<u8>,
+        now_ms: Option<u64>,
+        event: impl FnOnce(&mut Ids, Event<'e>) -> Event<'e>,
+    ) {
+        if self.is_scratch_used {
+            self.scratch.reset();
+            self.is_scratch_used = false;
+        }
+        let index = &self.snapshot.load().index;
+        let looked = looked(kind, topic, client_id, qos);
+        let mut event = Some(event);
+        let (told, view) = (OnceCell::new(), OnceCell::<View<'_>>::new());
+        let (scratch, stage, ids) = (&self.scratch, &mut self.stage, &mut self.ids);
+        let (rows, node, lineage) = (
+            &self.shared.rows,
+            &*self.shared.settings.node_name,
+            self.lineage,
+        );
+        let mut is_used = false;
+        index.matches(&looked, |bound| {
+            let view = view.get_or_init(|| {
+                let at_ms = now_ms.unwrap_or_else(self::now_ms);
+                let base = Event {
+                    client_id,
+                    topic,
+                    qos,
+                    ..Event::new(kind, at_ms)
+                };
+                let event = told.get_or_init(|| {
+                    let event = event.take().map_or(base, |event| event(ids, base));
+                    Event { node, ..event }
+                });
+                scratch.view(event, at_ms)
+            });
+            is_used = true;
+            let mut run = Run {
+                index,
+                rows,
+                scratch,
+                stage: &mut *stage,
+                lineage,
+                now_ms: view.now_ms(),
+                chained: 0,
+            };
+            run.meet(bound, view);
+        });
+        self.is_scratch_used = is_used;
+    }
+
+    fn tell_client<'e>(
+        &mut self,
+        kind: EventKind,
+        client: &Client<'e>,
+        topic: Option<&'e str>,
+        qos: Option<u8>,
+        event: impl FnOnce(Event<'e>) -> Event<'e>,
+    ) {
+        let (username, peer) = (client.username, address(client.peer));
+        self.tell(kind, topic, client.client_id, qos, None, |_, base| {
+            event(Event {
+                username,
+                peer,
+                ..base
+            })
+        });
+    }
+
+    /// What became of a message on its way to one client, or to none.
+    fn tell_message<'e>(
+        &mut self,
+        kind: EventKind,
+        client: Option<&Client<'e>>,
+        message: &MessageView<'e>,
+        packet_id: u16,
+        reason: Option<&'e str>,
+    ) {
+        let client_id = client.map_or(message.from_client_id, |client| client.client_id);
+        let username = match client {
+            Some(client) => client.username,
+            None => some(message.from_username),
+        };
+        let peer = client.and_then(|client| address(client.peer));
+        let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
+        self.tell(kind, topic, client_id, qos, None, |_, base| Event {
+            username,
+            peer,
+            retain: message.retain,
+            payload: Some(message.payload),
+            message_id: (packet_id > 0).then_some(packet_id),
+            received_at_ms: Some(message.received_ms),
+            from_client_id: some(message.from_client_id),
+            from_username: some(message.from_username),
+            properties: message.properties,
+            reason,
+            ..base
+        });
+    }
+}
+
+fn some(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn address(peer: Option<Peer>) -> Option<SocketAddr> {
+    match peer {
+        Some(Peer::Tcp(address)) => Some(address),
+        Some(Peer::Unix) | None => None,
+    }
+}
+
+fn level(version: Version) -> u8 {
+    match version {
+        Version::V31 => 3,
+        Version::V311 => 4,
+        Version::V5 => 5,
+    }
+}
+
+/// The words of rules for why a connection ended.
+fn ended(reason: &'static str) -> &'static str {
+    match reason {
+        "keep_alive_timeout" => "timeout",
+        "taken_over" => "takenover",
+        "closed_by_client" => "tcp_closed",
+        other => other,
+    }
+}
+
+/// The words of rules for the outcome of an authentication.
+fn authn_word(code: ReasonCode) -> Option<&'static str> {
+    Some(match code {
+        ReasonCode::SUCCESS => "success",
+        ReasonCode::BAD_USER_NAME_OR_PASSWORD => "bad_username_or_password",
+        ReasonCode::NOT_AUTHORIZED => "not_authorized",
+        ReasonCode::BANNED => "banned",
+        ReasonCode::BAD_AUTHENTICATION_METHOD => "bad_authentication_method",
+        _ => return None,
+    })
+}
+
+fn connack_word(code: ReasonCode) -> &'static str {
+    match code {
+        ReasonCode::CLIENT_IDENTIFIER_NOT_VALID => "client_identifier_not_valid",
+        ReasonCode::SERVER_BUSY => "server_busy",
+        ReasonCode::SERVER_UNAVAILABLE => "server_unavailable",
+        ReasonCode::QUOTA_EXCEEDED => "quota_exceeded",
+        ReasonCode::TOPIC_NAME_INVALID => "topic_name_invalid",
+        ReasonCode::PAYLOAD_FORMAT_INVALID => "payload_format_invalid",
+        ReasonCode::QOS_NOT_SUPPORTED => "qos_not_supported",
+        ReasonCode::RETAIN_NOT_SUPPORTED => "retain_not_supported",
+        ReasonCode::PROTOCOL_ERROR => "protocol_error",
+        ReasonCode::MALFORMED_PACKET => "malformed_packet",
+        ReasonCode::UNSUPPORTED_PROTOCOL_VERSION => "unsupported_protocol_version",
+        code => authn_word(code).unwrap_or("unspecified_error"),
+    }
+}
+
+impl Hooks for Ears {
+    fn interest(&self) -> Interest {
+        self.shared.snapshot.load().interest
+    }
+
+    fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
+        self.lineage = Lineage(origin.tag);
+        let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
+        let now_ms = Some(message.received_ms);
+        self.tell(
+            EventKind::Publish,
+            topic,
+            message.from_client_id,
+            qos,
+            now_ms,
+            |ids, base| Event {
+                id: Some(ids.next(message.received_ms)),
+                username: some(message.from_username),
+                peer: address(origin.client.and_then(|client| client.peer)),
+                retain: message.retain,
+                dup: origin.dup,
+                payload: Some(message.payload),
+                message_id: (origin.packet_id > 0).then_some(origin.packet_id),
+                received_at_ms: Some(message.received_ms),
+                properties: message.properties,
+                ..base
+            },
+        );
+        match self.stage.has_followers() {
+            true => Verdict::Follow,
+            false => Verdict::Continue,
+        }
+    }
+
+    fn delivered(&mut self, client: &Client<'_>, message: &MessageView<'_>, packet_id: u16) {
+        self.tell_message(EventKind::Delivered, Some(client), message, packet_id, None);
+    }
+
+    fn acked(
+        &mut self,
+        client: &Client<'_>,
+        message: &MessageView<'_>,
+        packet_id: u16,
+        kind: AckKind,
+    ) {
+        let word = match kind {
+            AckKind::PubAck => "ack",
+            AckKind::PubRec => "rec",
+            AckKind::PubComp => "comp",
+        };
+        self.tell_message(
+            EventKind::Acked,
+            Some(client),
+            message,
+            packet_id,
+            Some(word),
+        );
+    }
+
+    fn dropped(&mut self, client: Option<&Client<'_>>, message: &MessageView<'_>, why: DropReason) {
+        let reason = why.as_str();
+        self.tell_message(EventKind::Dropped, client, message, 0, Some(reason));
+        if why == DropReason::NoSubscribers && message.qos != QoS::AtMostOnce {
+            self.tell_message(EventKind::Offline, client, message, 0, Some(reason));
+        }
+    }
+
+    fn kept(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
+        self.tell_message(EventKind::Offline, Some(client), message, 0, None);
+    }
+
+    fn connected(&mut self, client: &Client<'_>, accepted: &Accepted<'_>) {
+        let connect = accepted.connect;
+        let will = connect.will.as_ref().map(|will| Will {
+            topic: will.topic,
+            payload: will.payload,
+            qos: will.qos as u8,
+            retain: will.retain,
+        });
+        let connection = Connection {
+            version: level(connect.version),
+            keep_alive_s: accepted.keep_alive_s,
+            clean_start: connect.clean_start,
+            session_expiry_s: accepted.session_expiry_s,
+            receive_maximum: connect.properties.receive_maximum().unwrap_or(u16::MAX),
+            connected_at_ms: now_ms(),
+            disconnected_at_ms: None,
+            is_superuser: false,
+            is_anonymous: client.username.is_none(),
+            will,
+        };
+        let properties = connect.properties;
+        for kind in [
+            EventKind::AuthnComplete,
+            EventKind::Connack,
+            EventKind::Connected,
+        ] {
+            self.tell_client(kind, client, None, None, |base| Event {
+                connection: Some(&connection),
+                properties,
+                reason: (kind != EventKind::Connected).then_some("success"),
+                result: (kind != EventKind::Connected).then_some("success"),
+                ..base
+            });
+        }
+    }
+
+    fn refused(&mut self, refused: &RefusedConnect<'_>) {
+        let connection = refused.connect.map(|connect| Connection {
+            version: level(connect.version),
+            keep_alive_s: connect.keep_alive,
+            clean_start: connect.clean_start,
+            session_expiry_s: connect.properties.session_expiry_interval().unwrap_or(0),
+            receive_maximum: connect.properties.receive_maximum().unwrap_or(u16::MAX),
+            is_anonymous: connect.username.is_none(),
+            ..Connection::default()
+        });
+        let client_id = refused.client_id.unwrap_or_default();
+        let mut tell = |kind, word| {
+            self.tell(kind, None, client_id, None, None, |_, base| Event {
+                username: refused.username,
+                peer: address(Some(refused.peer)),
+                connection: connection.as_ref(),
+                properties: refused
+                    .connect
+                    .map_or(mqtt::Properties::EMPTY, |connect| connect.properties),
+                reason: Some(word),
+                result: Some("failure"),
+                ..base
+            });
+        };
+        if let Some(word) = authn_word(refused.code) {
+            tell(EventKind::AuthnComplete, word);
+        }
+        tell(EventKind::Connack, connack_word(refused.code));
+    }
+
+    fn authorized(&mut self, client: &Client<'_>, action: &Action<'_>, answer: Authorization) {
+        let (word, topic, qos) = match *action {
+            Action::Publish { topic, qos, .. } => ("publish", topic, qos),
+            Action::Subscribe { filter, options } => ("subscribe", filter, options.qos),
+        };
+        let result = match answer {
+            Authorization::Allow => "allow",
+            Authorization::Deny | Authorization::Disconnect => "deny",
+        };
+        self.tell_client(
+            EventKind::AuthzComplete,
+            client,
+            Some(topic),
+            Some(qos as u8),
+            |base| Event {
+                action: Some(word),
+                result: Some(result),
+                ..base
+            },
+        );
+    }
+
+    fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
+        let connection = Connection {
+            version: level(client.version),
+            disconnected_at_ms: Some(now_ms()),
+            ..Connection::default()
+        };
+        self.tell_client(EventKind::Disconnected, client, None, None, |base| Event {
+            connection: Some(&connection),
+            reason: Some(ended(reason)),
+            ..base
+        });
+    }
+
+    fn subscribed(&mut self, client: &Client<'_>, filter: &str, options: SubscriptionOptions) {
+        let qos = Some(options.qos as u8);
+        self.tell_client(EventKind::Subscribed, client, Some(filter), qos, |base| {
+            base
+        });
+    }
+
+    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str) {
+        self.tell_client(
+            EventKind::Unsubscribed,
+            client,
+            Some(filter),
+            None,
+            |base| base,
+        );
+    }
+
+    fn ping(&mut self, client: &Client<'_>) {
+        self.tell_client(EventKind::Ping, client, None, None, |base| base);
+    }
+
+    fn outgoing(&mut self) -> Option<Outgoing> {
+        let outgoing = self.stage.take_outgoing();
+        if outgoing.is_none() {
+            // Whatever comes next is not of the message that was under way.
+            self.lineage = Lineage::default();
+        }
+        outgoing
+    }
+
+    fn published(&mut self, outgoing: Outgoing) {
+        if self.stage.outgoing.is_empty() {
+            self.stage.outgoing = outgoing;
+        }
+    }
+
+    fn is_saturated(&mut self) -> bool {
+        self.stage.is_saturated()
+    }
+}

@@ -1,0 +1,38 @@
+//! Rules at work: the rule language hung on the broker's hooks.
+//!
+//! [`Engine`] keeps the rules of a node, compiles them, and gives every shard the same immutable index of them, replaced as a
+//! whole when a rule changes. A shard evaluates what its events meet where they happen; what comes out is published, logged or
+//! handed to an [`Outlet`]. Rules with windows are counted on one thread for all shards.
+
+mod action;
+mod bound;
+mod counters;
+mod definition;
+mod engine;
+mod error;
+mod families;
+mod hooks;
+mod keeper;
+mod outlet;
+mod rows;
+mod run;
+mod saved;
+mod schema;
+mod settings;
+mod shared;
+mod stage;
+mod template;
+mod trace;
+mod trial;
+
+pub use counters::{Count, Totals};
+pub use definition::{
+    ActionDefinition, ActionKind, Definition, KIND, Republish, RuleLimits, WindowLimits,
+};
+pub use engine::{Condition, Engine, Status};
+pub use error::Invalid;
+pub use outlet::{Outlet, Row, Sent, SinkId};
+pub use saved::KIND as WINDOW_KIND;
+pub use schema::schemas;
+pub use settings::Settings;
+pub use trial::Trial;

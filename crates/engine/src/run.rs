@@ -1,0 +1,271 @@
+//! One event and the rules it meets.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use rules::index::{Index, Looked};
+use rules::{Event, EventKind, Output, Ran, RuleState, Scratch, View};
+
+use crate::action::Made;
+use crate::bound::{Bound, Lineage};
+use crate::counters::{Count, LaneCounters};
+use crate::rows::Rows;
+use crate::stage::Stage;
+use crate::trace;
+
+/// Rules behind rules behind rules.
+const MAX_CHAIN: u8 = 8;
+
+/// Everything the rules of one event need.
+pub(crate) struct Run<'a, 's> {
+    pub(crate) index: &'a Index<Arc<Bound>>,
+    pub(crate) rows: &'a Rows,
+    pub(crate) scratch: &'a Scratch,
+    pub(crate) stage: &'s mut Stage,
+    pub(crate) lineage: Lineage,
+    pub(crate) now_ms: u64,
+    /// How many rules this one is behind.
+    pub(crate) chained: u8,
+}
+
+/// What an event looks for rules with.
+#[inline]
+pub(crate) fn looked<'e>(
+    kind: EventKind,
+    topic: Option<&'e str>,
+    client_id: &'e str,
+    qos: Option<u8>,
+) -> Looked<'e> {
+    Looked {
+        kind,
+        topic,
+        client_id: Some(client_id),
+        qos,
+    }
+}
+
+impl Bound {
+    /// Whether a message on a topic would make the same kind of event, and this rule would hear of it. What clients publish is
+    /// known by its lineage instead.
+    pub(crate) fn hears_of(&self, kind: EventKind, topic: &str) -> bool {
+        use EventKind::{Acked, Delivered, Dropped, Offline};
+        if !matches!(kind, Acked | Delivered | Dropped | Offline) {
+            return false;
+        }
+        let event = Event {
+            topic: Some(topic),
+            ..Event::new(kind, 0)
+        };
+        let wanted = self.rule.conjuncts().topics.as_deref();
+        let is_wanted = wanted.is_none_or(|keys| {
+            keys.iter().any(|key| match key {
+                rules::TopicKey::Exact(exact) => **exact == *topic,
+                rules::TopicKey::Filter(filter) => mqtt::filter_matches(filter, topic),
+            })
+        });
+        is_wanted && self.rule.listens_to(&event)
+    }
+}
+
+impl<'a> Run<'a, '_> {
+    /// Shows an event to a rule that may want it, and does what comes of it.
+    pub(crate) fn meet(&mut self, bound: &'a Bound, view: &View<'a>) {
+        let counters = bound.standing.counters.lane(self.stage.lane);
+        if self.lineage.is_of(bound) {
+            // A rule does not hear of what it has said itself.
+            return;
+        }
+        counters.inc(Count::Matched);
+        let began = self.stage.is_timed().then(Instant::now);
+        let outputs = match bound.window {
+            None => self.evaluate(bound, view, counters),
+            Some(_) => {
+                self.sample(bound, view, counters);
+                Outputs::None
+            }
+        };
+        if let Some(began) = began {
+            counters.time(began.elapsed().as_nanos() as u64);
+        }
+        self.pass_on(bound, view, outputs.as_slice());
+    }
+
+    /// Does with outputs what the rule says.
+    pub(crate) fn pass_on(&mut self, bound: &'a Bound, view: &View<'a>, outputs: &[Output<'a>]) {
+        if outputs.is_empty() {
+            return;
+        }
+        let counters = bound.standing.counters.lane(self.stage.lane);
+        let watchers = &bound.standing.watchers;
+        if watchers.is_watched() {
+            watchers.tell(self.now_ms, || trace::passed(&bound.name, view, outputs));
+        }
+        for &output in outputs {
+            let made = Made {
+                output,
+                view,
+                lineage: self.lineage,
+                now_ms: self.now_ms,
+            };
+            for (n, action) in bound.actions.iter().enumerate() {
+                if let Err(failure) = action.perform(bound, &made, self.stage, counters)
+                    && watchers.is_watched()
+                {
+                    watchers.tell(self.now_ms, || {
+                        let mut record = trace::record(&bound.name, view.event(), "action_failed");
+                        record["action"] = n.into();
+                        record["error"] = failure.to_string().into();
+                        record
+                    });
+                }
+            }
+        }
+        // Rules FROM "$rule/NAME"
+        let followers = self.index.after_rule(&bound.name);
+        if !followers.is_empty() {
+            self.chain(bound, view, outputs, followers);
+        }
+    }
+
+    fn chain(
+        &mut self,
+        bound: &'a Bound,
+        view: &View<'a>,
+        outputs: &[Output<'a>],
+        followers: &'a [Arc<Bound>],
+    ) {
+        if self.chained >= MAX_CHAIN {
+            let counters = bound.standing.counters.lane(self.stage.lane);
+            counters.inc(Count::Failed);
+            counters.inc(Count::FailedLimit);
+            return;
+        }
+        self.chained += 1;
+        for output in outputs {
+            let event: &'a Event<'a> = self.scratch.arena().alloc(Event {
+                extra: output.value(),
+                ..*view.event()
+            });
+            let view = self.scratch.view(event, view.now_ms());
+            for follower in followers {
+                self.meet(follower, &view);
+            }
+        }
+        self.chained -= 1;
+    }
+
+    fn evaluate(
+        &mut self,
+        bound: &'a Bound,
+        view: &View<'a>,
+        counters: &LaneCounters,
+    ) -> Outputs<'a> {
+        let mut outputs = Outputs::None;
+        let ran = with_state(bound, &mut self.stage.spare, |state| {
+            bound
+                .rule
+                .run(view, state, &mut |output| outputs.push(output))
+        });
+        match ran {
+            Ok(Ran::Passed(_)) => counters.inc(Count::Passed),
+            Ok(Ran::NoResult) => self.no_result(bound, view, counters),
+            Err(fault) => {
+                self.failed(bound, view, counters, &fault);
+                return Outputs::None;
+            }
+        }
+        outputs
+    }
+
+    /// What a window is to count of the event goes to whoever keeps it.
+    fn sample(&mut self, bound: &'a Bound, view: &View<'a>, counters: &LaneCounters) {
+        let sample = with_state(bound, &mut self.stage.spare, |state| {
+            bound.rule.sample(view, state)
+        });
+        match sample {
+            Ok(Some(sample)) => {
+                counters.inc(Count::Passed);
+                if !self.rows.push(bound, self.lineage, &sample) {
+                    counters.inc(Count::WindowFull);
+                }
+            }
+            Ok(None) => self.no_result(bound, view, counters),
+            Err(fault) => self.failed(bound, view, counters, &fault),
+        }
+    }
+
+    fn no_result(&self, bound: &Bound, view: &View<'_>, counters: &LaneCounters) {
+        counters.inc(Count::NoResult);
+        let watchers = &bound.standing.watchers;
+        if watchers.is_watched() {
+            watchers.tell(self.now_ms, || {
+                trace::record(&bound.name, view.event(), "no_result")
+            });
+        }
+    }
+
+    pub(crate) fn failed(
+        &self,
+        bound: &Bound,
+        view: &View<'_>,
+        counters: &LaneCounters,
+        fault: &rules::Fault,
+    ) {
+        counters.inc(Count::Failed);
+        counters.inc(match fault.kind() {
+            "type" | "range" | "invalid" => Count::FailedType,
+            "budget" | "too_large" => Count::FailedLimit,
+            _ => Count::FailedOther,
+        });
+        let watchers = &bound.standing.watchers;
+        if watchers.is_watched() {
+            watchers.tell(self.now_ms, || {
+                let mut record = trace::record(&bound.name, view.event(), "failed");
+                record["error"] = fault.to_string().into();
+                record
+            });
+        }
+    }
+}
+
+/// Runs with the state of a rule; rules that keep nothing share one.
+pub(crate) fn with_state<R>(
+    bound: &Bound,
+    spare: &mut RuleState,
+    work: impl FnOnce(&mut RuleState) -> R,
+) -> R {
+    match &bound.memory {
+        None => work(spare),
+        Some(memory) => work(&mut memory.lock().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+/// The outputs of one evaluation; nearly always one.
+#[derive(Default)]
+pub(crate) enum Outputs<'a> {
+    #[default]
+    None,
+    One([Output<'a>; 1]),
+    Many(Vec<Output<'a>>),
+}
+
+impl<'a> Outputs<'a> {
+    pub(crate) fn push(&mut self, output: Output<'a>) {
+        *self = match std::mem::take(self) {
+            Self::None => Self::One([output]),
+            Self::One([first]) => Self::Many(vec![first, output]),
+            Self::Many(mut outputs) => {
+                outputs.push(output);
+                Self::Many(outputs)
+            }
+        };
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Output<'a>] {
+        match self {
+            Self::None => &[],
+            Self::One(one) => one,
+            Self::Many(outputs) => outputs,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The windows of rules in the store, as objects of a kind of their own: what a restart goes on with.
+//!
+//! A snapshot may be larger than an object may be, so that it is stored in parts: `NAME/0`, `NAME/1` and so on. Part 0 says how many
+//! there are and for which statement.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use store::{Expected, ObjectError, Objects};
+
+/// Kind of these objects.
+pub const KIND: &str = "rule_window";
+const PART_BYTES: usize = 1 << 20;
+
+pub(crate) struct Saved {
+    objects: Objects,
+}
+
+impl Saved {
+    pub(crate) fn new(objects: Objects) -> Self {
+        Self { objects }
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        name: &str,
+        sql_hash: u64,
+        snapshot: &[u8],
+    ) -> Result<(), ObjectError> {
+        let parts: Vec<&[u8]> = snapshot.chunks(PART_BYTES).collect();
+        let hash = format!("{sql_hash:016x}");
+        // Part 0 last: with another number in it, parts of two snapshots are not taken for one.
+        let round = super::hooks::now_ms();
+        for (n, part) in parts.iter().enumerate().rev() {
+            let value = json!({
+                "sql_hash": hash,
+                "parts": parts.len(),
+                "round": round,
+                "bytes": STANDARD.encode(part),
+            });
+            self.objects
+                .put(KIND, &format!("{name}/{n}"), value, Expected::Any)?;
+        }
+        self.forget_from(name, parts.len());
+        Ok(())
+    }
+
+    pub(crate) fn read(&self, name: &str, sql_hash: u64) -> Option<Vec<u8>> {
+        let part = |n: usize| match self.objects.get(KIND, &format!("{name}/{n}")) {
+            Ok(object) => object.map(|object| object.value),
+            Err(error) => {
+                tracing::warn!(rule = name, %error, "the stored windows of a rule cannot be read");
+                None
+            }
+        };
+        let first = part(0)?;
+        if first["sql_hash"] != json!(format!("{sql_hash:016x}")) {
+            return None;
+        }
+        let mut snapshot = Vec::new();
+        for n in 0..first["parts"].as_u64()? as usize {
+            let part = part(n).filter(|part: &Value| part["round"] == first["round"])?;
+            STANDARD
+                .decode_vec(part["bytes"].as_str()?, &mut snapshot)
+                .ok()?;
+        }
+        Some(snapshot)
+    }
+
+    pub(crate) fn forget(&mut self, name: &str) {
+        self.forget_from(name, 0);
+    }
+
+    fn forget_from(&mut self, name: &str, from: usize) {
+        for n in from.. {
+            match self
+                .objects
+                .delete(KIND, &format!("{name}/{n}"), Expected::Any)
+            {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::warn!(rule = name, %error, "the stored windows of a rule cannot be deleted");
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What a rule looks like, as JSON schemas (2020-12) without references.
+
+use serde_json::{Value, json};
+
+/// Of what is written and of what is shown.
+pub fn schemas() -> (Value, Value) {
+    let written = object(false);
+    let mut shown = object(true);
+    shown["required"] = json!(["sql", "enabled", "actions"]);
+    (written, shown)
+}
+
+fn object(is_shown: bool) -> Value {
+    let nullable = |kind: &str, about: &str| json!({"type": [kind, "null"], "description": about});
+    let bound = |minimum: u64, about: &str| json!({"type": ["integer", "null"], "minimum": minimum, "description": about});
+    json!({
+        "type": "object",
+        "required": ["sql"],
+        "additionalProperties": is_shown,
+        "properties": {
+            "sql": {
+                "type": "string",
+                "description": "The statement: SELECT .. FROM .. WHERE .., or FOREACH ..",
+            },
+            "description": {"type": "string", "maxLength": 1000},
+            "enabled": {"type": "boolean", "description": "Whether it runs; true if not said."},
+            "dialect": {
+                "type": ["string", "null"],
+                "enum": ["fluxmq", "emqx", null],
+                "description": "Whose meaning of functions; as FROM says, if not said.",
+            },
+            "timezone": nullable("string", "Of functions that print local time: an IANA name or an offset; UTC if not said."),
+            "actions": {
+                "type": "array",
+                "maxItems": 16,
+                "description": "What is done with each output, in this order.",
+                "items": action(true),
+            },
+            "limits": {
+                "type": "object",
+                "description": "Where this rule needs less than the settings rules.* allow.",
+                "additionalProperties": false,
+                "properties": {
+                    "max_steps": bound(1, "Steps of one evaluation."),
+                    "max_output_bytes": bound(1, "Bytes of what one evaluation brings forth."),
+                    "max_republish_depth": bound(1, "Messages that come of messages that come of rules: how deep."),
+                },
+            },
+            "window": {
+                "type": "object",
+                "description": "Of a rule with GROUP BY.",
+                "additionalProperties": false,
+                "properties": {
+                    "lateness_ms": bound(0, "How long a window stays open for events that come late."),
+                    "max_groups": bound(1, "Groups in all open windows."),
+                    "max_bytes": bound(1024, "Memory of all open windows."),
+                },
+            },
+        },
+    })
+}
+
+fn action(has_fallback: bool) -> Value {
+    let mut properties = json!({
+        "kind": {"type": "string", "enum": ["republish", "console", "sink"]},
+        "sink": {"type": "string", "description": "Of kind sink: its name."},
+        "topic": {"type": "string", "description": "Of kind republish: a template such as alarms/${clientid}."},
+        "payload": {
+            "type": ["string", "null"],
+            "description": "Of kind republish: a template; the output as JSON if not said.",
+        },
+        "qos": {
+            "type": ["integer", "string"],
+            "description": "Of kind republish: 0, 1, 2 or a template; 0 if not said.",
+        },
+        "retain": {
+            "type": ["boolean", "string"],
+            "description": "Of kind republish: true, false or a template; false if not said.",
+        },
+        "user_properties": {
+            "type": "object",
+            "description": "Of kind republish: templates by name.",
+            "additionalProperties": {"type": "string"},
+        },
+    });
+    if has_fallback {
+        properties["fallback"] = json!({
+            "type": "array",
+            "maxItems": 16,
+            "description": "What is done if this cannot be done.",
+            "items": action(false),
+        });
+    }
+    json!({
+        "type": "object",
+        "required": ["kind"],
+        "properties": properties,
+    })
+}

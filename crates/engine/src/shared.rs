@@ -1,0 +1,55 @@
+//! What all shards and the control plane share of the engine.
+
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use broker::Handle;
+use broker::hooks::Interest;
+use rules::EventKind;
+use rules::index::Index;
+
+use crate::bound::Bound;
+use crate::outlet::Outlet;
+use crate::rows::Rows;
+use crate::settings::Settings;
+
+/// The rules as shards read them; never changed, only replaced.
+#[derive(Default)]
+pub(crate) struct Snapshot {
+    pub(crate) index: Index<Arc<Bound>>,
+    pub(crate) interest: Interest,
+}
+
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) snapshot: Arc<ArcSwap<Snapshot>>,
+    pub(crate) rows: Rows,
+    pub(crate) outlet: OnceLock<Arc<dyn Outlet>>,
+    /// The broker, once it runs.
+    pub(crate) handle: OnceLock<Handle>,
+    /// Shards, and one for windows.
+    pub(crate) lanes: usize,
+}
+
+/// Which points of the broker the events of rules come from.
+pub(crate) fn interest_of(index: &Index<Arc<Bound>>) -> Interest {
+    let points = |kind: EventKind| match kind {
+        EventKind::Publish => Interest::PUBLISH,
+        // A message of a rule is known by what was told when it was published.
+        EventKind::Delivered => Interest::DELIVER | Interest::PUBLISH,
+        EventKind::Acked => Interest::ACK | Interest::PUBLISH,
+        EventKind::Dropped => Interest::DROP | Interest::PUBLISH,
+        EventKind::Offline => Interest::KEEP | Interest::DROP | Interest::PUBLISH,
+        EventKind::Connected => Interest::CONNECT,
+        EventKind::Connack | EventKind::AuthnComplete => Interest::CONNECT | Interest::REFUSE,
+        EventKind::AuthzComplete => Interest::AUTHORIZED,
+        EventKind::Disconnected => Interest::DISCONNECT,
+        EventKind::Subscribed => Interest::SUBSCRIBE,
+        EventKind::Unsubscribed => Interest::UNSUBSCRIBE,
+        EventKind::Ping => Interest::PING,
+        // Told by whoever keeps devices.
+        EventKind::Device => Interest::NONE,
+    };
+    let wanted = EventKind::ALL.into_iter().filter(|&kind| index.wants(kind));
+    wanted.fold(Interest::NONE, |all, kind| all | points(kind))
+}

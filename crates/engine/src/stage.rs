@@ -1,0 +1,112 @@
+//! What one lane (a shard, or the owner of windows) has at hand while it runs rules: buffers, what waits to be published, which
+//! sinks are full.
+
+use std::sync::Arc;
+
+use broker::hooks::Outgoing;
+use rules::RuleState;
+
+use crate::outlet::{Outlet, SinkId};
+use crate::shared::Shared;
+
+/// Evaluations of which one is timed.
+const TIMED_ONE_IN: u32 = 32;
+/// Messages to be published before others are let in that wait for nobody.
+const MAX_OUTGOING_BYTES: usize = 64 << 20;
+
+pub(crate) struct Stage {
+    pub(crate) lane: usize,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) max_outgoing_bytes: usize,
+    /// Sinks that said that publishers are to wait.
+    full: Vec<SinkId>,
+    pub(crate) console: Lines,
+    pub(crate) topic: Vec<u8>,
+    pub(crate) text: Vec<u8>,
+    /// For rules that keep nothing.
+    pub(crate) spare: RuleState,
+    shared: Arc<Shared>,
+    time_in: u32,
+}
+
+impl Stage {
+    pub(crate) fn new(lane: usize, shared: Arc<Shared>) -> Self {
+        Self {
+            lane,
+            outgoing: Outgoing::default(),
+            max_outgoing_bytes: MAX_OUTGOING_BYTES,
+            full: Vec::new(),
+            console: Lines::new(shared.settings.console_lines_per_s),
+            topic: Vec::new(),
+            text: Vec::new(),
+            spare: RuleState::default(),
+            shared,
+            time_in: TIMED_ONE_IN,
+        }
+    }
+
+    pub(crate) fn outlet(&self) -> Option<&Arc<dyn Outlet>> {
+        self.shared.outlet.get()
+    }
+
+    /// Whether this evaluation is to be timed.
+    #[inline]
+    pub(crate) fn is_timed(&mut self) -> bool {
+        self.time_in -= 1;
+        let is_timed = self.time_in == 0;
+        if is_timed {
+            self.time_in = TIMED_ONE_IN;
+        }
+        is_timed
+    }
+
+    pub(crate) fn note_full(&mut self, sink: SinkId) {
+        if !self.full.contains(&sink) {
+            self.full.push(sink);
+        }
+    }
+
+    /// Whether publishers are to wait for a sink or for windows.
+    pub(crate) fn is_saturated(&mut self) -> bool {
+        if !self.full.is_empty() {
+            match self.shared.outlet.get() {
+                Some(outlet) => self.full.retain(|sink| outlet.is_full(*sink)),
+                None => self.full.clear(),
+            }
+        }
+        !self.full.is_empty() || self.shared.rows.is_full()
+    }
+
+    pub(crate) fn has_followers(&self) -> bool {
+        !self.outgoing.is_empty() || !self.full.is_empty() || self.shared.rows.is_full()
+    }
+
+    pub(crate) fn take_outgoing(&mut self) -> Option<Outgoing> {
+        (!self.outgoing.is_empty()).then(|| std::mem::take(&mut self.outgoing))
+    }
+}
+
+/// So many lines a second.
+pub(crate) struct Lines {
+    per_s: u32,
+    second: u64,
+    count: u32,
+}
+
+impl Lines {
+    fn new(per_s: u32) -> Self {
+        Self {
+            per_s,
+            second: 0,
+            count: 0,
+        }
+    }
+
+    pub(crate) fn take(&mut self, now_ms: u64) -> bool {
+        if self.second != now_ms / 1000 {
+            (self.second, self.count) = (now_ms / 1000, 0);
+        }
+        self.count = self.count.saturating_add(1);
+        self.count <= self.per_s
+    }
+}

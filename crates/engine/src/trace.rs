@@ -1,0 +1,125 @@
+//! Looking at a rule while it works: what met it and what came of it, as JSON, for whoever watches. Nobody is waited for, and
+//! nothing is made while nobody watches.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use rules::{Event, Output, View};
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+
+/// Records kept for a watcher that is behind.
+const KEPT_RECORDS: usize = 256;
+/// Records of one rule in a second; what comes beyond is counted in the next.
+const RECORDS_PER_S: u64 = 200;
+/// Of a payload and of an output.
+const MAX_TEXT_BYTES: usize = 4096;
+
+/// Those who watch one rule.
+#[derive(Default)]
+pub(crate) struct Watchers {
+    sender: OnceLock<broadcast::Sender<Arc<Value>>>,
+    /// The second of the last record above, the number of them in it below.
+    told: AtomicU64,
+    untold: AtomicU64,
+}
+
+impl Watchers {
+    pub(crate) fn watch(&self) -> broadcast::Receiver<Arc<Value>> {
+        self.sender
+            .get_or_init(|| broadcast::Sender::new(KEPT_RECORDS))
+            .subscribe()
+    }
+
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.sender
+            .get()
+            .is_some_and(|sender| sender.receiver_count() > 0)
+    }
+
+    /// Tells what `record` makes, unless there was too much of it in this second.
+    pub(crate) fn tell(&self, now_ms: u64, record: impl FnOnce() -> Value) {
+        let Some(sender) = self.sender.get() else {
+            return;
+        };
+        let second = now_ms / 1000;
+        let told = self.told.load(Relaxed);
+        let count = if told >> 16 == second {
+            told & 0xffff
+        } else {
+            0
+        };
+        if count >= RECORDS_PER_S {
+            self.untold.fetch_add(1, Relaxed);
+            return;
+        }
+        self.told.store(second << 16 | (count + 1), Relaxed);
+        let mut record = record();
+        let untold = self.untold.swap(0, Relaxed);
+        if let (Value::Object(fields), true) = (&mut record, untold > 0) {
+            fields.insert("left_out".into(), untold.into());
+        }
+        // The last watcher may have left just now.
+        let _ = sender.send(Arc::new(record));
+    }
+}
+
+/// What met a rule.
+pub(crate) fn record(rule: &str, event: &Event<'_>, result: &str) -> Value {
+    json!({
+        "rule": rule,
+        "at_ms": event.timestamp_ms,
+        "event": event.kind.event_name(),
+        "client_id": event.client_id,
+        "topic": event.topic,
+        "payload": event.payload.map(|payload| cut(&String::from_utf8_lossy(payload))),
+        "result": result,
+    })
+}
+
+pub(crate) fn output_json(output: &Output<'_>) -> Value {
+    let mut bytes = Vec::new();
+    output.write_json(&mut bytes);
+    match bytes.len() {
+        0..=MAX_TEXT_BYTES => serde_json::from_slice(&bytes).unwrap_or(Value::Null),
+        _ => cut(&String::from_utf8_lossy(&bytes)).into(),
+    }
+}
+
+/// An event that a rule made something of.
+pub(crate) fn passed(rule: &str, view: &View<'_>, outputs: &[Output<'_>]) -> Value {
+    let mut record = record(rule, view.event(), "passed");
+    record["outputs"] = outputs.iter().map(output_json).collect();
+    record
+}
+
+fn cut(text: &str) -> String {
+    match text.len() {
+        0..=MAX_TEXT_BYTES => text.to_owned(),
+        _ => format!("{}...", &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_records_is_bounded_and_counted() {
+        let watchers = Watchers::default();
+        assert!(!watchers.is_watched());
+        watchers.tell(0, || unreachable!("nobody watches"));
+        let mut receiver = watchers.watch();
+        assert!(watchers.is_watched());
+        for _ in 0..RECORDS_PER_S + 7 {
+            watchers.tell(5_000, || json!({}));
+            let _ = receiver.try_recv();
+        }
+        watchers.tell(6_000, || json!({"last": true}));
+        let last = receiver.try_recv().expect("it was told");
+        assert_eq!(*last, json!({"last": true, "left_out": 7}));
+        drop(receiver);
+        assert!(!watchers.is_watched());
+    }
+}

@@ -1,0 +1,379 @@
+//! A rule tried on one event, without a broker: what it means, what comes out, or why nothing does.
+
+use std::time::Instant;
+
+use rules::windows::Windows;
+use rules::{Event, EventKind, Output, Ran, RuleState, Source, View, Window};
+use serde_json::{Map, Value, json};
+
+use crate::action::Made;
+use crate::bound::{Bound, Lineage, Standing, bind};
+use crate::definition::Definition;
+use crate::engine::Engine;
+use crate::error::Invalid;
+use crate::hooks::{now_ms, scratch};
+use crate::run::{Outputs, with_state};
+use crate::stage::Stage;
+use crate::trace::output_json;
+
+/// An event to try a rule on.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Trial {
+    pub topic: Option<String>,
+    pub payload: Vec<u8>,
+    pub client_id: String,
+    pub username: Option<String>,
+    pub qos: u8,
+    pub retain: bool,
+    /// Fields of `$rule/`, `$bridges/` and devices, and of other events in place of those they do not have.
+    pub fields: Map<String, Value>,
+}
+
+impl Trial {
+    pub fn from_json(value: &Value) -> Result<Self, Invalid> {
+        let text = |name: &str| match &value[name] {
+            Value::Null => Ok(None),
+            Value::String(text) => Ok(Some(text.clone())),
+            _ => Err(Invalid::new(name, "expected a text")),
+        };
+        let qos = match &value["qos"] {
+            Value::Null => 0,
+            qos => qos
+                .as_u64()
+                .filter(|qos| *qos <= 2)
+                .ok_or_else(|| Invalid::new("qos", "expected 0, 1 or 2"))?,
+        };
+        let payload = match (&value["payload"], text("payload_base64")?) {
+            (Value::Null, None) => Vec::new(),
+            (Value::Null, Some(base64)) => {
+                use base64::Engine as _;
+                let decoded = base64::engine::general_purpose::STANDARD.decode(base64);
+                decoded.map_err(|_| Invalid::new("payload_base64", "expected base64"))?
+            }
+            (Value::String(text), None) => text.clone().into_bytes(),
+            (_, Some(_)) => {
+                let detail = "expected nothing beside payload";
+                return Err(Invalid::new("payload_base64", detail));
+            }
+            // Whoever writes JSON by hand writes the payload as it is.
+            (json, None) => json.to_string().into_bytes(),
+        };
+        let fields = match &value["fields"] {
+            Value::Null => Map::new(),
+            Value::Object(fields) => fields.clone(),
+            _ => return Err(Invalid::new("fields", "expected an object")),
+        };
+        Ok(Self {
+            topic: text("topic")?,
+            payload,
+            client_id: text("client_id")?.unwrap_or_else(|| "test".to_owned()),
+            username: text("username")?,
+            qos: qos as u8,
+            retain: value["retain"].as_bool().unwrap_or(false),
+            fields,
+        })
+    }
+}
+
+impl Engine {
+    /// Tries a rule, which need not be one of the node, on an event: `definition` is a rule as the API has it.
+    pub fn test(&self, definition: &Value, trial: &Trial) -> Result<Value, Invalid> {
+        let definition = Definition::from_json(definition)?;
+        let began = Instant::now();
+        let lanes = self.shared.lanes;
+        let standing = std::sync::Arc::new(Standing::new(lanes));
+        let bound = bind("test", &definition, &self.shared.settings, standing)?;
+        let compiled_us = began.elapsed().as_micros() as u64;
+        let mut stage = Stage::new(lanes - 1, self.shared.clone());
+        let scratch = scratch(lanes - 1);
+        let extra = Value::Object(trial.fields.clone()).to_string();
+        let extra = match trial.fields.is_empty() {
+            true => rules::Value::Null,
+            false => rules::json::parse(&extra, scratch.arena())
+                .map_err(|error| Invalid::new("fields", format!("{error:?}")))?,
+        };
+        let at_ms = now_ms();
+        let event = Event {
+            node: &self.shared.settings.node_name,
+            client_id: &trial.client_id,
+            username: trial.username.as_deref(),
+            topic: trial.topic.as_deref(),
+            qos: Some(trial.qos),
+            retain: trial.retain,
+            payload: Some(&trial.payload),
+            received_at_ms: Some(at_ms),
+            extra,
+            ..Event::new(kind_of(bound.rule.sources()), at_ms)
+        };
+        let view = scratch.view(&event, at_ms);
+        let mut told = Told::default();
+        let began = Instant::now();
+        let outputs = match has_source(&bound, &event) {
+            true => evaluate(&bound, &view, &mut stage.spare, &mut told),
+            false => {
+                told.reason = Some("FROM has no such event".to_owned());
+                Outputs::None
+            }
+        };
+        let took_ns = began.elapsed().as_nanos() as u64;
+        let actions = perform(&bound, &view, outputs.as_slice(), &mut stage);
+        Ok(json!({
+            "dialect": bound.rule.dialect().name(),
+            "plan": plan_of(&bound),
+            "matched": !outputs.as_slice().is_empty(),
+            "reason": told.reason,
+            "counted": told.counted,
+            "outputs": outputs.as_slice().iter().map(output_json).collect::<Vec<_>>(),
+            "actions": actions,
+            "compiled_us": compiled_us,
+            "took_ns": took_ns,
+        }))
+    }
+}
+
+/// What the rule listens to, and by what the index finds it.
+fn plan_of(bound: &Bound) -> String {
+    let sources: Vec<String> = bound
+        .rule
+        .sources()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let mut plan = format!("from: {}\n", sources.join(", "));
+    let keys = bound.rule.conjuncts();
+    if let Some(topics) = &keys.topics {
+        let topics: Vec<&str> = topics.iter().map(|key| key.text()).collect();
+        plan.push_str(&format!("index by topic: {}\n", topics.join(", ")));
+    }
+    if let Some(client_ids) = &keys.client_ids {
+        plan.push_str(&format!("index by client id: {}\n", client_ids.join(", ")));
+    }
+    if let Some(window) = bound.rule.window() {
+        plan.push_str(&format!("window: {}\n", window.kind));
+    }
+    plan
+}
+
+#[derive(Default)]
+struct Told {
+    /// Why there is no output.
+    reason: Option<String>,
+    /// What a window counts of the event.
+    counted: Option<Value>,
+}
+
+fn kind_of(sources: &[Source]) -> EventKind {
+    let kind = |source: &Source| match source {
+        Source::Event(kind) => Some(*kind),
+        Source::Topic(_) => Some(EventKind::Publish),
+        Source::Rule(_) | Source::Bridge(_) => None,
+    };
+    sources.iter().find_map(kind).unwrap_or(EventKind::Publish)
+}
+
+fn has_source(bound: &Bound, event: &Event<'_>) -> bool {
+    let sources = bound.rule.sources();
+    let is_named = |source: &Source| matches!(source, Source::Rule(_) | Source::Bridge(_));
+    bound.rule.listens_to(event) || sources.iter().any(is_named)
+}
+
+fn evaluate<'a>(
+    bound: &'a Bound,
+    view: &View<'a>,
+    spare: &mut RuleState,
+    told: &mut Told,
+) -> Outputs<'a> {
+    let mut outputs = Outputs::None;
+    let ran = match bound.rule.window() {
+        None => with_state(bound, spare, |state| {
+            bound
+                .rule
+                .run(view, state, &mut |output| outputs.push(output))
+        }),
+        Some(window) => with_state(bound, spare, |state| {
+            sample(bound, window, view, state, told, &mut outputs)
+        }),
+    };
+    match ran {
+        Ok(Ran::Passed(_)) => {}
+        Ok(Ran::NoResult) => {
+            let reason = "WHERE, INCASE or HAVING does not hold, or there is nothing to go through";
+            told.reason = Some(reason.to_owned());
+        }
+        Err(fault) => {
+            told.reason = Some(format!("the rule failed: {fault}"));
+            return Outputs::None;
+        }
+    }
+    outputs
+}
+
+/// What a window counts, and what it would give if it closed with this one event.
+fn sample<'a>(
+    bound: &'a Bound,
+    window: &Window,
+    view: &View<'a>,
+    state: &mut RuleState,
+    told: &mut Told,
+    outputs: &mut Outputs<'a>,
+) -> Result<Ran, rules::Fault> {
+    let Some(sample) = bound.rule.sample(view, state)? else {
+        return Ok(Ran::NoResult);
+    };
+    let list = |values: &[rules::Value<'_>]| {
+        let columns = [(
+            "values",
+            rules::Value::Array(view.arena().alloc_slice_copy(values)),
+        )];
+        output_json(&Output {
+            columns: view.arena().alloc_slice_copy(&columns),
+        })["values"]
+            .take()
+    };
+    told.counted = Some(json!({"key": list(sample.key), "arguments": list(sample.arguments)}));
+    let settings = rules::windows::Settings {
+        lateness_ms: 0,
+        ..rules::windows::Settings::default()
+    };
+    // One event would not fill a window of many.
+    let mut window = window.clone();
+    if let rules::WindowKind::Count { events } = &mut window.kind {
+        *events = 1;
+    }
+    let mut windows = Windows::new(&window, settings);
+    let mut ran = Ok(Ran::NoResult);
+    let mut close = |closed: rules::Closed<'_>, state: &mut RuleState| {
+        let closed = crate::keeper::keep(&closed, view.arena());
+        ran = bound
+            .rule
+            .close(&closed, view, state, &mut |output| outputs.push(output));
+    };
+    let arena = view.arena();
+    windows.add(&sample, sample.timestamp_ms, arena, |closed| {
+        close(closed, state)
+    });
+    windows.advance(u64::MAX, arena, |closed| close(closed, state));
+    ran
+}
+
+/// What the actions would do.
+fn perform<'a>(
+    bound: &'a Bound,
+    view: &View<'a>,
+    outputs: &[Output<'a>],
+    stage: &mut Stage,
+) -> Vec<Value> {
+    let counters = bound.standing.counters.lane(stage.lane);
+    let mut done = Vec::new();
+    for &output in outputs {
+        let made = Made {
+            output,
+            view,
+            lineage: Lineage::default(),
+            now_ms: view.now_ms(),
+        };
+        for action in &bound.actions {
+            if let Some(described) = action.describe() {
+                done.push(described);
+                continue;
+            }
+            let failure = action.perform(bound, &made, stage, counters).err();
+            if let Some(outgoing) = stage.take_outgoing() {
+                done.extend(outgoing.iter().map(|message| {
+                    json!({
+                        "kind": "republish",
+                        "topic": message.topic,
+                        "payload": String::from_utf8_lossy(message.payload),
+                        "qos": message.qos as u8,
+                        "retain": message.retain,
+                    })
+                }));
+            }
+            if let Some(failure) = failure {
+                done.push(json!({"kind": "republish", "error": failure.to_string()}));
+            }
+        }
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    fn tried(definition: Value, event: Value) -> Value {
+        let engine = Engine::new(Settings::default(), 1);
+        let trial = Trial::from_json(&event).expect("it is an event");
+        engine.test(&definition, &trial).expect("it is a rule")
+    }
+
+    #[test]
+    fn what_comes_out_is_shown_with_what_would_be_published() {
+        let definition = json!({
+            "sql": "SELECT payload.t AS t, clientid FROM \"s/+/data\" WHERE payload.t > 30",
+            "actions": [
+                {"kind": "republish", "topic": "alarms/${clientid}", "payload": "${t}", "qos": 1},
+                {"kind": "sink", "sink": "db"},
+            ],
+        });
+        let event = json!({"topic": "s/1/data", "payload": {"t": 31}, "client_id": "c"});
+        let answer = tried(definition.clone(), event);
+        assert_eq!(
+            answer["outputs"],
+            json!([{"t": 31, "clientid": "c"}]),
+            "{answer}"
+        );
+        assert_eq!(answer["dialect"], "emqx");
+        let republished = json!({"kind": "republish", "topic": "alarms/c", "payload": "31", "qos": 1, "retain": false});
+        assert_eq!(
+            answer["actions"],
+            json!([republished, {"kind": "sink", "sink": "db"}])
+        );
+        let cold = tried(
+            definition.clone(),
+            json!({"topic": "s/1/data", "payload": {"t": 3}}),
+        );
+        assert_eq!(cold["matched"], false);
+        assert!(
+            cold["reason"]
+                .as_str()
+                .expect("a text")
+                .starts_with("WHERE")
+        );
+        let elsewhere = tried(definition, json!({"topic": "x", "payload": {"t": 31}}));
+        assert_eq!(elsewhere["reason"], "FROM has no such event");
+    }
+
+    #[test]
+    fn a_window_shows_what_it_counts() {
+        let definition = json!({
+            "sql": "SELECT clientid, avg(payload.t) AS t FROM \"s/#\" GROUP BY clientid, tumbling(10s)",
+        });
+        let answer = tried(
+            definition,
+            json!({"topic": "s/1", "payload": {"t": 4}, "client_id": "c"}),
+        );
+        assert_eq!(
+            answer["counted"],
+            json!({"key": ["c"], "arguments": [4]}),
+            "{answer}"
+        );
+        assert_eq!(answer["outputs"], json!([{"clientid": "c", "t": 4.0}]));
+    }
+
+    #[test]
+    fn errors_name_what_is_wrong() {
+        let engine = Engine::new(Settings::default(), 1);
+        let trial = Trial::default();
+        let error = engine
+            .test(&json!({"sql": "SELECT nothing FROM"}), &trial)
+            .expect_err("no source");
+        assert_eq!(error.field, "sql");
+        let bad = json!({"sql": "SELECT * FROM \"t\"", "actions": [{"kind": "republish", "topic": "a/#"}]});
+        assert_eq!(
+            engine.test(&bad, &trial).expect_err("a filter").field,
+            "actions[0].topic"
+        );
+    }
+}

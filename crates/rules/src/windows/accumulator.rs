@@ -1,0 +1,410 @@
+//! One aggregate over the events of one window, as they come.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+
+use super::codec::{Damaged, Reader, key_of, put_bytes, put_owned, put_u64};
+use crate::value::{Arena, Number, OwnedValue, Value};
+use crate::window::{Aggregate, AggregateKind};
+
+/// What one value costs in a list or a set, besides its own bytes.
+const PLACE_BYTES: usize = 32;
+
+#[derive(Debug, Clone)]
+pub(super) enum Accumulator {
+    Count(u64),
+    /// `None`: no number yet. Integers stay integers until they overflow.
+    Sum(Option<Sum>),
+    Avg {
+        sum: f64,
+        count: u64,
+    },
+    Min(Option<OwnedValue>),
+    Max(Option<OwnedValue>),
+    First(Option<OwnedValue>),
+    Last(Option<OwnedValue>),
+    Collect(Vec<OwnedValue>),
+    /// Of all values, not of a sample of them (Welford).
+    Stddev {
+        count: u64,
+        mean: f64,
+        squares: f64,
+    },
+    Percentile(Vec<f64>),
+    Distinct(BTreeSet<Box<[u8]>>),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Sum {
+    Int(i64),
+    Float(f64),
+}
+
+impl Sum {
+    fn add(self, number: Number) -> Self {
+        let float = match (self, number) {
+            (Sum::Int(sum), Number::Int(number)) => match sum.checked_add(number) {
+                Some(sum) => return Sum::Int(sum),
+                None => sum as f64,
+            },
+            (Sum::Int(sum), Number::Float(_)) => sum as f64,
+            (Sum::Float(sum), _) => sum,
+        };
+        Sum::Float(float + number.as_f64())
+    }
+}
+
+impl Accumulator {
+    pub(super) fn new(kind: AggregateKind) -> Self {
+        match kind {
+            AggregateKind::Count => Self::Count(0),
+            AggregateKind::Sum => Self::Sum(None),
+            AggregateKind::Avg => Self::Avg { sum: 0.0, count: 0 },
+            AggregateKind::Min => Self::Min(None),
+            AggregateKind::Max => Self::Max(None),
+            AggregateKind::First => Self::First(None),
+            AggregateKind::Last => Self::Last(None),
+            AggregateKind::Collect => Self::Collect(Vec::new()),
+            AggregateKind::Stddev => Self::Stddev {
+                count: 0,
+                mean: 0.0,
+                squares: 0.0,
+            },
+            AggregateKind::Percentile => Self::Percentile(Vec::new()),
+            AggregateKind::DistinctCount => Self::Distinct(BTreeSet::new()),
+        }
+    }
+
+    /// Takes one more value. Null is left out, and so is what is no number where one is needed. Returns the bytes it takes
+    /// more than before; if that may be more than `room`, it takes none and says so.
+    pub(super) fn add(&mut self, value: &Value<'_>, room: usize) -> Result<isize, Full> {
+        if value.is_null() {
+            return Ok(0);
+        }
+        match self {
+            Self::Count(count) => *count += 1,
+            Self::Sum(sum) => {
+                if let Some(number) = value.as_number() {
+                    *sum = Some(sum.unwrap_or(Sum::Int(0)).add(number));
+                }
+            }
+            Self::Avg { sum, count } => {
+                if let Some(number) = value.as_f64() {
+                    *sum += number;
+                    *count += 1;
+                }
+            }
+            Self::Min(kept) => return replace_if(kept, value, Ordering::Less, room),
+            Self::Max(kept) => return replace_if(kept, value, Ordering::Greater, room),
+            Self::First(kept) if kept.is_some() => {}
+            Self::First(kept) | Self::Last(kept) => return replace(kept, value, room),
+            Self::Collect(list) => {
+                let owned = value.into_owned();
+                let bytes = owned.size_bytes() + PLACE_BYTES;
+                if bytes > room {
+                    return Err(Full);
+                }
+                list.push(owned);
+                return Ok(bytes as isize);
+            }
+            Self::Stddev {
+                count,
+                mean,
+                squares,
+            } => {
+                if let Some(number) = value.as_f64() {
+                    *count += 1;
+                    let before = number - *mean;
+                    *mean += before / *count as f64;
+                    *squares += before * (number - *mean);
+                }
+            }
+            Self::Percentile(numbers) => {
+                if let Some(number) = value.as_f64() {
+                    if size_of::<f64>() > room {
+                        return Err(Full);
+                    }
+                    numbers.push(number);
+                    return Ok(size_of::<f64>() as isize);
+                }
+            }
+            Self::Distinct(seen) => {
+                let key = key_of(&[*value]).into_boxed_slice();
+                let bytes = key.len() + PLACE_BYTES;
+                if seen.contains(&key) {
+                    return Ok(0);
+                }
+                if bytes > room {
+                    return Err(Full);
+                }
+                seen.insert(key);
+                return Ok(bytes as isize);
+            }
+        }
+        Ok(0)
+    }
+
+    pub(super) fn result<'a>(&self, aggregate: &Aggregate, arena: &'a Arena) -> Value<'a> {
+        match self {
+            Self::Count(count) => Value::Int(*count as i64),
+            Self::Sum(None) => Value::Null,
+            Self::Sum(Some(Sum::Int(sum))) => Value::Int(*sum),
+            Self::Sum(Some(Sum::Float(sum))) => Value::Float(*sum),
+            Self::Avg { count: 0, .. } | Self::Stddev { count: 0, .. } => Value::Null,
+            Self::Avg { sum, count } => Value::Float(sum / *count as f64),
+            Self::Min(kept) | Self::Max(kept) | Self::First(kept) | Self::Last(kept) => {
+                kept.as_ref().map_or(Value::Null, |kept| kept.borrow(arena))
+            }
+            Self::Collect(list) => Value::Array(
+                arena.alloc_slice_fill_iter(list.iter().map(|value| value.borrow(arena))),
+            ),
+            Self::Stddev { count, squares, .. } => Value::Float((squares / *count as f64).sqrt()),
+            Self::Percentile(numbers) => percentile(numbers, aggregate.percentile),
+            Self::Distinct(seen) => Value::Int(seen.len() as i64),
+        }
+    }
+
+    /// Bytes it takes besides its own size.
+    pub(super) fn size_bytes(&self) -> usize {
+        match self {
+            Self::Min(kept) | Self::Max(kept) | Self::First(kept) | Self::Last(kept) => {
+                kept.as_ref().map_or(0, OwnedValue::size_bytes)
+            }
+            Self::Collect(list) => {
+                let bytes = list.iter().map(|value| value.size_bytes() + PLACE_BYTES);
+                bytes.sum()
+            }
+            Self::Percentile(numbers) => numbers.len() * size_of::<f64>(),
+            Self::Distinct(seen) => seen.iter().map(|key| key.len() + PLACE_BYTES).sum(),
+            Self::Count(_) | Self::Sum(_) | Self::Avg { .. } | Self::Stddev { .. } => 0,
+        }
+    }
+
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Count(count) => put_u64(*count, out),
+            Self::Sum(sum) => match sum {
+                None => out.push(0),
+                Some(Sum::Int(sum)) => {
+                    out.push(1);
+                    out.extend_from_slice(&sum.to_le_bytes());
+                }
+                Some(Sum::Float(sum)) => {
+                    out.push(2);
+                    out.extend_from_slice(&sum.to_le_bytes());
+                }
+            },
+            Self::Avg { sum, count } => {
+                out.extend_from_slice(&sum.to_le_bytes());
+                put_u64(*count, out);
+            }
+            Self::Min(kept) | Self::Max(kept) | Self::First(kept) | Self::Last(kept) => {
+                put_owned(kept.as_ref().unwrap_or(&OwnedValue::Null), out);
+            }
+            Self::Collect(list) => {
+                put_u64(list.len() as u64, out);
+                list.iter().for_each(|value| put_owned(value, out));
+            }
+            Self::Stddev {
+                count,
+                mean,
+                squares,
+            } => {
+                put_u64(*count, out);
+                out.extend_from_slice(&mean.to_le_bytes());
+                out.extend_from_slice(&squares.to_le_bytes());
+            }
+            Self::Percentile(numbers) => {
+                put_u64(numbers.len() as u64, out);
+                let numbers = numbers.iter();
+                numbers.for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+            }
+            Self::Distinct(seen) => {
+                put_u64(seen.len() as u64, out);
+                seen.iter().for_each(|key| put_bytes(key, out));
+            }
+        }
+    }
+
+    pub(super) fn read(kind: AggregateKind, from: &mut Reader<'_>) -> Result<Self, Damaged> {
+        let mut read = Self::new(kind);
+        match &mut read {
+            Self::Count(count) => *count = from.u64()?,
+            Self::Sum(sum) => {
+                *sum = match from.u8()? {
+                    0 => None,
+                    1 => Some(Sum::Int(from.u64()? as i64)),
+                    2 => Some(Sum::Float(from.f64()?)),
+                    _ => return Err(Damaged),
+                }
+            }
+            Self::Avg { sum, count } => (*sum, *count) = (from.f64()?, from.u64()?),
+            Self::Min(kept) | Self::Max(kept) | Self::First(kept) | Self::Last(kept) => {
+                *kept = match from.owned()? {
+                    OwnedValue::Null => None,
+                    value => Some(value),
+                }
+            }
+            Self::Collect(list) => {
+                for _ in 0..from.u64()? {
+                    list.push(from.owned()?);
+                }
+            }
+            Self::Stddev {
+                count,
+                mean,
+                squares,
+            } => (*count, *mean, *squares) = (from.u64()?, from.f64()?, from.f64()?),
+            Self::Percentile(numbers) => {
+                for _ in 0..from.u64()? {
+                    numbers.push(from.f64()?);
+                }
+            }
+            Self::Distinct(seen) => {
+                for _ in 0..from.u64()? {
+                    seen.insert(from.bytes()?.into());
+                }
+            }
+        }
+        Ok(read)
+    }
+}
+
+/// There is no room for more state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Full;
+
+fn replace_if(
+    kept: &mut Option<OwnedValue>,
+    value: &Value<'_>,
+    wanted: Ordering,
+    room: usize,
+) -> Result<isize, Full> {
+    let order = |kept: &Value<'_>| value.compare(kept).unwrap_or_else(|| value.order(kept));
+    let is_better = match kept {
+        None => true,
+        Some(OwnedValue::Int(kept)) => order(&Value::Int(*kept)) == wanted,
+        Some(OwnedValue::Float(kept)) => order(&Value::Float(*kept)) == wanted,
+        Some(OwnedValue::Str(kept)) => order(&Value::Str(kept)) == wanted,
+        Some(kept) => order(&kept.borrow(&Arena::new())) == wanted,
+    };
+    match is_better {
+        true => replace(kept, value, room),
+        false => Ok(0),
+    }
+}
+
+fn replace(kept: &mut Option<OwnedValue>, value: &Value<'_>, room: usize) -> Result<isize, Full> {
+    let owned = value.into_owned();
+    let before = kept.as_ref().map_or(0, OwnedValue::size_bytes);
+    let after = owned.size_bytes();
+    if after > before + room {
+        return Err(Full);
+    }
+    *kept = Some(owned);
+    Ok(after as isize - before as isize)
+}
+
+/// Between the two numbers nearest to it, by its distance from them.
+fn percentile(numbers: &[f64], percent: f64) -> Value<'static> {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let Some(last) = sorted.len().checked_sub(1) else {
+        return Value::Null;
+    };
+    let place = percent.clamp(0.0, 100.0) / 100.0 * last as f64;
+    let (below, above) = (
+        sorted[place.floor() as usize],
+        sorted[place.ceil() as usize],
+    );
+    Value::Float(below + (above - below) * place.fract())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result_of(kind: AggregateKind, values: &[Value<'_>]) -> String {
+        let aggregate = Aggregate {
+            kind,
+            percentile: 90.0,
+        };
+        let mut sum = Accumulator::new(kind);
+        let mut bytes = 0;
+        for value in values {
+            bytes += sum.add(value, usize::MAX / 2).expect("there is room");
+        }
+        assert_eq!(bytes, sum.size_bytes() as isize, "{kind:?}");
+        let mut stored = Vec::new();
+        sum.put(&mut stored);
+        let mut reader = Reader::new(&stored);
+        let read = Accumulator::read(kind, &mut reader).expect("as it was put");
+        assert!(reader.is_empty());
+        let arena = Arena::new();
+        let [result, again] = [&sum, &read].map(|sum| {
+            let mut json = Vec::new();
+            sum.result(&aggregate, &arena).write_json(&mut json);
+            String::from_utf8(json).expect("JSON is text")
+        });
+        assert_eq!(result, again, "{kind:?}");
+        result
+    }
+
+    #[test]
+    fn each_aggregate_says_what_it_should_and_survives_a_snapshot() {
+        use AggregateKind::*;
+        let values = [
+            Value::Int(4),
+            Value::Null,
+            Value::Int(2),
+            Value::Str("6"),
+            Value::Int(2),
+        ];
+        let expected = [
+            (Count, "4"),
+            (Sum, "14"),
+            (Avg, "3.5"),
+            (Min, "2"),
+            (Max, "\"6\""),
+            (First, "4"),
+            (Last, "2"),
+            (Collect, "[4,2,\"6\",2]"),
+            (Stddev, "1.6583123951777"),
+            (Percentile, "5.4"),
+            (DistinctCount, "3"),
+        ];
+        for (kind, expected) in expected {
+            assert_eq!(result_of(kind, &values), expected, "{kind:?}");
+        }
+        for (kind, _) in expected {
+            let nothing = match kind {
+                Count | DistinctCount => "0",
+                Collect => "[]",
+                _ => "null",
+            };
+            assert_eq!(result_of(kind, &[Value::Null]), nothing, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_sum_that_overflows_goes_on_as_a_float() {
+        let sum = result_of(AggregateKind::Sum, &[Value::Int(i64::MAX), Value::Int(1)]);
+        assert_eq!(sum.parse::<f64>(), Ok(9_223_372_036_854_775_808.0));
+        let sum = result_of(AggregateKind::Sum, &[Value::Int(1), Value::Float(0.5)]);
+        assert_eq!(sum, "1.5");
+    }
+
+    #[test]
+    fn what_grows_stops_where_there_is_no_room() {
+        for kind in [
+            AggregateKind::Collect,
+            AggregateKind::DistinctCount,
+            AggregateKind::Percentile,
+            AggregateKind::Last,
+        ] {
+            let mut sum = Accumulator::new(kind);
+            assert_eq!(sum.add(&Value::Int(1), 4), Err(Full), "{kind:?}");
+            assert_eq!(sum.size_bytes(), 0);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Values as bytes: the key of a group, a sample on its way to who keeps the windows, a snapshot.
+//!
+//! A tag, then what belongs to it; lengths are 4 bytes, numbers little-endian. Numbers that are equal have the same bytes, and
+//! so has text whether it came as a string or as bytes, so that keys are compared by their bytes.
+
+use crate::value::{Arena, OwnedValue, Value};
+use crate::window::Sample;
+
+const NULL: u8 = 0;
+const FALSE: u8 = 1;
+const TRUE: u8 = 2;
+const INT: u8 = 3;
+const FLOAT: u8 = 4;
+const STR: u8 = 5;
+const BYTES: u8 = 6;
+const ARRAY: u8 = 7;
+const MAP: u8 = 8;
+const JSON: u8 = 9;
+/// Deeper than any value that the parser of JSON lets through.
+const MAX_DEPTH: u32 = 256;
+
+/// The bytes are not what they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the bytes of a window's state are damaged, or of another version")]
+pub struct Damaged;
+
+fn put_len(len: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(&(len as u32).to_le_bytes());
+}
+
+pub(super) fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    put_len(bytes.len(), out);
+    out.extend_from_slice(bytes);
+}
+
+pub(super) fn put_u64(number: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+pub(super) fn put_value(value: &Value<'_>, out: &mut Vec<u8>) {
+    match *value {
+        Value::Null => out.push(NULL),
+        Value::Bool(truth) => out.push(if truth { TRUE } else { FALSE }),
+        Value::Int(number) => put_int(number, out),
+        Value::Float(number) => match whole(number) {
+            Some(number) => put_int(number, out),
+            None => {
+                out.push(FLOAT);
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+        },
+        Value::Str(text) => put_tagged(STR, text.as_bytes(), out),
+        Value::Bytes(bytes) => {
+            let is_text = std::str::from_utf8(bytes).is_ok();
+            put_tagged(if is_text { STR } else { BYTES }, bytes, out);
+        }
+        Value::Array(items) => {
+            out.push(ARRAY);
+            put_len(items.len(), out);
+            items.iter().for_each(|item| put_value(item, out));
+        }
+        Value::Map(fields) => {
+            out.push(MAP);
+            put_len(fields.len(), out);
+            for (name, value) in fields {
+                put_bytes(name.as_bytes(), out);
+                put_value(value, out);
+            }
+        }
+        Value::Json(text) => put_tagged(JSON, text.as_bytes(), out),
+    }
+}
+
+fn put_int(number: i64, out: &mut Vec<u8>) {
+    out.push(INT);
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn put_tagged(tag: u8, bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(tag);
+    put_bytes(bytes, out);
+}
+
+/// A float that is an integer.
+fn whole(number: f64) -> Option<i64> {
+    // 2^63 as a float; the greatest integer is one less.
+    let is_whole = number.trunc() == number && number.abs() < 9_223_372_036_854_775_808.0;
+    is_whole.then_some(number as i64)
+}
+
+pub(super) fn put_owned(value: &OwnedValue, out: &mut Vec<u8>) {
+    put_value(&value.borrow(&Arena::new()), out);
+}
+
+/// Reads what was put, and says so when it is not there.
+pub(super) struct Reader<'b> {
+    left: &'b [u8],
+}
+
+impl<'b> Reader<'b> {
+    pub(super) fn new(bytes: &'b [u8]) -> Self {
+        Self { left: bytes }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    fn chunk<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
+        let (chunk, left) = self.left.split_first_chunk::<N>().ok_or(Damaged)?;
+        self.left = left;
+        Ok(*chunk)
+    }
+
+    pub(super) fn u8(&mut self) -> Result<u8, Damaged> {
+        Ok(self.chunk::<1>()?[0])
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, Damaged> {
+        Ok(u64::from_le_bytes(self.chunk()?))
+    }
+
+    pub(super) fn f64(&mut self) -> Result<f64, Damaged> {
+        Ok(f64::from_le_bytes(self.chunk()?))
+    }
+
+    /// A number of things of which each takes at least a byte.
+    pub(super) fn len(&mut self) -> Result<usize, Damaged> {
+        let len = u32::from_le_bytes(self.chunk()?) as usize;
+        if len > self.left.len() {
+            return Err(Damaged);
+        }
+        Ok(len)
+    }
+
+    pub(super) fn bytes(&mut self) -> Result<&'b [u8], Damaged> {
+        let len = self.len()?;
+        let (bytes, left) = self.left.split_at(len);
+        self.left = left;
+        Ok(bytes)
+    }
+
+    fn text<'a>(&mut self, arena: &'a Arena) -> Result<&'a str, Damaged> {
+        let text = std::str::from_utf8(self.bytes()?).map_err(|_| Damaged)?;
+        Ok(arena.alloc_str(text))
+    }
+
+    pub(super) fn value<'a>(&mut self, arena: &'a Arena) -> Result<Value<'a>, Damaged> {
+        self.value_at(arena, 0)
+    }
+
+    fn value_at<'a>(&mut self, arena: &'a Arena, depth: u32) -> Result<Value<'a>, Damaged> {
+        if depth > MAX_DEPTH {
+            return Err(Damaged);
+        }
+        Ok(match self.u8()? {
+            NULL => Value::Null,
+            FALSE => Value::Bool(false),
+            TRUE => Value::Bool(true),
+            INT => Value::Int(i64::from_le_bytes(self.chunk()?)),
+            FLOAT => Value::Float(self.f64()?),
+            STR => Value::Str(self.text(arena)?),
+            BYTES => Value::Bytes(arena.alloc_slice_copy(self.bytes()?)),
+            ARRAY => {
+                let mut items = Vec::new();
+                for _ in 0..self.len()? {
+                    items.push(self.value_at(arena, depth + 1)?);
+                }
+                Value::Array(arena.alloc_slice_copy(&items))
+            }
+            MAP => {
+                let mut fields = Vec::new();
+                for _ in 0..self.len()? {
+                    let name = self.text(arena)?;
+                    fields.push((name, self.value_at(arena, depth + 1)?));
+                }
+                Value::Map(arena.alloc_slice_copy(&fields))
+            }
+            JSON => Value::Json(self.text(arena)?),
+            _ => return Err(Damaged),
+        })
+    }
+
+    pub(super) fn owned(&mut self) -> Result<OwnedValue, Damaged> {
+        Ok(self.value(&Arena::new())?.into_owned())
+    }
+
+    /// All values that are left.
+    pub(super) fn values<'a>(&mut self, arena: &'a Arena) -> Result<&'a [Value<'a>], Damaged> {
+        let mut values = Vec::new();
+        while !self.is_empty() {
+            values.push(self.value(arena)?);
+        }
+        Ok(arena.alloc_slice_copy(&values))
+    }
+}
+
+/// The key of a group.
+pub(super) fn key_of(values: &[Value<'_>]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(16 * values.len());
+    values.iter().for_each(|value| put_value(value, &mut key));
+    key
+}
+
+/// Appends a sample, for another thread to read with [`read_sample`].
+pub fn put_sample(sample: &Sample<'_>, out: &mut Vec<u8>) {
+    put_u64(sample.timestamp_ms, out);
+    for values in [sample.key, sample.arguments] {
+        let at = out.len();
+        put_len(0, out);
+        values.iter().for_each(|value| put_value(value, out));
+        let len = (out.len() - at - 4) as u32;
+        out[at..at + 4].copy_from_slice(&len.to_le_bytes());
+    }
+}
+
+/// Reads a sample from the front of `bytes`, which is left with what follows.
+pub fn read_sample<'a>(bytes: &mut &[u8], arena: &'a Arena) -> Result<Sample<'a>, Damaged> {
+    let mut reader = Reader::new(bytes);
+    let timestamp_ms = reader.u64()?;
+    let key = Reader::new(reader.bytes()?).values(arena)?;
+    let arguments = Reader::new(reader.bytes()?).values(arena)?;
+    *bytes = reader.left;
+    Ok(Sample {
+        timestamp_ms,
+        key,
+        arguments,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_arrives_as_it_left() {
+        let arena = Arena::new();
+        let fields = [
+            ("a", Value::Int(1)),
+            ("b", Value::Array(&[Value::Null, Value::Float(1.5)])),
+        ];
+        let key = [Value::Str("device"), Value::Bytes(&[0xff])];
+        let arguments = [
+            Value::Map(&fields),
+            Value::Json("{\"x\":1}"),
+            Value::Bool(true),
+        ];
+        let sample = Sample {
+            timestamp_ms: 7,
+            key: &key,
+            arguments: &arguments,
+        };
+        let mut bytes = Vec::new();
+        put_sample(&sample, &mut bytes);
+        put_sample(&sample, &mut bytes);
+        let mut left = &bytes[..];
+        for _ in 0..2 {
+            let read = read_sample(&mut left, &arena).expect("whole");
+            assert_eq!(read.timestamp_ms, 7);
+            assert!(read.key.iter().zip(&key).all(|(a, b)| a.same(b)));
+            assert!(
+                read.arguments
+                    .iter()
+                    .zip(&arguments)
+                    .all(|(a, b)| a.same(b))
+            );
+        }
+        assert!(left.is_empty());
+        for end in 0..bytes.len() / 2 {
+            assert!(read_sample(&mut &bytes[..end], &arena).is_err(), "{end}");
+        }
+    }
+
+    #[test]
+    fn equal_values_have_equal_keys() {
+        assert_eq!(key_of(&[Value::Int(2)]), key_of(&[Value::Float(2.0)]));
+        assert_eq!(key_of(&[Value::Str("x")]), key_of(&[Value::Bytes(b"x")]));
+        assert_ne!(key_of(&[Value::Str("2")]), key_of(&[Value::Int(2)]));
+        assert_ne!(key_of(&[Value::Null]), key_of(&[Value::Str("")]));
+    }
+}

@@ -1,0 +1,27 @@
+//! When groups are to be looked at.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::group::Key;
+
+/// Keys by the time they are to be looked at again. A key has one entry at most; who looks finds out whether it is due.
+#[derive(Default)]
+pub(super) struct Due(BinaryHeap<Reverse<(u64, Key)>>);
+
+impl Due {
+    pub(super) fn push(&mut self, at_ms: u64, key: &[u8]) {
+        self.0.push(Reverse((at_ms, key.into())));
+    }
+
+    pub(super) fn pop(&mut self, until_ms: u64) -> Option<Key> {
+        self.0
+            .peek()
+            .filter(|Reverse((at_ms, _))| *at_ms <= until_ms)?;
+        self.0.pop().map(|Reverse((_, key))| key)
+    }
+
+    pub(super) fn first_ms(&self) -> Option<u64> {
+        self.0.peek().map(|Reverse((at_ms, _))| *at_ms)
+    }
+}

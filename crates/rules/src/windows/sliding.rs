@@ -1,0 +1,170 @@
+//! Sliding windows.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::codec::{Damaged, Reader, key_of, put_bytes, put_owned, put_u64};
+use super::due::Due;
+use super::group::{Close, ClosedGroup, Key, Room, Sums, read_key};
+use super::{Added, Settings};
+use crate::value::{Arena, OwnedValue, Value};
+use crate::window::{Aggregate, Sample};
+
+/// The time before each event. Every event closes a window of its own, so that the events themselves are kept, and counted
+/// anew for each.
+pub(super) struct Sliding {
+    size_ms: u64,
+    groups: BTreeMap<Key, VecDeque<Kept>>,
+    due: Due,
+}
+
+struct Kept {
+    at_ms: u64,
+    arguments: Box<[OwnedValue]>,
+}
+
+impl Kept {
+    fn size_bytes(&self) -> usize {
+        let values = self.arguments.iter().map(OwnedValue::size_bytes);
+        size_of::<Self>() + values.sum::<usize>()
+    }
+}
+
+impl Sliding {
+    pub(super) fn new(size_ms: u64) -> Self {
+        Self {
+            size_ms: size_ms.max(1),
+            groups: BTreeMap::new(),
+            due: Due::default(),
+        }
+    }
+
+    pub(super) fn add(
+        &mut self,
+        sample: &Sample<'_>,
+        closed_ms: u64,
+        aggregates: &[Aggregate],
+        room: &mut Room,
+        close: Close<'_>,
+    ) -> Added {
+        let at_ms = sample.timestamp_ms;
+        if at_ms.saturating_add(self.size_ms) <= closed_ms {
+            return Added::Late;
+        }
+        let key = key_of(sample.key);
+        if !self.groups.contains_key(&key[..]) {
+            if !room.take_group(Sums::empty_bytes(&key, aggregates)) {
+                return Added::Full;
+            }
+            self.due.push(at_ms.saturating_add(self.size_ms), &key);
+            self.groups.insert(key[..].into(), VecDeque::new());
+        }
+        let events = self
+            .groups
+            .get_mut(&key[..])
+            .expect("made if it was not there");
+        forget(events, at_ms.saturating_sub(self.size_ms), room);
+        let arguments = sample.arguments.iter().map(|value| value.into_owned());
+        let event = Kept {
+            at_ms,
+            arguments: arguments.collect(),
+        };
+        let bytes = event.size_bytes();
+        if bytes > room.left() {
+            return Added::Full;
+        }
+        room.take(bytes);
+        // Events come nearly in order.
+        let later = events.iter().rev().take_while(|other| other.at_ms > at_ms);
+        let place = events.len() - later.count();
+        events.insert(place, event);
+        let mut sums = Sums::new(aggregates);
+        let mut apart = Room::new(&Settings::default());
+        let arena = Arena::new();
+        for event in events.iter().take(place + 1) {
+            if event.at_ms.saturating_add(self.size_ms) > at_ms {
+                let values = event.arguments.iter().map(|value| value.borrow(&arena));
+                sums.add(&values.collect::<Vec<Value<'_>>>(), &mut apart);
+            }
+        }
+        close(ClosedGroup {
+            start_ms: (at_ms + 1).saturating_sub(self.size_ms),
+            end_ms: at_ms + 1,
+            key: &key,
+            sums: &sums,
+        });
+        Added::Counted
+    }
+
+    /// Gives up what no later event can see.
+    pub(super) fn advance(&mut self, closed_ms: u64, aggregates: &[Aggregate], room: &mut Room) {
+        while let Some(key) = self.due.pop(closed_ms) {
+            let Some(events) = self.groups.get_mut(&key) else {
+                continue;
+            };
+            forget(events, closed_ms.saturating_sub(self.size_ms), room);
+            match events.back() {
+                Some(last) => self.due.push(last.at_ms.saturating_add(self.size_ms), &key),
+                None => {
+                    self.groups.remove(&key);
+                    room.give_group(Sums::empty_bytes(&key, aggregates));
+                }
+            }
+        }
+    }
+
+    pub(super) fn due_ms(&self) -> Option<u64> {
+        self.due.first_ms()
+    }
+
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        put_u64(self.groups.len() as u64, out);
+        for (key, events) in &self.groups {
+            put_bytes(key, out);
+            put_u64(events.len() as u64, out);
+            for event in events {
+                put_u64(event.at_ms, out);
+                event
+                    .arguments
+                    .iter()
+                    .for_each(|value| put_owned(value, out));
+            }
+        }
+    }
+
+    pub(super) fn read(
+        &mut self,
+        from: &mut Reader<'_>,
+        aggregates: &[Aggregate],
+        room: &mut Room,
+    ) -> Result<(), Damaged> {
+        for _ in 0..from.u64()? {
+            let key = read_key(from)?;
+            let mut events = VecDeque::new();
+            for _ in 0..from.u64()? {
+                let at_ms = from.u64()?;
+                let arguments = aggregates.iter().map(|_| from.owned());
+                let arguments = arguments.collect::<Result<_, _>>()?;
+                events.push_back(Kept { at_ms, arguments });
+            }
+            let bytes: usize = events.iter().map(Kept::size_bytes).sum();
+            if let Some(last) = events.back()
+                && room.take_group(Sums::empty_bytes(&key, aggregates))
+            {
+                room.take(bytes);
+                self.due.push(last.at_ms.saturating_add(self.size_ms), &key);
+                self.groups.insert(key, events);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Drops the events up to a time.
+fn forget(events: &mut VecDeque<Kept>, until_ms: u64, room: &mut Room) {
+    while let Some(first) = events.front()
+        && first.at_ms <= until_ms
+    {
+        room.give(first.size_bytes());
+        events.pop_front();
+    }
+}

@@ -1,0 +1,248 @@
+//! Windows of each kind: what they count, when they close, what they keep.
+
+use super::*;
+use crate::value::Value;
+use crate::window::{Aggregate, AggregateKind};
+
+fn window(kind: WindowKind) -> Window {
+    let aggregate = |kind| Aggregate {
+        kind,
+        percentile: 0.0,
+    };
+    Window {
+        kind,
+        keys: 1,
+        aggregates: Box::new([
+            aggregate(AggregateKind::Count),
+            aggregate(AggregateKind::Sum),
+        ]),
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        lateness_ms: 5,
+        ..Settings::default()
+    }
+}
+
+/// `key start..end: count sum`
+fn line(closed: &Closed<'_>) -> String {
+    let mut line = Vec::new();
+    for value in closed.key {
+        value.write_json(&mut line);
+    }
+    line.extend_from_slice(format!(" {}..{}:", closed.start_ms, closed.end_ms).as_bytes());
+    for value in closed.aggregates {
+        line.push(b' ');
+        value.write_json(&mut line);
+    }
+    String::from_utf8(line).expect("JSON is text")
+}
+
+/// A window, its clock and what it has closed.
+struct Bench {
+    windows: Windows,
+    now_ms: u64,
+    closed: Vec<String>,
+}
+
+impl Bench {
+    fn new(kind: WindowKind) -> Self {
+        Self {
+            windows: Windows::new(&window(kind), settings()),
+            now_ms: 0,
+            closed: Vec::new(),
+        }
+    }
+
+    /// An event, on time.
+    fn add(&mut self, at_ms: u64, key: &str, value: i64) -> Added {
+        self.now_ms = self.now_ms.max(at_ms);
+        let sample = Sample {
+            timestamp_ms: at_ms,
+            key: &[Value::Str(key)],
+            arguments: &[Value::Int(1), Value::Int(value)],
+        };
+        let (closed, arena) = (&mut self.closed, Arena::new());
+        (self.windows).add(&sample, self.now_ms, &arena, |row| closed.push(line(&row)))
+    }
+
+    fn advance(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        let (closed, arena) = (&mut self.closed, Arena::new());
+        (self.windows).advance(now_ms, &arena, |row| closed.push(line(&row)));
+    }
+
+    fn closed(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.closed)
+    }
+
+    /// As after a restart.
+    fn restart(&mut self) {
+        let (groups, bytes) = (self.windows.groups(), self.windows.size_bytes());
+        let snapshot = self.windows.snapshot();
+        let window = self.windows.window.clone();
+        self.windows = Windows::restore(&window, settings(), &snapshot).expect("it is whole");
+        assert_eq!(
+            (self.windows.groups(), self.windows.size_bytes()),
+            (groups, bytes)
+        );
+        for end in 0..snapshot.len() {
+            assert!(Windows::restore(&window, settings(), &snapshot[..end]).is_err());
+        }
+    }
+
+    /// Nothing is left, and nothing is still counted as if it were.
+    fn is_empty(&self) -> bool {
+        (
+            self.windows.groups(),
+            self.windows.size_bytes(),
+            self.windows.due_ms(),
+        ) == (0, 0, None)
+    }
+}
+
+#[test]
+fn tumbling_windows_close_in_order_when_their_lateness_has_passed() {
+    let mut bench = Bench::new(WindowKind::Tumbling { size_ms: 10 });
+    assert_eq!(bench.add(101, "a", 1), Added::Counted);
+    bench.add(109, "b", 2);
+    bench.add(112, "a", 4);
+    // Late, and not too late.
+    assert_eq!(bench.add(103, "a", 8), Added::Counted);
+    assert_eq!(bench.windows.due_ms(), Some(115));
+    bench.advance(114);
+    assert!(bench.closed().is_empty());
+    bench.restart();
+    bench.advance(115);
+    assert_eq!(
+        bench.closed(),
+        ["\"a\" 100..110: 2 9", "\"b\" 100..110: 1 2"]
+    );
+    assert_eq!(bench.add(109, "a", 1), Added::Late);
+    bench.advance(125);
+    assert_eq!(bench.closed(), ["\"a\" 110..120: 1 4"]);
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn an_event_counts_in_every_hopping_window_it_is_in() {
+    let mut bench = Bench::new(WindowKind::Hopping {
+        size_ms: 20,
+        every_ms: 10,
+    });
+    bench.add(105, "a", 1);
+    bench.add(115, "a", 2);
+    bench.restart();
+    bench.advance(1000);
+    assert_eq!(
+        bench.closed(),
+        [
+            "\"a\" 90..110: 1 1",
+            "\"a\" 100..120: 2 3",
+            "\"a\" 110..130: 1 2"
+        ]
+    );
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn a_session_ends_when_nothing_came_for_its_gap() {
+    let mut bench = Bench::new(WindowKind::Session { gap_ms: 10 });
+    bench.add(100, "a", 1);
+    bench.add(109, "a", 2);
+    bench.add(105, "b", 4);
+    bench.advance(115);
+    assert!(bench.closed().is_empty());
+    bench.advance(120);
+    assert_eq!(bench.closed(), ["\"b\" 105..115: 1 4"]);
+    bench.restart();
+    // The next session of the same key ends the one before.
+    bench.add(121, "a", 8);
+    assert_eq!(bench.closed(), ["\"a\" 100..119: 2 3"]);
+    bench.advance(136);
+    assert_eq!(bench.closed(), ["\"a\" 121..131: 1 8"]);
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn a_window_of_events_closes_with_the_last_of_them() {
+    let mut bench = Bench::new(WindowKind::Count { events: 3 });
+    for (at_ms, key) in [(100, "a"), (101, "b"), (102, "a")] {
+        bench.add(at_ms, key, 1);
+    }
+    bench.restart();
+    assert!(bench.closed().is_empty());
+    bench.add(107, "a", 5);
+    assert_eq!(bench.closed(), ["\"a\" 100..107: 3 7"]);
+    bench.add(108, "b", 1);
+    bench.add(109, "b", 1);
+    assert_eq!(bench.closed(), ["\"b\" 101..109: 3 3"]);
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn each_event_sees_the_time_before_it() {
+    let mut bench = Bench::new(WindowKind::Sliding { size_ms: 10 });
+    for at_ms in [100, 105, 110, 130] {
+        bench.add(at_ms, "a", 1);
+    }
+    let expected = [
+        "\"a\" 91..101: 1 1",
+        "\"a\" 96..106: 2 2",
+        "\"a\" 101..111: 2 2",
+        "\"a\" 121..131: 1 1",
+    ];
+    assert_eq!(bench.closed(), expected);
+    bench.restart();
+    // What comes late sees what was before it.
+    bench.add(128, "a", 1);
+    assert_eq!(bench.closed(), ["\"a\" 119..129: 1 1"]);
+    bench.add(131, "a", 1);
+    assert_eq!(bench.closed(), ["\"a\" 122..132: 3 3"]);
+    bench.advance(146);
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn groups_and_bytes_are_bounded() {
+    let kinds = [
+        WindowKind::Tumbling { size_ms: 10 },
+        WindowKind::Session { gap_ms: 10 },
+        WindowKind::Sliding { size_ms: 10 },
+        WindowKind::Count { events: 3 },
+    ];
+    for kind in kinds {
+        let mut bench = Bench::new(kind);
+        let settings = Settings {
+            max_groups: 2,
+            ..settings()
+        };
+        bench.windows = Windows::new(&window(kind), settings);
+        let added = ["a", "b", "c", "a"].map(|key| bench.add(100, key, 1));
+        assert_eq!(
+            added,
+            [Added::Counted, Added::Counted, Added::Full, Added::Counted],
+            "{kind}"
+        );
+        let settings = Settings {
+            max_bytes: 100,
+            ..settings
+        };
+        bench.windows = Windows::new(&window(kind), settings);
+        assert_eq!(bench.add(100, "a", 1), Added::Full, "{kind}");
+        assert!(bench.windows.size_bytes() <= 100, "{kind}");
+    }
+}
+
+#[test]
+fn a_snapshot_of_another_window_is_refused() {
+    let kinds = [10, 20].map(|size_ms| window(WindowKind::Tumbling { size_ms }));
+    let snapshot = Windows::new(&kinds[0], settings()).snapshot();
+    assert!(Windows::restore(&kinds[0], settings(), &snapshot).is_ok());
+    assert_eq!(
+        Windows::restore(&kinds[1], settings(), &snapshot).err(),
+        Some(Damaged)
+    );
+}
