@@ -78,7 +78,10 @@ fn explanations() {
         "FOREACH payload.list as e DO e.a as a, case e.b when 1 then 'x' else [e.c, 1] end as b INCASE e.a in (1, 2) FROM \"t/#\", \"$rule/x\"",
         "SELECT topic, count(*) as n, avg(payload.t) as t FROM \"t\" GROUP BY topic, hopping(1m, 10s) HAVING n > 3 and window_end() > 5",
     ] {
-        text.push_str(&rule(sql).explain());
+        let explained = rule(sql).explain();
+        let (plan, memory) = explained.split_once("memory ").expect("the last line");
+        assert!(memory.trim().ends_with(" bytes"));
+        text.push_str(plan);
         text.push('\n');
     }
     insta::assert_snapshot!(text);
