@@ -18,7 +18,7 @@ enum Step<'a> {
 
 impl<'a> Evaluator<'a, '_> {
     pub(super) fn path(&mut self, base: NodeId, steps: &'a [StepOp]) -> Result<Value<'a>, Fault> {
-        if let Op::Field(Field::Payload) = self.plan.op(base) {
+        if self.is_payload(base) {
             return match self.view.document() {
                 Some(document) => self.walk(document, steps),
                 None => Ok(Value::Null),
@@ -26,6 +26,18 @@ impl<'a> Evaluator<'a, '_> {
         }
         let value = self.evaluate(base)?;
         self.follow(value, steps)
+    }
+
+    /// The payload of the event, not a column of that name.
+    fn is_payload(&self, base: NodeId) -> bool {
+        match self.plan.op(base) {
+            Op::Field(Field::Payload) => true,
+            Op::Column(name, Some(Field::Payload)) => {
+                let name = self.plan.text(name);
+                self.output.iter().all(|(column, _)| *column != name)
+            }
+            _ => false,
+        }
     }
 
     /// Through arrays and objects of which only a part is read.

@@ -3,6 +3,7 @@
 
 pub(crate) mod aliases;
 pub(crate) mod build;
+mod explain;
 mod extract;
 mod fold;
 mod methods;

@@ -3,9 +3,9 @@
 use super::token::{Kind, Symbol, Token};
 use crate::error::{Error, Span};
 
-/// Reads all tokens; the last one is `Kind::End`.
-pub(crate) fn tokens(sql: &str) -> Result<Vec<Token>, Error> {
-    let mut lexer = Lexer { sql, at: 0 };
+/// Reads all tokens from `start` on; the last one is `Kind::End`.
+pub(crate) fn tokens(sql: &str, start: usize) -> Result<Vec<Token>, Error> {
+    let mut lexer = Lexer { sql, at: start };
     let mut out = Vec::with_capacity(sql.len() / 5 + 4);
     loop {
         let token = lexer.next()?;

@@ -14,15 +14,19 @@ pub(crate) use clause::{WINDOWS, natural_alias};
 
 /// Reads a whole statement.
 pub(crate) fn parse(sql: &str, bounds: &Bounds) -> Result<ast::Statement, Error> {
-    let mut parser = Parser::new(sql, bounds)?;
+    let mut parser = Parser::new(sql, 0, bounds)?;
     let statement = parser.statement()?;
     parser.end()?;
     Ok(statement)
 }
 
-/// Reads a single expression, as in the placeholder of a template.
-pub(crate) fn parse_expression(text: &str, bounds: &Bounds) -> Result<ast::Expr, Error> {
-    let mut parser = Parser::new(text, bounds)?;
+/// Reads a single expression from `start` to the end of the text, as in the placeholder of a template.
+pub(crate) fn parse_expression(
+    text: &str,
+    start: usize,
+    bounds: &Bounds,
+) -> Result<ast::Expr, Error> {
+    let mut parser = Parser::new(text, start, bounds)?;
     let expr = parser.expression()?;
     parser.end()?;
     Ok(expr)
@@ -38,7 +42,7 @@ struct Parser<'s> {
 }
 
 impl<'s> Parser<'s> {
-    fn new(sql: &'s str, bounds: &'s Bounds) -> Result<Self, Error> {
+    fn new(sql: &'s str, start: usize, bounds: &'s Bounds) -> Result<Self, Error> {
         if sql.len() > bounds.max_sql_bytes {
             let span = Span::new(bounds.max_sql_bytes, bounds.max_sql_bytes);
             let message = format!("the statement has {} bytes", sql.len());
@@ -47,7 +51,7 @@ impl<'s> Parser<'s> {
         }
         Ok(Self {
             sql,
-            tokens: lexer::tokens(sql)?,
+            tokens: lexer::tokens(sql, start)?,
             at: 0,
             depth: 0,
             nodes: 0,

@@ -47,34 +47,3 @@ pub(crate) enum Symbol {
     GreaterEqual,
     Match,
 }
-
-impl Symbol {
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            Self::LeftParen => "(",
-            Self::RightParen => ")",
-            Self::LeftBracket => "[",
-            Self::RightBracket => "]",
-            Self::LeftBrace => "{",
-            Self::RightBrace => "}",
-            Self::Comma => ",",
-            Self::Colon => ":",
-            Self::Semicolon => ";",
-            Self::Dot => ".",
-            Self::DotDot => "..",
-            Self::Plus => "+",
-            Self::Minus => "-",
-            Self::Star => "*",
-            Self::Slash => "/",
-            Self::Percent => "%",
-            Self::BarBar => "||",
-            Self::Equal => "=",
-            Self::NotEqual => "!=",
-            Self::Less => "<",
-            Self::LessEqual => "<=",
-            Self::Greater => ">",
-            Self::GreaterEqual => ">=",
-            Self::Match => "=~",
-        }
-    }
-}

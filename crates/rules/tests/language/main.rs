@@ -6,6 +6,8 @@ mod errors;
 mod fluxmq;
 mod operators;
 mod paths;
+mod plans;
+mod templates;
 mod windows;
 
 use rules::{
