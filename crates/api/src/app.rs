@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use broker::ListenerTls;
 use store::Objects;
 use tokio::sync::{Mutex, Semaphore, watch};
 
@@ -17,6 +18,8 @@ pub struct Parts {
     pub program: Arc<dyn Program>,
     pub objects: Objects,
     pub rules: Arc<dyn ObjectRules>,
+    /// With it HTTP is served over TLS only.
+    pub tls: Option<Arc<ListenerTls>>,
     /// The token in the data directory that makes its owner an admin, for requests from this machine.
     pub local_token: Option<String>,
 }

@@ -13,10 +13,12 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
 use crate::access::Gatekeeper;
@@ -82,12 +84,24 @@ pub async fn serve(
     let config = live.get();
     check(&config, address)?;
     let (stop, stopping) = watch::channel(false);
+    let tls = parts.tls.clone();
     let router = router(live, parts, is_loopback(address), stopping.clone());
     let mut connections = JoinSet::new();
     tokio::select! {
         () = shutdown => {}
         () = accept(&listener, config.max_connections, &mut connections, |stream, from| {
-            connection(stream, from, router.clone(), live.request_timeout(), stopping.clone())
+            let tls = tls.as_ref().map(|tls| TlsAcceptor::from(tls.config()));
+            let (router, limit, stopping) = (router.clone(), live.request_timeout(), stopping.clone());
+            async move {
+                let Some(tls) = tls else {
+                    return connection(stream, from, router, limit, stopping).await;
+                };
+                match timeout(limit, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => connection(stream, from, router, limit, stopping).await,
+                    Ok(Err(error)) => tracing::debug!(%error, %from, "no TLS handshake for HTTP"),
+                    Err(_) => tracing::debug!(%from, "no TLS handshake for HTTP in time"),
+                }
+            }
         }) => {}
     }
     drop(listener);
@@ -162,13 +176,15 @@ async fn accept<F>(
     }
 }
 
-async fn connection(
-    stream: TcpStream,
+async fn connection<S>(
+    stream: S,
     from: SocketAddr,
     router: Router,
     request_timeout: Duration,
     mut stopping: watch::Receiver<bool>,
-) {
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let stays = Stays::default();
     let marks = (From(from.ip()), stays.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {

@@ -23,14 +23,13 @@ use crate::metrics::ShardMetrics;
 use crate::net::inbox::{Inbox, Parcel, StoreOwner};
 use crate::net::listener::{self, Entrance, OpenListener};
 use crate::net::shard_thread::{self, Clock, Durable, ShardSetup};
-use crate::net::tls::{ListenerTls, TlsError, log_reload};
+use crate::net::tls::{ListenerTls, TlsError};
 use crate::scram::{Credential, Decoy};
 
 /// Bits in the sets of shards that filters carry.
 pub const MAX_SHARDS: usize = 64;
 /// What a credential made by `tidegate password` has; the stand-in for unknown users takes as long.
 const DECOY_ITERATIONS: u32 = 15_000;
-const CERTIFICATES_LOOKED_AT_EVERY: Duration = Duration::from_secs(2);
 
 /// Why a broker did not start.
 #[derive(Debug, thiserror::Error)]
@@ -174,7 +173,9 @@ impl Broker {
             threads.push(thread.spawn(run).map_err(StartError::Thread)?);
         }
         drop(ready);
-        watch_certificates(&handle).map_err(StartError::Thread)?;
+        for tls in handle.tls_of_listeners() {
+            handle.look_after(tls).map_err(StartError::Thread)?;
+        }
         // Ends early if a shard could not run, which it has told.
         for () in is_ready.iter().take(shards) {}
         handle.set_ready();
@@ -285,28 +286,4 @@ fn listener_info(listener: &ListenerConfig, socket: &socket2::Socket) -> Listene
         connections: 0,
         max_connections: listener.max_connections,
     }
-}
-
-/// Looks at the certificates' files now and then, on a thread of its own since files may be slow.
-fn watch_certificates(handle: &Handle) -> std::io::Result<()> {
-    if handle.tls_listeners().is_empty() {
-        return Ok(());
-    }
-    let handle = handle.clone();
-    let watch = move || {
-        while !handle.is_stopping() {
-            std::thread::sleep(CERTIFICATES_LOOKED_AT_EVERY);
-            for tls in handle
-                .tls_listeners()
-                .iter()
-                .filter(|tls| tls.has_changed())
-            {
-                log_reload(tls.reload());
-            }
-        }
-    };
-    std::thread::Builder::new()
-        .name("certificates".into())
-        .spawn(watch)
-        .map(|_| ())
 }

@@ -7,8 +7,9 @@ mod retained;
 mod steer;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -27,6 +28,7 @@ use queues::{Looker, Looks};
 
 /// A shard that has not answered within this time counts as stalled.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const CERTIFICATES_LOOKED_AT_EVERY: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub struct Handle {
@@ -41,7 +43,7 @@ struct Shared {
     entrances: Vec<Arc<Entrance>>,
     /// Held while one is started or stopped.
     changing_listeners: tokio::sync::Mutex<()>,
-    tls: Vec<Arc<ListenerTls>>,
+    tls: Mutex<Vec<Arc<ListenerTls>>>,
     /// With a store.
     looker: Option<Looker>,
     looks: Arc<Looks>,
@@ -80,12 +82,11 @@ impl Handle {
         looker: Option<Looker>,
         clock: Clock,
     ) -> Self {
-        let tls = entrances.iter().filter_map(|entrance| entrance.tls.clone());
         let shared = Shared {
             node,
             inboxes,
             listeners,
-            tls: tls.collect(),
+            tls: Mutex::default(),
             entrances,
             changing_listeners: tokio::sync::Mutex::default(),
             looker,
@@ -118,8 +119,41 @@ impl Handle {
         self.shared.looks.clone()
     }
 
-    pub(crate) fn tls_listeners(&self) -> &[Arc<ListenerTls>] {
-        &self.shared.tls
+    pub(crate) fn tls_of_listeners(&self) -> impl Iterator<Item = Arc<ListenerTls>> {
+        let entrances = self.shared.entrances.iter();
+        entrances.filter_map(|entrance| entrance.tls.clone())
+    }
+
+    /// All that is looked after.
+    fn tls(&self) -> Vec<Arc<ListenerTls>> {
+        let tls = self.shared.tls.lock();
+        tls.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the files of a listener's TLS again when they change, and with [`Handle::reload_certificates`], until the broker
+    /// stops.
+    pub fn look_after(&self, tls: Arc<ListenerTls>) -> io::Result<()> {
+        let mut all = self
+            .shared
+            .tls
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.push(tls);
+        if all.len() > 1 {
+            return Ok(());
+        }
+        // On a thread of its own, since files may be slow.
+        let handle = self.clone();
+        let watch = move || {
+            while !handle.is_stopping() {
+                std::thread::sleep(CERTIFICATES_LOOKED_AT_EVERY);
+                for tls in handle.tls().iter().filter(|tls| tls.has_changed()) {
+                    log_reload(tls.reload());
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("certificates".into());
+        thread.spawn(watch).map(drop)
     }
 
     /// Listeners are open, shards run, no stop is under way.
@@ -154,7 +188,7 @@ impl Handle {
 
     /// Reads the certificates of all listeners again.
     pub fn reload_certificates(&self) {
-        for tls in &self.shared.tls {
+        for tls in self.tls() {
             log_reload(tls.reload());
         }
     }

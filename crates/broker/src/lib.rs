@@ -19,4 +19,4 @@ mod sys;
 
 pub use broker::{Broker, MAX_SHARDS, StartError};
 pub use handle::{Handle, NotReady};
-pub use net::tls::{TlsError, check_tls};
+pub use net::tls::{ListenerTls, TlsError, check_tls};

@@ -83,6 +83,8 @@ pub struct Config {
     pub max_pending_bytes: usize,
     /// Memory for blocks of the keyed state and objects that were read.
     pub cache_bytes: u64,
+    /// How long a store that is closed goes on trying to write what it has.
+    pub max_stopping: Duration,
 }
 
 impl Default for Config {
@@ -94,6 +96,7 @@ impl Default for Config {
             max_log_bytes: 64 << 30,
             max_pending_bytes: 32 << 20,
             cache_bytes: 32 << 20,
+            max_stopping: Duration::from_secs(10),
         }
     }
 }

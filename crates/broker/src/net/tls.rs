@@ -35,14 +35,14 @@ pub enum TlsError {
     },
 }
 
-/// The TLS of one listener.
-pub(crate) struct ListenerTls {
+/// The TLS of one listener. [`Handle::look_after`](crate::Handle::look_after) has it renewed with those of the broker.
+pub struct ListenerTls {
     files: TlsConfig,
     current: RwLock<(Arc<ServerConfig>, Vec<Option<SystemTime>>)>,
 }
 
 impl ListenerTls {
-    pub(crate) fn load(files: &TlsConfig) -> Result<Self, TlsError> {
+    pub fn load(files: &TlsConfig) -> Result<Self, TlsError> {
         let current = RwLock::new((build(files)?, modified(files)));
         Ok(Self {
             files: files.clone(),
@@ -50,7 +50,8 @@ impl ListenerTls {
         })
     }
 
-    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+    /// For the next connection.
+    pub fn config(&self) -> Arc<ServerConfig> {
         self.current
             .read()
             .unwrap_or_else(PoisonError::into_inner)

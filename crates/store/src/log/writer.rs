@@ -37,8 +37,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// How long it sleeps if nobody calls.
 const IDLE: Duration = Duration::from_secs(1);
-/// How long a stopping writer tries to write what it has.
-const MAX_STOPPING: Duration = Duration::from_secs(10);
 
 /// Writing failed; when to try again.
 struct Failure {
@@ -141,7 +139,7 @@ impl Writer {
                 let is_outside = self.outside.as_ref().is_none_or(Outside::is_idle);
                 let is_done =
                     is_outside && self.backlog.is_empty() && self.keeper.failure().is_none();
-                if is_done || since.elapsed() > MAX_STOPPING {
+                if is_done || since.elapsed() > self.config.max_stopping {
                     break;
                 }
             }

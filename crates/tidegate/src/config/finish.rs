@@ -29,6 +29,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         }
     }
     let http = finish_http(&mut draft);
+    let http_tls = finish_http_tls(&mut draft);
     find_shared_addresses(&broker.listeners, http.as_ref(), &mut draft);
     if broker.listeners.is_empty() && draft.problems.is_empty() {
         let origin = draft.origin("listener");
@@ -52,9 +53,14 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         running,
         queue,
         store: draft.node.store_enabled.then(|| draft.node.store.clone()),
-        warnings: warnings(&broker.listeners, knows_nobody, http.as_ref()),
+        warnings: warnings(
+            &broker.listeners,
+            knows_nobody,
+            http.as_ref().filter(|_| http_tls.is_none()),
+        ),
         auth,
         http,
+        http_tls,
         log_level: std::mem::take(&mut draft.node.log_level),
         log_format: draft.node.log_format,
         file,
@@ -303,6 +309,38 @@ fn finish_http(draft: &mut Draft) -> Option<HttpConfig> {
     Some(http)
 }
 
+fn finish_http_tls(draft: &mut Draft) -> Option<TlsConfig> {
+    const CERTIFICATE: &str = "http.tls.certificate";
+    const PRIVATE_KEY: &str = "http.tls.private_key";
+    let node = &mut draft.node;
+    let given = (node.http_certificate.take(), node.http_private_key.take());
+    let (certificate, private_key) = match given {
+        (None, None) => return None,
+        (Some(certificate), Some(private_key)) => (certificate, private_key),
+        (certificate, _) => {
+            let (missing, given) = match certificate {
+                None => (CERTIFICATE, PRIVATE_KEY),
+                Some(_) => (PRIVATE_KEY, CERTIFICATE),
+            };
+            let message = format!("missing; {given} is set, and TLS needs both files");
+            draft.missing(draft.origin(given), missing.to_owned(), message);
+            return None;
+        }
+    };
+    let files = TlsConfig {
+        certificate,
+        private_key,
+        client_ca: None,
+        require_client_certificate: false,
+        common_name_as_username: false,
+    };
+    for (setting, message) in tls_files::check(&files) {
+        let key = format!("http.{setting}");
+        draft.problem(draft.origin(&key), key, message);
+    }
+    Some(files)
+}
+
 fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
@@ -354,7 +392,7 @@ fn finish_users(draft: &mut Draft) -> Vec<UserConfig> {
 fn warnings(
     listeners: &[ListenerConfig],
     knows_nobody: bool,
-    http: Option<&HttpConfig>,
+    plain_http: Option<&HttpConfig>,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     for listener in listeners {
@@ -377,10 +415,10 @@ fn warnings(
             ));
         }
     }
-    if let Some(http) = http.filter(|http| !is_loopback(http.bind)) {
+    if let Some(http) = plain_http.filter(|http| !is_loopback(http.bind)) {
         warnings.push(format!(
             "the HTTP API on {} is not encrypted: passwords and tokens can be read on the way there; put a proxy \
-             with TLS in front (http.bind)",
+             with TLS in front, or set http.tls.certificate and http.tls.private_key",
             http.bind
         ));
     }

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use api::HttpConfig;
-use broker::config::BrokerConfig;
+use broker::config::{BrokerConfig, TlsConfig};
 
 use crate::logging::LogFormat;
 pub(crate) use nearest::nearest;
@@ -42,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) queue: Option<(offline::Kind, offline::Options)>,
     /// `None`: HTTP is off.
     pub(crate) http: Option<HttpConfig>,
+    /// `None`: HTTP is not encrypted.
+    pub(crate) http_tls: Option<TlsConfig>,
     pub(crate) log_level: String,
     pub(crate) log_format: LogFormat,
     /// The file that was read, if any.

@@ -87,7 +87,7 @@ fn default_in_words(section: &str, key: &str) -> Option<&'static str> {
         ("listener", "bind") | ("user", _) => Some("required"),
         ("listener", "name") => Some("the protocol"),
         ("listener", "websocket_path") => Some("`/mqtt`"),
-        ("listener", "tls.certificate" | "tls.private_key") => Some("required with TLS"),
+        ("listener" | "http", "tls.certificate" | "tls.private_key") => Some("required with TLS"),
         _ => None,
     }
 }
@@ -167,8 +167,8 @@ fn example(section: &str, key: &str, kind: Kind) -> String {
         ("listener", "name") => "mqtt",
         ("listener", "bind") => "127.0.0.1:1883",
         ("listener", "websocket_path") => "/mqtt",
-        ("listener", "tls.certificate") => "server.pem",
-        ("listener", "tls.private_key") => "server.key",
+        ("listener" | "http", "tls.certificate") => "server.pem",
+        ("listener" | "http", "tls.private_key") => "server.key",
         ("listener", "tls.client_ca") => "clients.pem",
         ("store", "queue_tls_ca") => "authorities.pem",
         ("user", "username") => "ann",

@@ -61,6 +61,8 @@ pub(super) struct Node {
     pub(super) store: store::Config,
     pub(super) queue: Queue,
     pub(super) http_bind: Option<Bind>,
+    pub(super) http_certificate: Option<PathBuf>,
+    pub(super) http_private_key: Option<PathBuf>,
     /// Its `bind` is filled in at the end.
     pub(super) http: HttpConfig,
     pub(super) log_level: String,
@@ -82,6 +84,8 @@ impl Default for Node {
             store: store::Config::default(),
             queue: Queue::default(),
             http_bind: Some(tcp(8080)),
+            http_certificate: None,
+            http_private_key: None,
             http: HttpConfig::new(([127, 0, 0, 1], 8080).into()),
             log_level: "info".into(),
             log_format: LogFormat::Text,
@@ -206,6 +210,8 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!(at run time "auth.flapping_ban_s", auth.flapping_ban_s, Seconds(1, 604_800), "How long a client that comes and goes too often is banned."),
 
     setting!("http.bind", http_bind, Kind::Bind, "Where HTTP is served."),
+    setting!("http.tls.certificate", http_certificate, Path, "PEM file with the certificate and its chain: HTTP is then served over TLS only. Read again when it changes and on SIGHUP; open connections stay."),
+    setting!("http.tls.private_key", http_private_key, Path, "PEM file with the certificate's key."),
     setting!("http.anonymous", http.anonymous, choice::<Anonymous>(), "What those may do in the API who show no credentials. Only with `bind` on a loopback address."),
     setting!(at run time "http.metrics_access", http.metrics_access, choice::<Openness>(), "Whether `/metrics` needs credentials: never, only beyond loopback addresses, or always (those of a viewer)."),
     setting!(at run time "http.docs_access", http.docs_access, choice::<Openness>(), "The same for the API's description, `/api/docs` and `/api/v1/openapi.json`."),

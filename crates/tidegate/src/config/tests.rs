@@ -489,6 +489,25 @@ fn tls_files_are_tried() {
         "tidegate.toml:6:1: listener.mqtts.tls.private_key: other.key is not the key of the first certificate in server.pem
 tidegate.toml:7:1: listener.mqtts.tls.client_ca: text.pem holds no PEM section with a certificate",
     );
+    let http = |lines: &str| {
+        let mut draft = draft::Draft::defaults();
+        let text = format!("[http]\nbind='0.0.0.0:80'\n[http.tls]\n{lines}");
+        file::read_text(&folder.path().join("tidegate.toml"), &text, &mut draft);
+        finish_with(draft, &Sources::default()).map_err(|problems| {
+            let text = problems.0[0].to_string();
+            text.replace(&format!("{}/", folder.path().display()), "")
+        })
+    };
+    let config = http("certificate='server.pem'\nprivate_key='server.key'").unwrap();
+    assert!(config.http_tls.is_some() && config.warnings.is_empty());
+    pretty_eq(
+        &http("certificate='server.pem'").unwrap_err(),
+        "tidegate.toml:4:1: http.tls.private_key: missing; http.tls.certificate is set, and TLS needs both files",
+    );
+    pretty_eq(
+        &http("certificate='server.pem'\nprivate_key='other.key'").unwrap_err(),
+        "tidegate.toml:5:1: http.tls.private_key: other.key is not the key of the first certificate in server.pem",
+    );
     pretty_eq(
         &load("missing.pem", "text.pem", "server.pem").unwrap_err(),
         "tidegate.toml:5:1: listener.mqtts.tls.certificate: missing.pem cannot be read: No such file or directory (os error 2)

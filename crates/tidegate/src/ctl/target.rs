@@ -171,9 +171,12 @@ fn address_of(data_dir: &Path) -> anyhow::Result<String> {
     let node: Value =
         serde_json::from_str(&text).with_context(|| format!("{shown}/node.json is damaged"))?;
     let mut listeners = node["listeners"].as_array().into_iter().flatten();
-    let http = listeners.find(|listener| listener["protocol"] == "http");
-    let address = http.and_then(|listener| listener["address"].as_str());
-    let address = address.ok_or_else(|| {
+    let found = listeners.find_map(|listener| {
+        let protocol = listener["protocol"].as_str()?;
+        let is_http = ["http", "https"].contains(&protocol);
+        is_http.then_some((protocol, listener["address"].as_str()?))
+    });
+    let (scheme, address) = found.ok_or_else(|| {
         CtlError::Usage(format!(
             "the node with the data directory {shown} serves no HTTP; it was started with http.bind = \"off\""
         ))
@@ -182,7 +185,7 @@ fn address_of(data_dir: &Path) -> anyhow::Result<String> {
     let address = address
         .replace("0.0.0.0:", "127.0.0.1:")
         .replace("[::]:", "[::1]:");
-    Ok(format!("http://{address}"))
+    Ok(format!("{scheme}://{address}"))
 }
 
 fn parse(url: &str) -> Result<(bool, String, u16, String), CtlError> {

@@ -30,7 +30,11 @@ pub(super) fn greeting(
         let path = configured(name)
             .and_then(|listener| listener.websocket_path.as_deref())
             .unwrap_or_default();
-        let slash = if protocol == "http" { "/" } else { "" };
+        let slash = if protocol.starts_with("http") {
+            "/"
+        } else {
+            ""
+        };
         let url = format!("{protocol}://{address}{path}{slash}");
         let note = if name == protocol {
             String::new()

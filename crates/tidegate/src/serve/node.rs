@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use api::{FirstOperator, LiveConfig};
 use auth::Auth;
 use broker::info::ListenerInfo;
-use broker::{Broker, Handle};
+use broker::{Broker, Handle, ListenerTls};
 use store::Store;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -51,6 +51,15 @@ impl Node {
             }
             None => None,
         };
+        let http_tls = match &config.http_tls {
+            Some(files) => {
+                let loaded = ListenerTls::load(files);
+                Some(Arc::new(
+                    loaded.map_err(|error| start_error::of_http_tls(&error))?,
+                ))
+            }
+            None => None,
+        };
         // Configuration objects are kept even where sessions and messages are not.
         let store_config = config.store.clone().unwrap_or_default();
         let path = data_dir.path().join("store");
@@ -77,9 +86,13 @@ impl Node {
             Some((http, listener)) => {
                 listeners.push(OpenListener {
                     name: "http".into(),
-                    protocol: "http".into(),
+                    protocol: if http_tls.is_some() { "https" } else { "http" }.into(),
                     address: listener.local_addr()?.to_string(),
                 });
+                if let Some(tls) = &http_tls {
+                    let watched = handle.look_after(tls.clone());
+                    watched.context("cannot look after the certificate of HTTP")?;
+                }
                 let live = LiveConfig::new(http);
                 let parts = api::Parts {
                     node: Arc::new(handle.clone()),
@@ -93,6 +106,7 @@ impl Node {
                     )),
                     objects: store.objects().clone(),
                     rules: Arc::new(Rules(auth.clone())),
+                    tls: http_tls,
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;

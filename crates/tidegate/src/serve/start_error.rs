@@ -2,7 +2,7 @@
 
 use std::io::{Error, ErrorKind};
 
-use broker::StartError;
+use broker::{StartError, TlsError};
 
 use crate::config::{Config, Origin};
 
@@ -14,6 +14,10 @@ pub(super) fn of_http(error: &api::Error, config: &Config) -> anyhow::Error {
         }
         other => anyhow::Error::msg(other.to_string()),
     }
+}
+
+pub(super) fn of_http_tls(error: &TlsError) -> anyhow::Error {
+    anyhow::anyhow!("http.tls: {error}; `tidegate config check` tries the files")
 }
 
 pub(super) fn of_broker(error: &StartError, config: &Config) -> anyhow::Error {

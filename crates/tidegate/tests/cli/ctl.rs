@@ -135,3 +135,24 @@ fn what_cannot_be_done_is_said_with_a_status() {
     let closed = run(&["ctl", "--url", "http://127.0.0.1:1", "status"]).failed(3);
     assert!(closed.contains("cannot reach"), "{closed}");
 }
+
+#[test]
+fn a_node_with_tls_is_reached_by_its_data_directory_and_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = testkit::Authority::new(folder.path().join("ours"));
+    let strangers = testkit::Authority::new(folder.path().join("theirs"));
+    let identity = authority.server("server");
+    let certificate = format!("http.tls.certificate={}", identity.certificate.display());
+    let key = format!("http.tls.private_key={}", identity.key.display());
+    let node = Node::start(&["--set", &certificate, "--set", &key]);
+    let (right, wrong) = (authority.file(), strangers.file());
+    let (right, wrong) = (right.to_str().unwrap(), wrong.to_str().unwrap());
+    let who = ctl(&node, &["--cafile", right, "whoami"]).succeeded();
+    assert!(who.contains("admin"), "{who}");
+    let refused = ctl(&node, &["--cafile", wrong, "whoami"]).failed(3);
+    assert!(refused.contains("UnknownIssuer"), "{refused}");
+    let port = node.address("http").rsplit_once(':').unwrap().1.to_owned();
+    let url = format!("https://localhost:{port}");
+    let by_name = ctl(&node, &["--url", &url, "--cafile", right, "whoami"]).succeeded();
+    assert!(by_name.contains("admin"), "{by_name}");
+}

@@ -72,7 +72,11 @@ fn a_power_failure_takes_an_end_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let (faults, mut random) = (Faults::new(seed), Random::new(seed));
         let fsync = POLICIES[seed as usize % 3];
-        let config = config(fsync);
+        let config = Config {
+            // The power does not come back while it stops.
+            max_stopping: Duration::from_millis(500),
+            ..config(fsync)
+        };
         let files = Arc::new(faults.clone());
         let (store, _) = Store::open_with(dir.path(), config.clone(), files).unwrap();
         let mut bench = Bench::start(store);

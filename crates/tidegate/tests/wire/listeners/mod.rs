@@ -2,6 +2,7 @@
 
 mod binding;
 mod http;
+mod https;
 mod limits;
 mod proxy;
 mod stop;
