@@ -39,6 +39,10 @@ impl Batch {
         self.numbers.push(number);
     }
 
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     pub fn len(&self) -> usize {
         self.ends.len()
     }

@@ -81,11 +81,6 @@ pub trait Connector: Send + Sync + 'static {
             "nothing can be received from connectors of this type",
         ))
     }
-
-    /// Says goodbye; called once when nothing uses it any more.
-    fn close(&self) -> Doing<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
 }
 
 /// How a sink writes.

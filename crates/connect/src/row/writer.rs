@@ -1,6 +1,6 @@
 //! Packing a row, field by field.
 
-use super::{ARRAY, BYTES, FALSE, FLOAT, INT, JSON, MAP, NULL, TEXT, TRUE, Value};
+use super::{ARRAY, BYTES, FALSE, FLOAT, INT, JSON, MAP, NULL, Row, TEXT, TRUE, Value};
 
 /// Appends a row, or a map within one, to bytes.
 pub struct RowWriter<'b>(&'b mut Vec<u8>);
@@ -58,6 +58,11 @@ impl<'b> RowWriter<'b> {
     pub fn array(&mut self, key: &str, fill: impl FnOnce(&mut ItemWriter<'_>)) {
         put_key(self.0, key);
         put_array(self.0, fill);
+    }
+
+    /// All fields of another row.
+    pub fn fields_of(&mut self, row: Row<'_>) {
+        self.0.extend_from_slice(row.as_bytes());
     }
 
     /// A value of another row.
