@@ -1,8 +1,12 @@
 //! Texts with `${...}` for what differs between rows, parsed once and filled in for each row.
 
+mod command;
 mod path;
+mod sql;
 
+pub use command::Commands;
 pub use path::Path;
+pub use sql::{Dialect, Sql};
 
 use crate::row::{Row, Value};
 use crate::settings::Invalid;
