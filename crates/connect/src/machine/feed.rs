@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ struct Shared {
     unread: AtomicU64,
     rows: AtomicU64,
     bytes: AtomicU64,
+    /// On their way from memory to a file.
+    spooling: AtomicUsize,
     /// Told when rows were written.
     readable: Notify,
     /// Told when files were removed.
@@ -60,6 +62,11 @@ impl DiskView {
     /// Rows that are not acknowledged, and the bytes of the files.
     pub(crate) fn held(&self) -> (u64, u64) {
         (self.0.rows.load(Relaxed), self.0.bytes.load(Relaxed))
+    }
+
+    /// Rows that are on their way from memory to a file; to be asked after the queue in memory.
+    pub(crate) fn spooling(&self) -> u64 {
+        self.0.spooling.load(SeqCst) as u64
     }
 }
 
@@ -255,6 +262,7 @@ impl Disk {
             unread: files.unread().into(),
             rows: files.rows().into(),
             bytes: files.bytes().into(),
+            spooling: AtomicUsize::new(0),
             disk: Mutex::new(files),
             readable: Notify::new(),
             space: Notify::new(),
@@ -291,7 +299,10 @@ async fn spool(memory: Arc<MemoryQueue>, shared: Arc<Shared>, mut stop: watch::R
             }
         }
         let mut rows = Batch::default();
+        // Said before they are taken, so that they are never in neither place.
+        shared.spooling.store(memory.rows().max(1), SeqCst);
         memory.take(SPOOL_ROWS, SPOOL_BYTES, |row| rows.push(0, row));
+        shared.spooling.store(rows.len(), SeqCst);
         while !rows.is_empty() {
             let writing = shared.with(move |files| {
                 let (count, result) = files.append(rows.rows());
@@ -302,6 +313,7 @@ async fn spool(memory: Arc<MemoryQueue>, shared: Arc<Shared>, mut stop: watch::R
             };
             shared.readable.notify_one();
             rows = left;
+            shared.spooling.store(rows.len(), SeqCst);
             if let Err(error) = result {
                 tracing::error!(%error, rows = rows.len(), "a disk queue cannot be written; it is tried again");
                 tokio::select! {

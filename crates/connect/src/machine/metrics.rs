@@ -41,6 +41,8 @@ pub struct SinkMetrics {
     /// Rows in the queue now, in memory and on disk.
     pub queued: u64,
     pub queued_bytes: u64,
+    /// Of the rows in the queue those that are in no file.
+    pub queued_in_memory: u64,
     /// Rows taken from the queue for a batch.
     pub taken: u64,
     /// Rows the system has.
@@ -76,6 +78,7 @@ impl Metrics {
         SinkMetrics {
             queued: 0,
             queued_bytes: 0,
+            queued_in_memory: 0,
             taken: get(&self.taken),
             sent: get(&self.sent),
             retried: get(&self.retried),

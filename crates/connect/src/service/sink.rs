@@ -334,16 +334,22 @@ impl Sink {
     pub(super) fn status(&self) -> SinkStatus {
         let state = self.lock();
         let mut metrics = self.metrics.snapshot();
-        let on_disk = state.disk.borrow().as_ref().map(DiskView::held);
-        let (disk_rows, disk_bytes) = on_disk.unwrap_or_default();
-        metrics.queued = self.queue.rows() as u64 + disk_rows;
+        let in_memory = self.queue.rows() as u64;
+        let disk = state.disk.borrow().clone();
+        metrics.queued_in_memory = in_memory + disk.as_ref().map_or(0, DiskView::spooling);
+        let is_starting = disk.is_none() && state.common.queue.disk.is_some();
+        let (disk_rows, disk_bytes) = disk.as_ref().map(DiskView::held).unwrap_or_default();
+        metrics.queued = metrics.queued_in_memory + disk_rows;
         metrics.queued_bytes = self.queue.bytes() as u64 + disk_bytes;
         metrics.dead_letters = self.dead.len() as u64;
         SinkStatus {
             name: self.name.clone(),
             connector: state.common.connector.clone(),
             kind: state.kind.map(|kind| kind.name),
-            state: state.state,
+            state: match state.state {
+                SinkState::Running if is_starting => SinkState::Starting,
+                state => state,
+            },
             problem: state.problem.clone(),
             health: state.circuit.health(),
             metrics,

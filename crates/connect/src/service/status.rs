@@ -29,6 +29,8 @@ pub struct SinkStatus {
 #[serde(rename_all = "snake_case")]
 pub enum SinkState {
     Running,
+    /// It opens its disk queue; what is in that is not counted yet.
+    Starting,
     /// It refuses rows, and writes those it has.
     Disabled,
     /// It keeps its rows until there is a connector of that name.

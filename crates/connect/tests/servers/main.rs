@@ -2,6 +2,7 @@
 //! promised, and rows are there twice only because they are written again when it is not known whether they were.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
+mod disk;
 mod mysql;
 mod node;
 mod postgres;
