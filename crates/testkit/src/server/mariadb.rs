@@ -79,6 +79,8 @@ fn common(server: &Server) -> Command {
     command.arg("--no-defaults");
     command.arg(format!("--basedir={}", base(server).display()));
     command.arg(format!("--datadir={}", server.data().display()));
+    // Another server that starts removes what it finds in a folder for temporary tables.
+    command.arg(format!("--tmpdir={}", server.dir.display()));
     command.args(["--user=root", "--loose-innodb-log-file-size=8M"]);
     // Written at each commit, which a killed server survives, but not synced: nobody pulls this machine's plug.
     command.arg("--loose-innodb-flush-log-at-trx-commit=2");

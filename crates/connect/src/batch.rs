@@ -1,0 +1,85 @@
+//! Rows on their way to a system.
+
+use crate::row::Row;
+
+/// Names a row for good: the same each time it is tried, and for rows of a disk queue also after a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RowId {
+    /// Of the queue; a new one for each queue that is made.
+    pub epoch: u64,
+    pub number: u64,
+}
+
+impl std::fmt::Display for RowId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}-{}", self.epoch, self.number)
+    }
+}
+
+/// Rows that are written together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    numbers: Vec<u64>,
+    epoch: u64,
+}
+
+impl Batch {
+    pub fn new(epoch: u64) -> Self {
+        Self {
+            epoch,
+            ..Self::default()
+        }
+    }
+
+    pub fn push(&mut self, number: u64, row: Row<'_>) {
+        self.bytes.extend_from_slice(row.as_bytes());
+        self.ends.push(self.bytes.len());
+        self.numbers.push(number);
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Of all rows, packed.
+    pub fn byte_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, at: usize) -> Row<'_> {
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Row::from_bytes(&self.bytes[start..self.ends[at]])
+    }
+
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = Row<'_>> {
+        (0..self.len()).map(|at| self.row(at))
+    }
+
+    pub fn id(&self, at: usize) -> RowId {
+        RowId {
+            epoch: self.epoch,
+            number: self.numbers[at],
+        }
+    }
+
+    /// The rows at these places, in this order.
+    pub fn pick(&self, places: impl IntoIterator<Item = usize>) -> Batch {
+        let mut picked = Batch::new(self.epoch);
+        for at in places {
+            picked.push(self.numbers[at], self.row(at));
+        }
+        picked
+    }
+}

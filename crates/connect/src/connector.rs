@@ -1,0 +1,191 @@
+//! The seam: what a kind of connector says, and nothing about queues, batches, retries or dead letters.
+//!
+//! To add a kind, write `kinds/NAME.rs` with a `pub(super) const KIND: Kind` and add a line to the table in `kinds/mod.rs`.
+
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::{Map, Value};
+
+use crate::batch::Batch;
+use crate::settings::Invalid;
+
+pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+pub type Opened = Result<Arc<dyn Connector>, Invalid>;
+
+/// A kind of connector.
+pub struct Kind {
+    /// The `type` of a connector's settings.
+    pub name: &'static str,
+    /// For people: `MySQL and MariaDB`.
+    pub title: &'static str,
+    /// Sizes of batches where a sink does not say.
+    pub batch: BatchDefaults,
+    /// Of the connector's settings without `type` and `description`: see [`schema_of`].
+    pub connector_schema: fn(&mut SchemaGenerator) -> Schema,
+    /// Of what a sink is told besides what all sinks are told.
+    pub sink_schema: fn(&mut SchemaGenerator) -> Schema,
+    /// Makes a connector from its settings. Connects nowhere yet; runs within a tokio runtime.
+    pub open: fn(Map<String, Value>, &Context) -> Opened,
+}
+
+/// How large batches are where nobody says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchDefaults {
+    pub max_rows: usize,
+    pub max_bytes: usize,
+    pub max_wait_ms: u64,
+}
+
+impl BatchDefaults {
+    pub const USUAL: Self = Self {
+        max_rows: 500,
+        max_bytes: 1 << 20,
+        max_wait_ms: 10,
+    };
+}
+
+/// What a connector may use of its surroundings.
+#[derive(Debug, Clone, Default)]
+pub struct Context {
+    /// The connector's name, for logs.
+    pub name: String,
+    /// Where the node keeps files; relative paths of settings are below it.
+    pub directory: Option<PathBuf>,
+}
+
+/// The schema of a type of settings.
+pub fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    T::json_schema(generator)
+}
+
+/// One outside system with its address, credentials, TLS and pool of connections; shared by many sinks.
+pub trait Connector: Send + Sync + 'static {
+    /// Reads what a sink is told about this kind of system. Connects nowhere yet.
+    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid>;
+
+    /// Reaches the system with its credentials; says what answered, such as `MariaDB 11.8.3`.
+    fn test(&self) -> Doing<'_, Result<String, Failure>>;
+
+    /// Reads what a source is told about this kind of system.
+    fn reader(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Reader>, Invalid> {
+        let _ = settings;
+        Err(Invalid::new(
+            "connector",
+            "nothing can be received from connectors of this type",
+        ))
+    }
+}
+
+/// How a sink writes.
+pub trait Writer: Send + Sync + 'static {
+    /// Writes the rows of a batch, in their order. It is called again with what is to be tried again; several batches are
+    /// written at the same time unless the sink keeps an order. The future is dropped when it takes too long.
+    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written>;
+
+    /// Called when the sink ends: finishes what is open, such as a file that is not yet renamed.
+    fn close(&self) -> Doing<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Written {
+    /// The system has all rows.
+    All,
+    /// The system has all rows but these, by their place in the batch, each place once.
+    Except(Vec<(usize, Failure)>),
+    /// The system has none of the rows, or it is not known whether it has.
+    Failed(Failure),
+}
+
+impl From<Result<(), Failure>> for Written {
+    fn from(result: Result<(), Failure>) -> Self {
+        match result {
+            Ok(()) => Self::All,
+            Err(failure) => Self::Failed(failure),
+        }
+    }
+}
+
+/// Why rows were not written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub lasting: Lasting,
+    /// For people; never with a secret.
+    pub message: String,
+    /// The system asked to be left alone for so long.
+    pub retry_after: Option<Duration>,
+}
+
+/// Whether it helps to try again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lasting {
+    /// It may work later: the system is down, too busy, refuses the password, or has no such table yet.
+    Passing,
+    /// It fails because of what is in the rows. A batch that failed so is cut into halves until the row is found that
+    /// is to blame (so the system must have nothing of it); a single row becomes a dead letter.
+    Rows,
+}
+
+impl Failure {
+    pub fn passing(message: impl fmt::Display) -> Self {
+        Self {
+            lasting: Lasting::Passing,
+            message: message.to_string(),
+            retry_after: None,
+        }
+    }
+
+    pub fn of_rows(message: impl fmt::Display) -> Self {
+        Self {
+            lasting: Lasting::Rows,
+            ..Self::passing(message)
+        }
+    }
+
+    pub fn retry_after(self, retry_after: Duration) -> Self {
+        Self {
+            retry_after: Some(retry_after),
+            ..self
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// How a source receives. Runs until an error or until it is dropped; the service starts it again after a pause.
+pub trait Reader: Send + Sync + 'static {
+    fn read<'a>(&'a self, inlet: &'a dyn Inlet) -> Doing<'a, Failure>;
+}
+
+/// Where received messages go: to rules with `FROM "$bridges/TYPE:NAME"`.
+pub trait Inlet: Send + Sync {
+    /// Resolves once the message has been taken: only then is it acknowledged to the system it came from.
+    fn take<'a>(&'a self, message: Received) -> Doing<'a, ()>;
+}
+
+/// A message from outside.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Received {
+    pub topic: String,
+    pub payload: Vec<u8>,
+    pub qos: u8,
+    pub retain: bool,
+    pub key: Option<Vec<u8>>,
+    /// Headers, user properties.
+    pub properties: Vec<(String, String)>,
+    /// Further fields by name, such as `partition` and `offset`.
+    pub fields: Map<String, Value>,
+}

@@ -1,0 +1,298 @@
+//! MySQL and MariaDB: prepared inserts of many rows.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{
+    Conn, DriverError, Error, OptsBuilder, Params, Pool, PoolConstraints, PoolOpts, SslOpts, Value,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Map;
+
+use crate::batch::Batch;
+use crate::connector::{
+    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+};
+use crate::row;
+use crate::secret::Secret;
+use crate::settings::{Invalid, check_range, host_and_port, read};
+use crate::template::{Dialect, Sql};
+use crate::tls::Tls;
+
+pub(super) const KIND: Kind = Kind {
+    name: "mysql",
+    title: "MySQL and MariaDB",
+    batch: BatchDefaults::USUAL,
+    connector_schema: schema_of::<Settings>,
+    sink_schema: schema_of::<SinkSettings>,
+    open,
+};
+
+const USUAL_PORT: u16 = 3306;
+const IDLE_FOR: Duration = Duration::from_secs(60);
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// Statements kept prepared by each connection.
+const PREPARED: usize = 128;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// `HOST:PORT`
+    server: String,
+    database: String,
+    username: Option<String>,
+    password: Option<Secret>,
+    /// File that holds the password.
+    password_file: Option<PathBuf>,
+    tls: Option<Tls>,
+    /// Connections at most.
+    #[serde(default = "eight")]
+    #[schemars(range(min = 1, max = 256))]
+    pool_size: usize,
+}
+
+fn eight() -> usize {
+    8
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SinkSettings {
+    /// A statement for each row, as `INSERT INTO t (id, v) VALUES (${clientid}, ${payload.v}) ON DUPLICATE KEY UPDATE v =
+    /// VALUES(v)`. What is filled in is bound, never a part of the text. Inserts of many rows become one statement.
+    sql: String,
+}
+
+struct MySql {
+    pool: Pool,
+}
+
+fn open(fields: Map<String, serde_json::Value>, _: &Context) -> Opened {
+    let settings: Settings = read(fields)?;
+    check_range("pool_size", settings.pool_size, 1..=256)?;
+    let password = Secret::of_setting(
+        "password",
+        settings.password.as_ref(),
+        settings.password_file.as_ref(),
+    )?;
+    let (host, port) = host_and_port("server", &settings.server, USUAL_PORT)?;
+    let constraints = PoolConstraints::new(0, settings.pool_size)
+        .ok_or_else(|| Invalid::new("pool_size", "expected at least 1"))?;
+    let pool = PoolOpts::new()
+        .with_constraints(constraints)
+        .with_inactive_connection_ttl(IDLE_FOR)
+        // A reset would cost a round trip for each batch and forget what is prepared; sinks leave nothing behind.
+        .with_reset_connection(false);
+    let mut options = OptsBuilder::default()
+        .ip_or_hostname(host)
+        .tcp_port(port)
+        .user(settings.username)
+        .pass(password.map(|password| password.reveal().to_owned()))
+        .db_name(Some(settings.database))
+        .pool_opts(pool)
+        .stmt_cache_size(PREPARED)
+        // A socket would be another server than the one that was named.
+        .prefer_socket(false)
+        .tcp_keepalive(Some(KEEP_ALIVE));
+    if let Some(tls) = &settings.tls {
+        options = options.ssl_opts(tls_options(tls)?);
+    }
+    Ok(Arc::new(MySql {
+        pool: Pool::new(options),
+    }))
+}
+
+fn tls_options(tls: &Tls) -> Result<SslOpts, Invalid> {
+    // Also says what is wrong with the files.
+    tls.client_config("tls")?;
+    let mut options = SslOpts::default();
+    if let Some(ca) = &tls.ca {
+        options = options
+            .with_root_certs(vec![ca.clone().into()])
+            .with_disable_built_in_roots(true);
+    }
+    if let (Some(certificate), Some(key)) = (&tls.certificate, &tls.key) {
+        let identity =
+            mysql_async::ClientIdentity::new(certificate.clone().into(), key.clone().into());
+        options = options.with_client_identity(Some(identity));
+    }
+    Ok(options)
+}
+
+impl Connector for MySql {
+    fn writer(
+        self: Arc<Self>,
+        settings: Map<String, serde_json::Value>,
+    ) -> Result<Arc<dyn Writer>, Invalid> {
+        let settings: SinkSettings = read(settings)?;
+        let sql = Sql::parse("sql", &settings.sql, Dialect::MySql)?;
+        Ok(Arc::new(MySqlWriter {
+            pool: self.pool.clone(),
+            sql,
+            statements: Mutex::default(),
+        }))
+    }
+
+    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+        Box::pin(async move {
+            let mut connection = self.pool.get_conn().await.map_err(failure)?;
+            let version: Option<String> = connection
+                .query_first("SELECT VERSION()")
+                .await
+                .map_err(failure)?;
+            let version = version.unwrap_or_default();
+            let name = match version.contains("MariaDB") {
+                true => "MariaDB",
+                false => "MySQL",
+            };
+            let number = version.split('-').next().unwrap_or_default();
+            Ok(format!("{name} {number}"))
+        })
+    }
+}
+
+struct MySqlWriter {
+    pool: Pool,
+    sql: Sql,
+    /// Texts by the number of rows: 1, 2, 4, ..., and the size of a full batch.
+    statements: Mutex<HashMap<usize, Arc<str>>>,
+}
+
+impl MySqlWriter {
+    fn statement(&self, rows: usize) -> Arc<str> {
+        let mut statements = self
+            .statements
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        statements
+            .entry(rows)
+            .or_insert_with(|| self.sql.statement(rows).into())
+            .clone()
+    }
+
+    /// Sizes of the statements a batch is written with. Each size is another statement to be prepared, so there are few: a
+    /// full batch, which is what comes when there is much to do, and powers of two.
+    fn sizes(&self, rows: usize) -> Vec<usize> {
+        let max = self.sql.max_rows();
+        if max == 1 {
+            return vec![1; rows];
+        }
+        let known = self
+            .statements
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // A size that comes again and again is worth a statement of its own, as long as there are not too many of them.
+        let is_worth_it = rows <= max && (known.len() < PREPARED / 4 || known.contains_key(&rows));
+        if is_worth_it && rows >= 64 {
+            return vec![rows];
+        }
+        let mut sizes = Vec::new();
+        let mut left = rows;
+        while left > 0 {
+            let size = (1 << left.ilog2()).min(max);
+            sizes.push(size);
+            left -= size;
+        }
+        sizes
+    }
+
+    fn parameters(&self, batch: &Batch, rows: std::ops::Range<usize>) -> Params {
+        let count = self.sql.parameters().len();
+        if count == 0 {
+            return Params::Empty;
+        }
+        let mut values = Vec::with_capacity(rows.len() * count);
+        for at in rows {
+            self.sql
+                .bind(batch.row(at), |_, value| values.push(value_of(value)));
+        }
+        Params::Positional(values)
+    }
+
+    async fn write_all(&self, batch: &Batch) -> Result<(), Error> {
+        let mut connection = self.pool.get_conn().await?;
+        let result = self.run(&mut connection, batch).await;
+        if result.is_err() {
+            // It may be in the middle of a transaction, or of nothing it can go on with.
+            drop(connection.disconnect().await);
+        }
+        result
+    }
+
+    async fn run(&self, connection: &mut Conn, batch: &Batch) -> Result<(), Error> {
+        let sizes = self.sizes(batch.len());
+        // Either the system has all of a batch or nothing.
+        let is_transaction = sizes.len() > 1;
+        if is_transaction {
+            connection.query_drop("START TRANSACTION").await?;
+        }
+        let mut first = 0;
+        for size in sizes {
+            let statement = self.statement(size);
+            let parameters = self.parameters(batch, first..first + size);
+            connection.exec_drop(&*statement, parameters).await?;
+            first += size;
+        }
+        if is_transaction {
+            connection.query_drop("COMMIT").await?;
+        }
+        Ok(())
+    }
+}
+
+impl Writer for MySqlWriter {
+    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+        Box::pin(async move {
+            let result = self.write_all(batch).await;
+            result.map_err(failure).into()
+        })
+    }
+}
+
+fn value_of(value: row::Value<'_>) -> Value {
+    match value {
+        row::Value::Null => Value::NULL,
+        row::Value::Bool(value) => Value::Int(value.into()),
+        row::Value::Int(value) => Value::Int(value),
+        row::Value::Float(value) if value.is_finite() => Value::Double(value),
+        row::Value::Float(_) => Value::NULL,
+        other => {
+            let mut text = Vec::new();
+            other.write_text(&mut text);
+            Value::Bytes(text)
+        }
+    }
+}
+
+/// Errors of the server that are about values of rows, besides those whose SQLSTATE says so.
+const OF_ROWS: [u16; 8] = [
+    1153, // a packet larger than the server takes: half of it may fit
+    1265, // data truncated
+    1366, // no value of the column's type
+    1526, // no partition for the value
+    3140, // no JSON
+    3819, // a check constraint
+    4025, // a check constraint, in MariaDB
+    4078, // an illegal type for the operation
+];
+
+fn failure(error: Error) -> Failure {
+    let is_of_rows = match &error {
+        Error::Server(error) => {
+            let class = error.state.get(..2).unwrap_or_default();
+            // 21: the number of values does not fit; 22: data; 23: constraints; 45: what a trigger raises.
+            let is_about_values = matches!(class, "22" | "23" | "45");
+            is_about_values || OF_ROWS.contains(&error.code)
+        }
+        Error::Driver(DriverError::PacketTooLarge) => true,
+        _ => false,
+    };
+    match is_of_rows {
+        true => Failure::of_rows(error),
+        false => Failure::passing(error),
+    }
+}

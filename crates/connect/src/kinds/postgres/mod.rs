@@ -1,0 +1,288 @@
+//! PostgreSQL and what is built on it, such as TimescaleDB: an insert of a batch has one array for each parameter, however
+//! many rows there are.
+
+mod array;
+mod pool;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio_postgres::types::{Kind as TypeKind, ToSql, Type};
+use tokio_postgres::{Config, Statement};
+
+use crate::batch::Batch;
+use crate::connector::{
+    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+};
+use crate::row;
+use crate::secret::Secret;
+use crate::settings::{Invalid, check_range, host_and_port, read};
+use crate::template::{Dialect, Sql};
+use crate::tls::Tls;
+use array::{Array, Parameter};
+use pool::{Connection, Pool};
+
+pub(super) const KIND: Kind = Kind {
+    name: "postgres",
+    title: "PostgreSQL and TimescaleDB",
+    batch: BatchDefaults::USUAL,
+    connector_schema: schema_of::<Settings>,
+    sink_schema: schema_of::<SinkSettings>,
+    open,
+};
+
+const USUAL_PORT: u16 = 5432;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// `HOST:PORT`
+    server: String,
+    database: String,
+    username: Option<String>,
+    password: Option<Secret>,
+    /// File that holds the password.
+    password_file: Option<PathBuf>,
+    tls: Option<Tls>,
+    /// Connections at most.
+    #[serde(default = "eight")]
+    #[schemars(range(min = 1, max = 256))]
+    pool_size: usize,
+    #[serde(default = "five_s")]
+    #[schemars(range(min = 10, max = 600_000))]
+    connect_timeout_ms: u64,
+}
+
+fn eight() -> usize {
+    8
+}
+
+fn five_s() -> u64 {
+    5000
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SinkSettings {
+    /// A statement for each row, as `INSERT INTO t (id, v) VALUES (${clientid}, ${payload.v}) ON CONFLICT (id) DO UPDATE SET
+    /// v = EXCLUDED.v`. What is filled in is bound, never a part of the text. Inserts of many rows become one statement.
+    sql: String,
+}
+
+struct Postgres {
+    pool: Pool,
+}
+
+fn open(fields: Map<String, Value>, _: &Context) -> Opened {
+    let settings: Settings = read(fields)?;
+    check_range("pool_size", settings.pool_size, 1..=256)?;
+    let password = Secret::of_setting(
+        "password",
+        settings.password.as_ref(),
+        settings.password_file.as_ref(),
+    )?;
+    let (host, port) = host_and_port("server", &settings.server, USUAL_PORT)?;
+    let mut config = Config::new();
+    config
+        .application_name("tidegate")
+        .dbname(&settings.database);
+    if let Some(username) = &settings.username {
+        config.user(username);
+    }
+    if let Some(password) = &password {
+        config.password(password.reveal());
+    }
+    let tls = settings.tls.as_ref();
+    let tls = tls.map(|tls| tls.client_config("tls")).transpose()?;
+    let within = Duration::from_millis(settings.connect_timeout_ms);
+    Ok(Arc::new(Postgres {
+        pool: Pool::new(config, host, port, tls, settings.pool_size, within),
+    }))
+}
+
+impl Connector for Postgres {
+    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let settings: SinkSettings = read(settings)?;
+        Ok(Arc::new(PostgresWriter {
+            sql: Sql::parse("sql", &settings.sql, Dialect::Postgres)?,
+            postgres: self,
+            key: NEXT.fetch_add(1, Relaxed),
+        }))
+    }
+
+    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+        Box::pin(async move {
+            let connection = self.pool.take().await?;
+            let row = connection
+                .client
+                .query_one("SHOW server_version", &[])
+                .await
+                .map_err(failure)?;
+            let version: &str = row.try_get(0).map_err(failure)?;
+            let number = version.split(' ').next().unwrap_or_default().to_owned();
+            self.pool.give_back(connection);
+            Ok(format!("PostgreSQL {number}"))
+        })
+    }
+}
+
+struct PostgresWriter {
+    postgres: Arc<Postgres>,
+    sql: Sql,
+    /// Names its statements among those a connection has prepared.
+    key: u64,
+}
+
+/// What a connection has prepared for a sink.
+#[derive(Clone)]
+struct Prepared {
+    single: Statement,
+    /// Takes arrays; not there if the statement cannot.
+    arrays: Option<Statement>,
+}
+
+impl PostgresWriter {
+    async fn prepared(
+        &self,
+        connection: &mut Connection,
+    ) -> Result<Prepared, tokio_postgres::Error> {
+        if let Some(prepared) = connection.prepared.get(&self.key) {
+            return Ok(prepared.clone());
+        }
+        let single = connection.client.prepare(&self.sql.statement(1)).await?;
+        let types: Option<Vec<String>> = single.params().iter().map(type_name).collect();
+        let arrays = match types.and_then(|types| self.sql.unnest(&types)) {
+            Some(statement) => Some(connection.client.prepare(&statement).await?),
+            None => None,
+        };
+        let prepared = Prepared { single, arrays };
+        connection.prepared.insert(self.key, prepared.clone());
+        Ok(prepared)
+    }
+
+    async fn run(
+        &self,
+        connection: &mut Connection,
+        batch: &Batch,
+    ) -> Result<(), tokio_postgres::Error> {
+        let prepared = self.prepared(connection).await?;
+        let Some(statement) = prepared.arrays.filter(|_| batch.len() > 1) else {
+            return self.run_singly(connection, &prepared.single, batch).await;
+        };
+        let written = self.run_arrays(connection, &statement, batch).await;
+        match written {
+            // ON CONFLICT DO UPDATE does not touch a row twice in one statement.
+            Err(error) if error.code().is_some_and(|code| code.code() == "21000") => {
+                self.run_singly(connection, &prepared.single, batch).await
+            }
+            written => written,
+        }
+    }
+
+    async fn run_arrays(
+        &self,
+        connection: &Connection,
+        statement: &Statement,
+        batch: &Batch,
+    ) -> Result<(), tokio_postgres::Error> {
+        let mut arrays: Vec<Array> = (self.sql.parameters().iter())
+            .map(|_| Array::new(batch.len()))
+            .collect();
+        for row in batch.rows() {
+            self.sql.bind(row, |at, value| arrays[at].push(value));
+        }
+        let arrays: Vec<Parameter> = arrays.into_iter().map(Array::finish).collect();
+        let parameters = arrays.iter().map(|array| array as &(dyn ToSql + Sync));
+        let parameters: Vec<_> = parameters.collect();
+        connection.client.execute(statement, &parameters).await?;
+        Ok(())
+    }
+
+    /// A statement for each row, all of them sent before the first is answered; all of them or none.
+    async fn run_singly(
+        &self,
+        connection: &Connection,
+        statement: &Statement,
+        batch: &Batch,
+    ) -> Result<(), tokio_postgres::Error> {
+        let client = &connection.client;
+        let is_transaction = batch.len() > 1;
+        if is_transaction {
+            client.batch_execute("BEGIN").await?;
+        }
+        let runs = batch.rows().map(|row| async move {
+            let mut values = Vec::with_capacity(self.sql.parameters().len());
+            self.sql
+                .bind(row, |_, value| values.push(Parameter::of(value)));
+            let parameters = values.iter().map(|value| value as &(dyn ToSql + Sync));
+            let parameters: Vec<_> = parameters.collect();
+            client.execute(statement, &parameters).await
+        });
+        let result = try_join_all(runs).await.map(drop);
+        if is_transaction {
+            let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
+            client.batch_execute(end).await?;
+        }
+        result
+    }
+}
+
+impl Writer for PostgresWriter {
+    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+        Box::pin(async move {
+            let pool = &self.postgres.pool;
+            let mut connection = match pool.take().await {
+                Ok(connection) => connection,
+                Err(failure) => return Written::Failed(failure),
+            };
+            let result = self.run(&mut connection, batch).await.map_err(failure);
+            let is_usable = match &result {
+                Ok(()) => true,
+                // After others, prepare anew: a table may have been changed.
+                Err(failure) => failure.lasting == crate::Lasting::Rows,
+            };
+            if is_usable {
+                pool.give_back(connection);
+            }
+            result.into()
+        })
+    }
+}
+
+/// As it is written in a cast; `None`: there are no arrays of it whose elements would be rows.
+fn type_name(kind: &Type) -> Option<String> {
+    if matches!(kind.kind(), TypeKind::Array(_) | TypeKind::Pseudo) {
+        return None;
+    }
+    let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+    Some(format!("{}.{}", quoted(kind.schema()), quoted(kind.name())))
+}
+
+fn failure(error: tokio_postgres::Error) -> Failure {
+    let Some(database) = error.as_db_error() else {
+        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+        return Failure::passing(format!("{error}{}", cause.unwrap_or_default()));
+    };
+    let code = database.code().code();
+    let message = format!("{} ({code})", database.message());
+    // 22: data; 23: constraints; 44: a view's condition; 54: limits, such as that of a row; P0: what a trigger raises.
+    let is_of_rows = matches!(code.get(..2), Some("22" | "23" | "44" | "54" | "P0"));
+    match is_of_rows {
+        true => Failure::of_rows(message),
+        false => Failure::passing(message),
+    }
+}
+
+/// Rows become parameters of one statement.
+impl Parameter {
+    fn of(value: row::Value<'_>) -> Self {
+        array::text_of(value)
+    }
+}

@@ -1,0 +1,30 @@
+//! Connectors to outside systems, and the one machine that queues, batches, retries and keeps what cannot be written.
+//!
+//! A rule hands rows to a [`Service`] by the number of a sink ([`Service::push`], called on a shard: it never waits). The
+//! sink's queue is emptied on the control plane by the machine (`machine/`), which forms batches and gives them to the
+//! sink's [`Writer`]. A kind of connector only says how to reach a system, how to write a batch and which errors can pass:
+//! see [`connector`].
+
+pub mod batch;
+pub mod connector;
+mod kinds;
+mod machine;
+pub mod row;
+pub mod secret;
+mod service;
+pub mod settings;
+pub mod template;
+pub mod tls;
+
+pub use batch::{Batch, RowId};
+pub use connector::{Connector, Context, Failure, Kind, Lasting, Writer, Written};
+pub use kinds::{KINDS, kind};
+pub use machine::circuit::{CircuitState, Health};
+pub use machine::dead::Letter;
+pub use machine::metrics::{LATENCY_BOUNDS_MS, SinkMetrics};
+pub use machine::queue::Pushed;
+pub use row::{Row, RowWriter, Value};
+pub use secret::Secret;
+pub use service::{ConnectorStatus, Options, Service, SinkId, SinkState, SinkStatus};
+pub use settings::Invalid;
+pub use template::Template;

@@ -1,0 +1,385 @@
+//! Rows that could not be written, with the reason; for people to look at, to send again or to throw away.
+//!
+//! They are held in memory within bounds and noted in a file of JSON lines, one for each letter and one for each removal
+//! (`{"gone": [ids]}`), which is written anew when it is mostly about letters that are gone.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+use crate::row::Row;
+use crate::settings::DeadLetters as Settings;
+
+/// The file is written anew when it is so much larger than what is in it.
+const SLACK_BYTES: u64 = 1 << 20;
+
+/// A row that could not be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Letter {
+    /// Of this sink; later ones have higher ones.
+    pub id: u64,
+    pub at_ms: u64,
+    pub error: String,
+    pub attempts: u32,
+    /// Packed: see [`Row`].
+    pub row: Vec<u8>,
+}
+
+pub(crate) struct DeadLetters {
+    state: Mutex<State>,
+}
+
+struct State {
+    settings: Settings,
+    letters: VecDeque<Letter>,
+    bytes: usize,
+    next_id: u64,
+    log: Option<Log>,
+}
+
+struct Log {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Letter {
+        id: u64,
+        at_ms: u64,
+        error: String,
+        attempts: u32,
+        /// For people; `packed` is what is sent again.
+        row: serde_json::Value,
+        packed: String,
+    },
+    Gone {
+        gone: Vec<u64>,
+    },
+}
+
+impl Letter {
+    fn line(&self) -> Vec<u8> {
+        let line = Line::Letter {
+            id: self.id,
+            at_ms: self.at_ms,
+            error: self.error.clone(),
+            attempts: self.attempts,
+            row: Row::from_bytes(&self.row).to_json(),
+            packed: STANDARD.encode(&self.row),
+        };
+        text_of(&line)
+    }
+
+    fn weight(&self) -> usize {
+        self.row.len() + self.error.len() + size_of::<Self>()
+    }
+}
+
+fn text_of(line: &Line) -> Vec<u8> {
+    let mut text = serde_json::to_vec(line).expect("its fields are plain");
+    text.push(b'\n');
+    text
+}
+
+impl DeadLetters {
+    /// With a file if there is a path: what was noted in it is there again.
+    pub(crate) fn open(path: Option<&Path>, settings: &Settings) -> io::Result<Self> {
+        let mut state = State {
+            settings: settings.clone(),
+            letters: VecDeque::new(),
+            bytes: 0,
+            next_id: 1,
+            log: None,
+        };
+        if let Some(path) = path {
+            state.load(path)?;
+            state.trim();
+            state.rewrite(path)?;
+        }
+        Ok(Self {
+            state: Mutex::new(state),
+        })
+    }
+
+    pub(crate) fn set_limits(&self, settings: &Settings) {
+        self.lock().settings = settings.clone();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().letters.len()
+    }
+
+    /// Adds letters, which get their ids; says how many made room for them.
+    pub(crate) async fn add(self: &Arc<Self>, letters: Vec<Letter>) -> u64 {
+        self.change(move |state| state.add(letters)).await
+    }
+
+    /// Up to `limit` of them from the oldest on, beginning behind an id.
+    pub(crate) fn list(&self, after: u64, limit: usize) -> Vec<Letter> {
+        let state = self.lock();
+        let from = state.letters.partition_point(|letter| letter.id <= after);
+        state.letters.range(from..).take(limit).cloned().collect()
+    }
+
+    pub(crate) fn get(&self, id: u64) -> Option<Letter> {
+        self.list(id.checked_sub(1)?, 1)
+            .into_iter()
+            .find(|letter| letter.id == id)
+    }
+
+    /// Takes letters away, all of them if no ids are given, and returns them.
+    pub(crate) async fn take(self: &Arc<Self>, ids: Option<Vec<u64>>) -> Vec<Letter> {
+        self.change(move |state| state.take(ids.as_deref())).await
+    }
+
+    async fn change<T: Send + 'static>(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut State) -> T + Send + 'static,
+    ) -> T {
+        let this = self.clone();
+        let changed = tokio::task::spawn_blocking(move || change(&mut this.lock()));
+        match changed.await {
+            Ok(changed) => changed,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}
+
+impl State {
+    fn load(&mut self, path: &Path) -> io::Result<()> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let mut reader = BufReader::new(file);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line)? > 0 {
+            match serde_json::from_slice(&line) {
+                Ok(Line::Letter {
+                    id,
+                    at_ms,
+                    error,
+                    attempts,
+                    packed,
+                    ..
+                }) => {
+                    let row = STANDARD.decode(packed).unwrap_or_default();
+                    self.next_id = self.next_id.max(id + 1);
+                    self.put(Letter {
+                        id,
+                        at_ms,
+                        error,
+                        attempts,
+                        row,
+                    });
+                }
+                Ok(Line::Gone { gone }) => drop(self.remove(Some(&gone))),
+                // The last line of a process that was killed.
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "a line of a file of dead letters cannot be read");
+                }
+            }
+            line.clear();
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, letter: Letter) {
+        self.bytes += letter.weight();
+        self.letters.push_back(letter);
+    }
+
+    fn add(&mut self, letters: Vec<Letter>) -> u64 {
+        let mut noted = Vec::new();
+        for mut letter in letters {
+            letter.id = self.next_id;
+            self.next_id += 1;
+            noted.extend(letter.line());
+            self.put(letter);
+        }
+        self.note(&noted);
+        let gone = self.trim();
+        self.note_gone(gone.as_slice());
+        gone.len() as u64
+    }
+
+    /// Takes away what is too much, from the oldest on.
+    fn trim(&mut self) -> Vec<u64> {
+        let mut gone = Vec::new();
+        while self.letters.len() > self.settings.max_rows || self.bytes > self.settings.max_bytes {
+            let Some(letter) = self.letters.pop_front() else {
+                break;
+            };
+            self.bytes -= letter.weight();
+            gone.push(letter.id);
+        }
+        gone
+    }
+
+    fn remove(&mut self, ids: Option<&[u64]>) -> Vec<Letter> {
+        let letters = std::mem::take(&mut self.letters);
+        let (removed, kept): (Vec<_>, VecDeque<_>) = match ids {
+            None => (letters.into(), VecDeque::new()),
+            Some(ids) => {
+                let ids: std::collections::HashSet<u64> = ids.iter().copied().collect();
+                let mut removed = Vec::new();
+                let mut kept = VecDeque::new();
+                for letter in letters {
+                    match ids.contains(&letter.id) {
+                        true => removed.push(letter),
+                        false => kept.push_back(letter),
+                    }
+                }
+                (removed, kept)
+            }
+        };
+        self.letters = kept;
+        self.bytes -= removed.iter().map(Letter::weight).sum::<usize>();
+        removed
+    }
+
+    fn take(&mut self, ids: Option<&[u64]>) -> Vec<Letter> {
+        let taken = self.remove(ids);
+        let gone: Vec<u64> = taken.iter().map(|letter| letter.id).collect();
+        self.note_gone(&gone);
+        taken
+    }
+
+    fn note_gone(&mut self, gone: &[u64]) {
+        if gone.is_empty() {
+            return;
+        }
+        let path = self.log.as_ref().map(|log| log.path.clone());
+        let is_stale = self.log.as_ref().is_some_and(|log| {
+            // A letter is written twice, once in base64.
+            log.bytes > (self.bytes as u64) * 4 + SLACK_BYTES
+        });
+        match path {
+            Some(path) if is_stale => {
+                if let Err(error) = self.rewrite(&path) {
+                    tracing::error!(path = %path.display(), %error, "dead letters cannot be written");
+                }
+            }
+            _ => {
+                let gone = gone.to_vec();
+                self.note(&text_of(&Line::Gone { gone }));
+            }
+        }
+    }
+
+    fn note(&mut self, lines: &[u8]) {
+        if let Some(log) = &mut self.log {
+            log.bytes += lines.len() as u64;
+            if let Err(error) = log.file.write_all(lines) {
+                tracing::error!(path = %log.path.display(), %error, "dead letters cannot be written");
+            }
+        }
+    }
+
+    fn rewrite(&mut self, path: &Path) -> io::Result<()> {
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        let beside = path.with_extension("new");
+        let mut file = File::create(&beside)?;
+        let mut bytes = 0;
+        for letter in &self.letters {
+            let line = letter.line();
+            bytes += line.len() as u64;
+            file.write_all(&line)?;
+        }
+        file.sync_data()?;
+        fs::rename(&beside, path)?;
+        self.log = Some(Log {
+            path: path.to_owned(),
+            file,
+            bytes,
+        });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::RowWriter;
+
+    fn letter(n: i64) -> Letter {
+        let mut row = Vec::new();
+        RowWriter::new(&mut row).int("n", n);
+        Letter {
+            id: 0,
+            at_ms: 1,
+            error: "refused".into(),
+            attempts: 1,
+            row,
+        }
+    }
+
+    fn ids(letters: &[Letter]) -> Vec<u64> {
+        letters.iter().map(|letter| letter.id).collect()
+    }
+
+    #[tokio::test]
+    async fn letters_survive_a_restart_until_they_are_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dead").join("s.jsonl");
+        let open = || Arc::new(DeadLetters::open(Some(&path), &Settings::default()).unwrap());
+        let dead = open();
+        dead.add(vec![letter(1), letter(2), letter(3)]).await;
+        assert_eq!(ids(&dead.take(Some(vec![2, 9])).await), [2]);
+        drop(dead);
+        // A process that was killed may leave half a line.
+        let mut file = File::options().append(true).open(&path).unwrap();
+        file.write_all(b"{\"id\": 4, \"at").unwrap();
+        let dead = open();
+        assert_eq!(ids(&dead.list(0, 9)), [1, 3]);
+        assert_eq!(dead.get(3).unwrap().row, letter(3).row);
+        assert_eq!(ids(&dead.list(1, 9)), [3]);
+        dead.add(vec![letter(4)]).await;
+        assert_eq!(ids(&dead.take(None).await), [1, 3, 4]);
+        assert_eq!(open().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_make_room() {
+        let settings = Settings {
+            max_rows: 2,
+            ..Settings::default()
+        };
+        let dead = Arc::new(DeadLetters::open(None, &settings).unwrap());
+        assert_eq!(dead.add(vec![letter(1), letter(2)]).await, 0);
+        assert_eq!(dead.add(vec![letter(3)]).await, 1);
+        assert_eq!(ids(&dead.list(0, 9)), [2, 3]);
+    }
+
+    #[tokio::test]
+    async fn the_file_does_not_grow_for_ever() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s.jsonl");
+        let settings = Settings {
+            max_rows: 10,
+            ..Settings::default()
+        };
+        let dead = Arc::new(DeadLetters::open(Some(&path), &settings).unwrap());
+        for _ in 0..300 {
+            dead.add((0..100).map(letter).collect()).await;
+        }
+        let length = fs::metadata(&path).unwrap().len();
+        assert!(length < 2 * SLACK_BYTES, "{length}");
+    }
+}

@@ -1,0 +1,158 @@
+//! Rows from and to JSON.
+
+use std::io::Write as _;
+
+use serde_json::{Map, Value as Json};
+
+use super::{MAX_DEPTH, Row, RowWriter, Value};
+
+impl Value<'_> {
+    /// Appends it as JSON. Bytes that are no UTF-8 become text with a replacement for what is none; a float that JSON
+    /// does not know becomes null.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        write_value(*self, out, 0);
+    }
+
+    /// Appends it as a text in a template: a text without quotes, null as nothing, the rest as JSON.
+    pub fn write_text(&self, out: &mut Vec<u8>) {
+        match self {
+            Value::Null => {}
+            Value::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Value::Bytes(bytes) => out.extend_from_slice(bytes),
+            other => other.write_json(out),
+        }
+    }
+
+    pub fn is_null(&self) -> bool {
+        matches!(self, Value::Null)
+    }
+}
+
+impl Row<'_> {
+    /// Appends the row as a JSON object.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        write_map(*self, out, 0);
+    }
+
+    /// The row as a JSON object, for people and tests.
+    pub fn to_json(&self) -> Json {
+        let mut text = Vec::new();
+        self.write_json(&mut text);
+        serde_json::from_slice(&text).unwrap_or(Json::Null)
+    }
+}
+
+impl RowWriter<'_> {
+    /// Appends the fields of a JSON object.
+    pub fn json_fields(&mut self, fields: &Map<String, Json>) {
+        for (key, value) in fields {
+            self.json_value(key, value);
+        }
+    }
+
+    /// Appends a JSON value.
+    pub fn json_value(&mut self, key: &str, value: &Json) {
+        match value {
+            Json::Null => self.null(key),
+            Json::Bool(value) => self.bool(key, *value),
+            Json::Number(number) => match (number.as_i64(), number.as_f64()) {
+                (Some(int), _) => self.int(key, int),
+                (None, Some(float)) => self.float(key, float),
+                (None, None) => self.null(key),
+            },
+            Json::String(text) => self.text(key, text),
+            Json::Object(fields) => self.map(key, |map| map.json_fields(fields)),
+            // Its text is as good as its items, and shorter to make.
+            array @ Json::Array(_) => self.json(key, &array.to_string()),
+        }
+    }
+}
+
+fn write_value(value: Value<'_>, out: &mut Vec<u8>, depth: usize) {
+    match value {
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::Bool(true) => out.extend_from_slice(b"true"),
+        Value::Bool(false) => out.extend_from_slice(b"false"),
+        Value::Int(number) => {
+            let _ = write!(out, "{number}");
+        }
+        Value::Float(number) if number.is_finite() => {
+            let _ = serde_json::to_writer(out, &number);
+        }
+        Value::Float(_) => out.extend_from_slice(b"null"),
+        Value::Text(text) => write_string(text, out),
+        Value::Bytes(bytes) => write_string(&String::from_utf8_lossy(bytes), out),
+        Value::Json(text) => write_json_text(text, out),
+        Value::Array(_) | Value::Map(_) if depth >= MAX_DEPTH => out.extend_from_slice(b"null"),
+        Value::Array(items) => {
+            out.push(b'[');
+            for (at, item) in items.enumerate() {
+                if at > 0 {
+                    out.push(b',');
+                }
+                write_value(item, out, depth + 1);
+            }
+            out.push(b']');
+        }
+        Value::Map(map) => write_map(map, out, depth + 1),
+    }
+}
+
+fn write_map(map: Row<'_>, out: &mut Vec<u8>, depth: usize) {
+    out.push(b'{');
+    for (at, (key, value)) in map.fields().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        write_string(key, out);
+        out.push(b':');
+        write_value(value, out, depth);
+    }
+    out.push(b'}');
+}
+
+/// On one line: a line break in JSON is white space, since one in a string is written otherwise.
+fn write_json_text(text: &str, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(text.as_bytes());
+    for byte in &mut out[start..] {
+        if matches!(byte, b'\n' | b'\r') {
+            *byte = b' ';
+        }
+    }
+}
+
+fn write_string(text: &str, out: &mut Vec<u8>) {
+    // Writing to memory cannot fail.
+    let _ = serde_json::to_writer(out, text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rows_go_through_json() {
+        let value = json!({
+            "i": i64::MIN, "f": 0.1, "t": "a\"b\n", "n": null, "b": false,
+            "m": {"x": [1, {"y": "z"}], "e": {}}, "a": []
+        });
+        let mut bytes = Vec::new();
+        RowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
+        assert_eq!(Row::from_bytes(&bytes).to_json(), value);
+    }
+
+    #[test]
+    fn what_json_does_not_know_is_still_json() {
+        let mut bytes = Vec::new();
+        let mut row = RowWriter::new(&mut bytes);
+        row.float("nan", f64::NAN);
+        row.bytes("raw", &[b'a', 0xff]);
+        row.json("lines", "[\n1\n]");
+        let mut text = Vec::new();
+        Row::from_bytes(&bytes).write_json(&mut text);
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text, "{\"nan\":null,\"raw\":\"a\u{fffd}\",\"lines\":[ 1 ]}");
+    }
+}

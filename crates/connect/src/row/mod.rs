@@ -1,0 +1,219 @@
+//! A row: what a rule hands to a sink, an ordered map of values, packed into bytes.
+//!
+//! Packing is a copy and nothing else, so that a shard can do it; reading borrows from the bytes. The same bytes lie in
+//! the queue, in the file of a disk queue and in a dead letter. A value is a tag and, by tag: nothing (null, false, true),
+//! 8 bytes little-endian (integer, float), or a length of 4 bytes and so many bytes. A map is a sequence of key length
+//! (2 bytes), key, value; an array is a sequence of values; a row is a map without its tag and length.
+
+mod json;
+mod writer;
+
+pub use writer::RowWriter;
+
+const NULL: u8 = 0;
+const FALSE: u8 = 1;
+const TRUE: u8 = 2;
+const INT: u8 = 3;
+const FLOAT: u8 = 4;
+const TEXT: u8 = 5;
+const BYTES: u8 = 6;
+const JSON: u8 = 7;
+const ARRAY: u8 = 8;
+const MAP: u8 = 9;
+
+/// Arrays and maps within each other.
+pub(crate) const MAX_DEPTH: usize = 64;
+
+/// A packed row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row<'a>(&'a [u8]);
+
+/// A value of a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Value<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(&'a str),
+    /// Not UTF-8.
+    Bytes(&'a [u8]),
+    /// The text of a JSON array or object.
+    Json(&'a str),
+    Array(Items<'a>),
+    Map(Row<'a>),
+}
+
+/// The values of an array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Items<'a>(&'a [u8]);
+
+impl<'a> Row<'a> {
+    /// Bytes that a [`RowWriter`] made. Others are no danger: reading ends where they make no sense.
+    pub fn from_bytes(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Its fields, in order.
+    pub fn fields(self) -> Fields<'a> {
+        Fields(self.0)
+    }
+
+    /// The first field of this name.
+    pub fn get(self, name: &str) -> Option<Value<'a>> {
+        let mut rest = self.0;
+        loop {
+            let (key, behind) = take_key(rest)?;
+            let (tag, body, behind) = take(behind)?;
+            if key == name.as_bytes() {
+                return Some(value_of(tag, body));
+            }
+            rest = behind;
+        }
+    }
+}
+
+/// The fields of a row.
+#[derive(Debug, Clone, Copy)]
+pub struct Fields<'a>(&'a [u8]);
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = (&'a str, Value<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (key, behind) = take_key(self.0)?;
+        let (tag, body, behind) = take(behind)?;
+        self.0 = behind;
+        Some((std::str::from_utf8(key).ok()?, value_of(tag, body)))
+    }
+}
+
+impl<'a> Items<'a> {
+    /// The item so far from the beginning (from 1), or from the end (from -1).
+    pub fn nth(self, index: i64) -> Option<Value<'a>> {
+        let mut this = self;
+        match index {
+            1.. => this.by_ref().nth(usize::try_from(index - 1).ok()?),
+            0 => None,
+            _ => {
+                let count = i64::try_from(self.count()).ok()?;
+                match count + index {
+                    at @ 0.. => this.by_ref().nth(usize::try_from(at).ok()?),
+                    _ => None,
+                }
+            }
+        }
+    }
+}
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (tag, body, behind) = take(self.0)?;
+        self.0 = behind;
+        Some(value_of(tag, body))
+    }
+}
+
+fn take_key(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
+}
+
+/// Tag and body of the first value, and what is behind it.
+fn take(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = bytes.split_first()?;
+    let (body, rest) = match tag {
+        NULL | FALSE | TRUE => rest.split_at(0),
+        INT | FLOAT => rest.split_at_checked(8)?,
+        _ => {
+            let (length, rest) = rest.split_first_chunk()?;
+            rest.split_at_checked(u32::from_le_bytes(*length) as usize)?
+        }
+    };
+    Some((tag, body, rest))
+}
+
+fn value_of(tag: u8, body: &[u8]) -> Value<'_> {
+    let number = || body.try_into().unwrap_or_default();
+    match tag {
+        FALSE => Value::Bool(false),
+        TRUE => Value::Bool(true),
+        INT => Value::Int(i64::from_le_bytes(number())),
+        FLOAT => Value::Float(f64::from_le_bytes(number())),
+        TEXT => match std::str::from_utf8(body) {
+            Ok(text) => Value::Text(text),
+            Err(_) => Value::Bytes(body),
+        },
+        BYTES => Value::Bytes(body),
+        JSON => std::str::from_utf8(body).map_or(Value::Bytes(body), Value::Json),
+        ARRAY => Value::Array(Items(body)),
+        MAP => Value::Map(Row(body)),
+        _ => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_as_they_were_written() {
+        let mut bytes = Vec::new();
+        let mut row = RowWriter::new(&mut bytes);
+        row.int("n", -5);
+        row.text("t", "x");
+        row.map("m", |m| {
+            m.float("f", 1.5);
+            m.array("a", |a| {
+                a.int(1);
+                a.text("two");
+                a.null();
+            });
+        });
+        row.bool("b", true);
+        let row = Row::from_bytes(&bytes);
+        assert_eq!(row.get("n"), Some(Value::Int(-5)));
+        assert_eq!(row.get("b"), Some(Value::Bool(true)));
+        assert_eq!(row.get("x"), None);
+        let Some(Value::Map(map)) = row.get("m") else {
+            panic!("a map was written")
+        };
+        let Some(Value::Array(items)) = map.get("a") else {
+            panic!("an array was written")
+        };
+        assert_eq!(items.nth(2), Some(Value::Text("two")));
+        assert_eq!(items.nth(-1), Some(Value::Null));
+        assert_eq!(
+            (items.nth(0), items.nth(4), items.nth(-4)),
+            (None, None, None)
+        );
+        let names: Vec<_> = row.fields().map(|(name, _)| name).collect();
+        assert_eq!(names, ["n", "t", "m", "b"]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_row_are_no_danger() {
+        let mut bytes = Vec::new();
+        let mut row = RowWriter::new(&mut bytes);
+        row.text("t", "some text");
+        row.map("m", |m| m.int("i", 1));
+        for end in 0..bytes.len() {
+            let row = Row::from_bytes(&bytes[..end]);
+            let _ = (row.get("m"), row.fields().count(), row.to_json());
+        }
+        for at in 0..bytes.len() {
+            for other in [0, 5, 9, 200, 255] {
+                let mut bytes = bytes.clone();
+                bytes[at] = other;
+                let row = Row::from_bytes(&bytes);
+                let _ = (row.get("m"), row.fields().count(), row.to_json());
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Texts that are never shown.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+
+use crate::settings::Invalid;
+
+/// A password or a key of a setting. What has this type in the schema of a kind is left out of every answer.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// A secret of a setting, or of the file another setting names (`FIELD_file`).
+    pub fn of_setting(
+        field: &str,
+        given: Option<&Secret>,
+        file: Option<&PathBuf>,
+    ) -> Result<Option<Secret>, Invalid> {
+        let file_field = || format!("{field}_file");
+        match (given, file) {
+            (Some(_), Some(_)) => {
+                let detail = format!("give either {field} or {field}_file");
+                Err(Invalid::new(&file_field(), detail))
+            }
+            (Some(given), None) => Ok(Some(given.clone())),
+            (None, Some(path)) => match read(path) {
+                Ok(secret) => Ok(Some(secret)),
+                Err(error) => Err(Invalid::new(&file_field(), error)),
+            },
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Secret, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(Secret(text.strip_suffix('\r').unwrap_or(text).to_owned()))
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl JsonSchema for Secret {
+    fn schema_name() -> Cow<'static, str> {
+        "Secret".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "writeOnly": true})
+    }
+}

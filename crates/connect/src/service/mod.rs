@@ -1,0 +1,379 @@
+//! All connectors and sinks of a node: shards push rows into them, the control plane changes them.
+
+mod sink;
+mod status;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use serde_json::{Map, Value};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use crate::batch::Batch;
+use crate::connector::{Connector, Context, Failure, Kind};
+use crate::kinds;
+use crate::machine::queue::Pushed;
+use crate::row::RowWriter;
+use crate::settings::{Invalid, SinkSettings};
+use sink::Sink;
+pub use status::{ConnectorStatus, SinkState, SinkStatus};
+
+const MAX_CONNECTORS: usize = 10_000;
+const MAX_SINKS: usize = 10_000;
+/// How long a sink that was deleted may go on writing what it has.
+const FAREWELL: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Names a sink for shards; stays the same while the process runs, also when the sink is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SinkId(u32);
+
+/// Connectors and sinks.
+#[derive(Clone)]
+pub struct Service {
+    inner: Arc<Inner>,
+}
+
+pub struct Options {
+    /// Where the node keeps files; without it there are no disk queues, and dead letters end with the process.
+    pub directory: Option<PathBuf>,
+    /// Threads that push.
+    pub shards: usize,
+}
+
+struct Inner {
+    options: Options,
+    runtime: Handle,
+    table: ArcSwap<Table>,
+    control: Mutex<Control>,
+}
+
+/// What shards read.
+#[derive(Clone, Default)]
+struct Table {
+    sinks: Vec<Option<Arc<Sink>>>,
+    names: HashMap<String, SinkId>,
+}
+
+#[derive(Default)]
+struct Control {
+    connectors: BTreeMap<String, Opened>,
+    sinks: BTreeMap<String, Arc<Sink>>,
+    /// Ids are never given to another name.
+    ids: HashMap<String, SinkId>,
+    /// Machines of sinks that were changed or deleted, on their way out; the next of that name waits for them.
+    ending: HashMap<String, JoinHandle<Vec<Batch>>>,
+    is_stopping: bool,
+}
+
+struct Opened {
+    kind: &'static Kind,
+    connector: Arc<dyn Connector>,
+    description: String,
+}
+
+impl Inner {
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes `type` and `description` off a connector's settings.
+fn split(connector: &Value) -> Result<(&'static Kind, String, Map<String, Value>), Invalid> {
+    let mut fields = connector
+        .as_object()
+        .cloned()
+        .ok_or_else(|| Invalid::new("", "expected an object"))?;
+    let known = || {
+        let names: Vec<_> = kinds::KINDS.iter().map(|kind| kind.name).collect();
+        names.join(", ")
+    };
+    let kind = match fields.remove("type") {
+        Some(Value::String(name)) => kinds::kind(&name).ok_or_else(|| {
+            let detail = format!("unknown type {name:?}; there are {}", known());
+            Invalid::new("type", detail)
+        })?,
+        Some(_) => return Err(Invalid::new("type", "expected a text")),
+        None => {
+            let detail = format!("missing; there are {}", known());
+            return Err(Invalid::new("type", detail));
+        }
+    };
+    let description = match fields.remove("description") {
+        None => String::new(),
+        Some(Value::String(text)) if text.chars().count() <= 1000 => text,
+        Some(_) => {
+            let detail = "expected a text of at most 1000 characters";
+            return Err(Invalid::new("description", detail));
+        }
+    };
+    Ok((kind, description, fields))
+}
+
+impl Service {
+    /// Everything that waits runs on `runtime`, which is not a shard's.
+    pub fn new(runtime: Handle, options: Options) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                options,
+                runtime,
+                table: ArcSwap::default(),
+                control: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The sink of this name, if there is one now.
+    pub fn sink(&self, name: &str) -> Option<SinkId> {
+        self.inner.table.load().names.get(name).copied()
+    }
+
+    /// Gives a row, which `fill` makes, to a sink. Never waits; for shards.
+    pub fn push(&self, sink: SinkId, shard: u16, fill: impl FnOnce(&mut RowWriter<'_>)) -> Pushed {
+        let table = self.inner.table.load();
+        match table.sinks.get(sink.0 as usize) {
+            Some(Some(sink)) => sink.push(shard, fill),
+            _ => Pushed::Unknown,
+        }
+    }
+
+    /// Whether a sink with `on_full = "block"` has no room.
+    pub fn is_full(&self, sink: SinkId) -> bool {
+        let table = self.inner.table.load();
+        let sink = table.sinks.get(sink.0 as usize);
+        matches!(sink, Some(Some(sink)) if sink.queue.is_full())
+    }
+
+    /// Resolves when the sink has room, or is gone. For those who were told [`Pushed::Blocked`].
+    pub async fn room(&self, sink: SinkId) {
+        loop {
+            let room = match self.inner.table.load().sinks.get(sink.0 as usize) {
+                Some(Some(sink)) => sink.queue.room(),
+                _ => return,
+            };
+            let told = room.notified();
+            if !self.is_full(sink) {
+                return;
+            }
+            // The sink may have been deleted meanwhile, which tells nobody.
+            let _ = tokio::time::timeout(Duration::from_secs(1), told).await;
+        }
+    }
+
+    /// Makes or replaces a connector; its sinks go on with the new one.
+    pub fn set_connector(&self, name: &str, settings: &Value) -> Result<(), Invalid> {
+        let (kind, description, fields) = split(settings)?;
+        let connector = self.open(name, kind, fields)?;
+        let mut control = self.inner.control();
+        if !control.connectors.contains_key(name) && control.connectors.len() >= MAX_CONNECTORS {
+            let detail = format!("there are {MAX_CONNECTORS} connectors already");
+            return Err(Invalid::new("", detail));
+        }
+        control.connectors.insert(
+            name.to_owned(),
+            Opened {
+                kind,
+                connector,
+                description,
+            },
+        );
+        self.restart_sinks_of(&mut control, name);
+        Ok(())
+    }
+
+    /// Takes a connector away; its sinks keep what they are given until there is one of that name again.
+    pub fn remove_connector(&self, name: &str) {
+        let mut control = self.inner.control();
+        if control.connectors.remove(name).is_some() {
+            self.restart_sinks_of(&mut control, name);
+        }
+    }
+
+    fn restart_sinks_of(&self, control: &mut Control, connector: &str) {
+        let sinks = control.sinks.values().cloned();
+        let concerned: Vec<_> = sinks.filter(|sink| sink.connector() == connector).collect();
+        for sink in concerned {
+            self.start(control, &sink);
+        }
+    }
+
+    fn open(
+        &self,
+        name: &str,
+        kind: &'static Kind,
+        fields: Map<String, Value>,
+    ) -> Result<Arc<dyn Connector>, Invalid> {
+        let context = Context {
+            name: name.to_owned(),
+            directory: self.inner.options.directory.clone(),
+        };
+        let _runtime = self.inner.runtime.enter();
+        (kind.open)(fields, &context)
+    }
+
+    /// Whether these are settings of a connector.
+    pub fn check_connector(&self, name: &str, settings: &Value) -> Result<(), Invalid> {
+        let (kind, _, fields) = split(settings)?;
+        self.open(name, kind, fields).map(drop)
+    }
+
+    /// Whether these are settings of a sink, as far as the connector is known.
+    pub fn check_sink(&self, settings: &Value) -> Result<(), Invalid> {
+        let (common, own) = SinkSettings::split(settings)?;
+        if let crate::settings::Order::By(key) = &common.order {
+            crate::Template::parse("order.by", key)?;
+        }
+        if common.queue.disk.is_some() && self.inner.options.directory.is_none() {
+            let detail = "the node has no folder for its data; set storage.directory";
+            return Err(Invalid::new("queue.disk", detail));
+        }
+        let connector = {
+            let control = self.inner.control();
+            let opened = control.connectors.get(&common.connector);
+            let opened = opened.ok_or_else(|| {
+                let detail = format!("there is no connector {:?}", common.connector);
+                Invalid::new("connector", detail)
+            })?;
+            opened.connector.clone()
+        };
+        let _runtime = self.inner.runtime.enter();
+        connector.writer(own).map(drop)
+    }
+
+    /// Makes or replaces a sink. Rows that wait stay in it. One whose connector is not there (yet) keeps its rows.
+    pub fn set_sink(&self, name: &str, settings: &Value) -> Result<SinkId, Invalid> {
+        let (common, own) = SinkSettings::split(settings)?;
+        let mut control = self.inner.control();
+        if !control.sinks.contains_key(name) && control.sinks.len() >= MAX_SINKS {
+            return Err(Invalid::new(
+                "",
+                format!("there are {MAX_SINKS} sinks already"),
+            ));
+        }
+        let next = SinkId(control.ids.len() as u32);
+        let id = *control.ids.entry(name.to_owned()).or_insert(next);
+        let sink = match control.sinks.get(name) {
+            Some(sink) => sink.clone(),
+            None => {
+                let sink = Sink::new(name, &common, &self.inner.options)?;
+                let sink = Arc::new(sink);
+                control.sinks.insert(name.to_owned(), sink.clone());
+                sink
+            }
+        };
+        sink.set(common, own);
+        self.start(&mut control, &sink);
+        self.inner.table.rcu(|table| {
+            let mut table = Table::clone(table);
+            let slots = (id.0 as usize + 1).max(table.sinks.len());
+            table.sinks.resize(slots, None);
+            table.sinks[id.0 as usize] = Some(sink.clone());
+            table.names.insert(name.to_owned(), id);
+            table
+        });
+        Ok(id)
+    }
+
+    fn start(&self, control: &mut Control, sink: &Arc<Sink>) {
+        if control.is_stopping {
+            return;
+        }
+        let _runtime = self.inner.runtime.enter();
+        let before = control.ending.remove(sink.name());
+        let opened = control.connectors.get(&sink.connector());
+        let connector = opened.map(|opened| (opened.kind, opened.connector.clone()));
+        sink.start(connector, before, &self.inner.options);
+    }
+
+    /// Takes a sink away: it writes what it has, for a few seconds; what is left then is gone, and so are its dead letters.
+    pub fn remove_sink(&self, name: &str) {
+        let mut control = self.inner.control();
+        let Some(sink) = control.sinks.remove(name) else {
+            return;
+        };
+        self.inner.table.rcu(|table| {
+            let mut table = Table::clone(table);
+            if let Some(id) = table.names.remove(name) {
+                table.sinks[id.0 as usize] = None;
+            }
+            table
+        });
+        let _runtime = self.inner.runtime.enter();
+        let options = &self.inner.options;
+        let directory = sink::queue_directory(options, name);
+        let letters = sink::letters_path(options, name);
+        let ending = tokio::spawn(async move {
+            sink.end(FAREWELL).await;
+            for removed in [
+                directory.map(std::fs::remove_dir_all),
+                letters.map(std::fs::remove_file),
+            ] {
+                match removed {
+                    Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
+                        tracing::warn!(sink = sink.name(), %error, "files of a deleted sink cannot be removed");
+                    }
+                    _ => {}
+                }
+            }
+            Vec::new()
+        });
+        control.ending.insert(name.to_owned(), ending);
+    }
+
+    /// Reaches the system of a connector; says what answered.
+    pub async fn test_connector(&self, name: &str) -> Option<Result<String, Failure>> {
+        let connector = {
+            let control = self.inner.control();
+            control.connectors.get(name)?.connector.clone()
+        };
+        Some(test(&*connector).await)
+    }
+
+    /// Reaches the system of a connector that was not stored.
+    pub async fn test_settings(
+        &self,
+        settings: &Value,
+    ) -> Result<Result<String, Failure>, Invalid> {
+        let (kind, _, fields) = split(settings)?;
+        let connector = self.open("test", kind, fields)?;
+        Ok(test(&*connector).await)
+    }
+
+    /// Stops all sinks: they write what they have until the time is over. What is left then stays in files where there
+    /// are any and becomes dead letters otherwise.
+    pub async fn stop(&self, within: Duration) {
+        let (sinks, ending) = {
+            let mut control = self.inner.control();
+            control.is_stopping = true;
+            let sinks: Vec<_> = control.sinks.values().cloned().collect();
+            (sinks, std::mem::take(&mut control.ending))
+        };
+        self.inner.table.store(Arc::default());
+        let ends = sinks.into_iter().map(|sink| {
+            self.inner.runtime.spawn(async move {
+                sink.end(within).await;
+            })
+        });
+        let ends: Vec<_> = ends.collect();
+        for end in ends {
+            let _ = end.await;
+        }
+        for (_, end) in ending {
+            let _ = tokio::time::timeout(within, end).await;
+        }
+    }
+}
+
+async fn test(connector: &dyn Connector) -> Result<String, Failure> {
+    match tokio::time::timeout(TEST_TIMEOUT, connector.test()).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            let s = TEST_TIMEOUT.as_secs();
+            Err(Failure::passing(format!("no answer within {s} seconds")))
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Settings of connectors and sinks: JSON that people write, and errors that name the field.
+
+mod sink;
+
+pub use sink::{Batch, DeadLetters, DiskQueue, OnFull, Order, Queue, Retry, SinkSettings, Sync};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// What is wrong with an object that somebody wrote.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{detail}", if field.is_empty() { String::new() } else { format!("{field}: ") })]
+pub struct Invalid {
+    /// The field it is about, as `batch.max_rows`; empty if it is about the whole.
+    pub field: String,
+    pub detail: String,
+}
+
+impl Invalid {
+    pub fn new(field: &str, detail: impl Into<String>) -> Self {
+        Self {
+            field: field.to_owned(),
+            detail: detail.into(),
+        }
+    }
+
+    /// The same error of a field within another.
+    pub fn within(self, outer: &str) -> Self {
+        let field = match self.field.as_str() {
+            "" => outer.to_owned(),
+            inner => format!("{outer}.{inner}"),
+        };
+        Self { field, ..self }
+    }
+}
+
+/// Reads settings of a type.
+pub fn read<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Invalid> {
+    serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
+        let path = error.path().to_string();
+        let field = if path == "." { "" } else { path.as_str() };
+        Invalid::new(field, error.inner().to_string())
+    })
+}
+
+/// Says which numbers a field takes.
+pub fn check_range<T: PartialOrd + std::fmt::Display + Copy>(
+    field: &str,
+    value: T,
+    range: std::ops::RangeInclusive<T>,
+) -> Result<(), Invalid> {
+    match range.contains(&value) {
+        true => Ok(()),
+        false => {
+            let (from, to) = (range.start(), range.end());
+            let detail = format!("expected {from} to {to}, found {value}");
+            Err(Invalid::new(field, detail))
+        }
+    }
+}
+
+/// Takes `HOST`, `HOST:PORT` or `[ADDRESS]:PORT` apart.
+pub fn host_and_port(field: &str, server: &str, usual_port: u16) -> Result<(String, u16), Invalid> {
+    let wrong = || Invalid::new(field, format!("expected HOST:PORT, found {server:?}"));
+    if let Ok(address) = server.parse::<std::net::SocketAddr>() {
+        return Ok((address.ip().to_string(), address.port()));
+    }
+    let (host, port) = match server.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') => (host, port.parse().map_err(|_| wrong())?),
+        _ => (server, usual_port),
+    };
+    let is_host = !host.is_empty() && !host.contains(['/', '@', ' ']);
+    is_host.then(|| (host.to_owned(), port)).ok_or_else(wrong)
+}

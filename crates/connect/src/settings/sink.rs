@@ -1,0 +1,285 @@
+//! What every sink can be told, whatever it writes to.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{Invalid, check_range, read};
+
+/// Fields of a sink that are the machine's; all others are those of the connector's kind.
+const COMMON: [&str; 9] = [
+    "connector",
+    "description",
+    "enabled",
+    "batch",
+    "queue",
+    "order",
+    "batches_in_flight",
+    "retry",
+    "dead_letters",
+];
+const WRITE_TIMEOUT: &str = "write_timeout_ms";
+
+/// The part of a sink's settings that is the same for all kinds of connectors.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SinkSettings {
+    /// The connector it writes to, by name.
+    #[schemars(length(min = 1, max = 256))]
+    pub connector: String,
+    #[serde(default)]
+    #[schemars(length(max = 1000))]
+    pub description: String,
+    /// A disabled sink refuses rows.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    #[serde(default)]
+    pub batch: Batch,
+    #[serde(default)]
+    pub queue: Queue,
+    #[serde(default)]
+    pub order: Order,
+    /// Batches written at the same time.
+    #[serde(default = "four")]
+    #[schemars(range(min = 1, max = 256))]
+    pub batches_in_flight: u32,
+    #[serde(default)]
+    pub retry: Retry,
+    #[serde(default)]
+    pub dead_letters: DeadLetters,
+    /// A batch that takes longer has failed, and is tried again.
+    #[serde(default = "half_a_minute_ms")]
+    #[schemars(range(min = 10, max = 3_600_000))]
+    pub write_timeout_ms: u64,
+}
+
+/// When a batch is written: as soon as one of the three is reached. What is left out depends on the connector's kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Batch {
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_rows: Option<usize>,
+    #[schemars(range(min = 1, max = 268_435_456))]
+    pub max_bytes: Option<usize>,
+    /// How long the first row of a batch waits for others.
+    #[schemars(range(max = 600_000))]
+    pub max_wait_ms: Option<u64>,
+}
+
+/// Rows that wait.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Queue {
+    #[schemars(range(min = 1, max = 100_000_000))]
+    pub max_rows: usize,
+    #[schemars(range(min = 1024))]
+    pub max_bytes: usize,
+    pub on_full: OnFull,
+    /// Keeps what waits in files, so that it survives a restart and the end of the process.
+    pub disk: Option<DiskQueue>,
+}
+
+/// What becomes of a row that finds the queue full.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFull {
+    /// It is taken, and its publisher is not read from until there is room. What publishers had sent before may fill the
+    /// queue up to twice its size; what comes then is dropped.
+    #[default]
+    Block,
+    DropOldest,
+    DropNewest,
+}
+
+/// A queue in files.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DiskQueue {
+    #[schemars(range(min = 1_048_576))]
+    pub max_bytes: u64,
+    pub sync: Sync,
+}
+
+/// When a disk queue is made to be on the disk rather than in the operating system's memory: that matters when the power
+/// fails, not when the process ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Sync {
+    /// After each turn of writing.
+    Always,
+    /// Once a second.
+    #[default]
+    EverySecond,
+    Never,
+}
+
+/// In which order rows arrive.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// In any: batches are written at the same time, and one may be tried again after the next.
+    #[default]
+    None,
+    /// Rows for which this template gives the same text arrive in their order: `{"by": "${clientid}"}`.
+    By(String),
+    /// All in their order: one batch at a time.
+    All,
+}
+
+/// What is done after an error that can pass, such as a server that is down.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retry {
+    /// The first pause; each further one is twice as long, a little more or less.
+    #[schemars(range(min = 1, max = 3_600_000))]
+    pub first_ms: u64,
+    #[schemars(range(min = 1, max = 3_600_000))]
+    pub max_ms: u64,
+    /// After so many attempts the rows become dead letters. Left out: it is tried for ever.
+    #[schemars(range(min = 1))]
+    pub max_attempts: Option<u32>,
+}
+
+/// Rows that cannot be written. The oldest make room for new ones.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeadLetters {
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub max_rows: usize,
+    #[schemars(range(min = 0, max = 1_073_741_824))]
+    pub max_bytes: usize,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            max_rows: 100_000,
+            max_bytes: 64 << 20,
+            on_full: OnFull::Block,
+            disk: None,
+        }
+    }
+}
+
+impl Default for DiskQueue {
+    fn default() -> Self {
+        Self {
+            max_bytes: 1 << 30,
+            sync: Sync::EverySecond,
+        }
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            first_ms: 100,
+            max_ms: 30_000,
+            max_attempts: None,
+        }
+    }
+}
+
+impl Default for DeadLetters {
+    fn default() -> Self {
+        Self {
+            max_rows: 10_000,
+            max_bytes: 16 << 20,
+        }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn four() -> u32 {
+    4
+}
+
+fn half_a_minute_ms() -> u64 {
+    30_000
+}
+
+impl SinkSettings {
+    /// Splits the settings of a sink into those of the machine and those of the connector's kind.
+    pub fn split(sink: &Value) -> Result<(Self, Map<String, Value>), Invalid> {
+        let fields = sink
+            .as_object()
+            .ok_or_else(|| Invalid::new("", "expected an object"))?;
+        let is_common = |name: &str| COMMON.contains(&name) || name == WRITE_TIMEOUT;
+        let (common, own): (Map<_, _>, Map<_, _>) = fields
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .partition(|(name, _)| is_common(name));
+        let settings: Self = read(common)?;
+        settings.check()?;
+        Ok((settings, own))
+    }
+
+    fn check(&self) -> Result<(), Invalid> {
+        if self.connector.is_empty() {
+            return Err(Invalid::new("connector", "expected the name of one"));
+        }
+        let Batch {
+            max_rows,
+            max_bytes,
+            max_wait_ms,
+        } = self.batch;
+        check_range("batch.max_rows", max_rows.unwrap_or(1), 1..=100_000)?;
+        check_range("batch.max_bytes", max_bytes.unwrap_or(1), 1..=256 << 20)?;
+        check_range("batch.max_wait_ms", max_wait_ms.unwrap_or(0), 0..=600_000)?;
+        check_range("queue.max_rows", self.queue.max_rows, 1..=100_000_000)?;
+        check_range("queue.max_bytes", self.queue.max_bytes, 1024..=1 << 40)?;
+        if let Some(disk) = &self.queue.disk {
+            let range = 1 << 20..=1 << 50;
+            check_range("queue.disk.max_bytes", disk.max_bytes, range)?;
+        }
+        check_range("batches_in_flight", self.batches_in_flight, 1..=256)?;
+        check_range("retry.first_ms", self.retry.first_ms, 1..=3_600_000)?;
+        let max_ms = self.retry.first_ms..=3_600_000;
+        check_range("retry.max_ms", self.retry.max_ms, max_ms)?;
+        let attempts = self.retry.max_attempts.unwrap_or(1);
+        check_range("retry.max_attempts", attempts, 1..=u32::MAX)?;
+        let letters = &self.dead_letters;
+        check_range("dead_letters.max_rows", letters.max_rows, 0..=1_000_000)?;
+        check_range("dead_letters.max_bytes", letters.max_bytes, 0..=1 << 30)?;
+        check_range("write_timeout_ms", self.write_timeout_ms, 10..=3_600_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn own_fields_are_split_off() {
+        let sink = json!({"connector": "db", "sql": "INSERT", "order": {"by": "${k}"}, "queue": {"on_full": "drop_oldest"}});
+        let (settings, own) = SinkSettings::split(&sink).unwrap();
+        assert_eq!(settings.order, Order::By("${k}".into()));
+        assert_eq!(settings.queue.on_full, OnFull::DropOldest);
+        assert_eq!(settings.queue.max_rows, 100_000);
+        assert_eq!(Value::Object(own), json!({"sql": "INSERT"}));
+        let all = json!({"connector": "db", "order": "all"});
+        assert_eq!(SinkSettings::split(&all).unwrap().0.order, Order::All);
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        let field = |more: Value| {
+            let mut sink = json!({"connector": "db"});
+            let fields = sink.as_object_mut().unwrap();
+            fields.extend(more.as_object().unwrap().clone());
+            SinkSettings::split(&sink).unwrap_err().field
+        };
+        assert_eq!(field(json!({"batch": {"max_rows": 0}})), "batch.max_rows");
+        assert_eq!(field(json!({"queue": {"on_full": "x"}})), "queue.on_full");
+        assert_eq!(
+            field(json!({"retry": {"first_ms": 10, "max_ms": 5}})),
+            "retry.max_ms"
+        );
+        assert_eq!(field(json!({"batch": {"rows": 5}})), "batch.rows");
+        assert_eq!(field(json!({"connector": ""})), "connector");
+    }
+}

@@ -1,0 +1,167 @@
+//! Texts with `${...}` for what differs between rows, parsed once and filled in for each row.
+
+mod command;
+mod path;
+mod sql;
+
+pub use command::Commands;
+pub use path::Path;
+pub use sql::{Dialect, Sql};
+
+use crate::row::{Row, Value};
+use crate::settings::Invalid;
+
+const MAX_TEMPLATE_BYTES: usize = 1 << 20;
+
+/// A text to fill in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Part {
+    Text(String),
+    Path(Path),
+}
+
+impl Template {
+    /// `field` is the setting the text is from, for the error.
+    pub fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
+        let parts = parse(text).map_err(|error| Invalid::new(field, error))?;
+        Ok(Self { parts })
+    }
+
+    /// The text, if it is the same for all rows.
+    pub fn constant(&self) -> Option<&str> {
+        match &self.parts[..] {
+            [] => Some(""),
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Appends the text for a row; what the row has not is left out.
+    pub fn render(&self, row: Row<'_>, out: &mut Vec<u8>) {
+        let mut scratch = Vec::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Part::Path(path) => path.find(row, &mut scratch).write_text(out),
+            }
+        }
+    }
+
+    pub fn render_string(&self, row: Row<'_>) -> String {
+        let mut out = Vec::new();
+        self.render(row, &mut out);
+        String::from_utf8(out)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+
+    /// The value for a row with its type: that of the field if the template is one placeholder and nothing else, a text
+    /// otherwise. `scratch` is what it may borrow from.
+    pub fn value<'a>(&self, row: Row<'a>, scratch: &'a mut Vec<u8>) -> Value<'a> {
+        match &self.parts[..] {
+            [Part::Path(path)] => path.find(row, scratch),
+            _ => {
+                scratch.clear();
+                self.render(row, scratch);
+                match std::str::from_utf8(scratch) {
+                    Ok(text) => Value::Text(text),
+                    Err(_) => Value::Bytes(scratch),
+                }
+            }
+        }
+    }
+}
+
+fn parse(text: &str) -> Result<Vec<Part>, String> {
+    if text.len() > MAX_TEMPLATE_BYTES {
+        return Err(format!("it is longer than {MAX_TEMPLATE_BYTES} bytes"));
+    }
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        let (inside, behind) = after
+            .split_once('}')
+            .ok_or_else(|| format!("a ${{ without its }} in {text:?}"))?;
+        if !before.is_empty() {
+            parts.push(Part::Text(before.to_owned()));
+        }
+        parts.push(Part::Path(Path::parse(inside)?));
+        rest = behind;
+    }
+    if !rest.is_empty() {
+        parts.push(Part::Text(rest.to_owned()));
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::RowWriter;
+    use serde_json::json;
+
+    fn row() -> Vec<u8> {
+        let value = json!({
+            "topic": "t/1", "n": 7, "payload": "{\"t\": [1.5, {\"x\": \"y\"}]}", "m": {"a b": {"c": true}}, "none": null
+        });
+        let mut bytes = Vec::new();
+        RowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
+        bytes
+    }
+
+    fn filled(text: &str) -> String {
+        let bytes = row();
+        let template = Template::parse("f", text).unwrap();
+        template.render_string(Row::from_bytes(&bytes))
+    }
+
+    #[test]
+    fn placeholders_are_filled_in() {
+        assert_eq!(filled("a ${topic}/${n}!"), "a t/1/7!");
+        assert_eq!(filled("${none}|${missing}|${m.x.y}"), "||");
+        assert_eq!(filled("${m}"), r#"{"a b":{"c":true}}"#);
+        assert_eq!(filled("${m.'a b'.c} ${m.\"a b\".c}"), "true true");
+        assert_eq!(filled("$ {x} }"), "$ {x} }");
+    }
+
+    #[test]
+    fn a_path_goes_into_a_text_that_is_json() {
+        assert_eq!(filled("${payload.t[1]} ${payload.t[-1].x}"), "1.5 y");
+        assert_eq!(filled("${topic.x}"), "");
+    }
+
+    #[test]
+    fn the_whole_row_is_json() {
+        let bytes = row();
+        let all = serde_json::from_str::<serde_json::Value>(&filled("${.}")).unwrap();
+        assert_eq!(all, Row::from_bytes(&bytes).to_json());
+    }
+
+    #[test]
+    fn a_value_keeps_its_type() {
+        let bytes = row();
+        let mut scratch = Vec::new();
+        let one = Template::parse("f", "${n}").unwrap();
+        assert_eq!(
+            one.value(Row::from_bytes(&bytes), &mut scratch),
+            Value::Int(7)
+        );
+        let text = Template::parse("f", "no ${n}").unwrap();
+        assert_eq!(
+            text.value(Row::from_bytes(&bytes), &mut scratch),
+            Value::Text("no 7")
+        );
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        for text in ["${a", "${}", "${a..b}", "${a[x]}", "${a[0]}", "${a.'b}"] {
+            let error = Template::parse("sql", text).unwrap_err();
+            assert_eq!(error.field, "sql", "{text}");
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! SQL with `${...}` for what differs between rows: each becomes a parameter that is bound, never a part of the text. An
+//! `INSERT ... VALUES (...)` is taken apart so that many rows make one statement.
+
+use super::Template;
+use crate::row::{Row, Value};
+use crate::settings::Invalid;
+
+/// Stands where a parameter is bound; no statement has it.
+const MARK: char = '\0';
+/// Parameters a statement can have in the protocols of MySQL and PostgreSQL.
+const MAX_PARAMETERS: usize = 65_535;
+
+/// How a database reads texts and writes the place of a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// `?`; a backslash within a text takes the next character as it is.
+    MySql,
+    /// `$1`, `$2` ...
+    Postgres,
+}
+
+/// A statement whose placeholders have become parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sql {
+    text: String,
+    parameters: Vec<Template>,
+    dialect: Dialect,
+    insert: Option<Insert>,
+}
+
+/// Places within the text of `INSERT ... VALUES`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Insert {
+    values: usize,
+    open: usize,
+    /// Behind the closing parenthesis.
+    close: usize,
+}
+
+impl Sql {
+    /// `field` is the setting the text is from, for the error.
+    pub fn parse(field: &str, text: &str, dialect: Dialect) -> Result<Self, Invalid> {
+        let sql = Scanner::new(text, dialect).scan();
+        let sql = sql.map_err(|error| Invalid::new(field, error))?;
+        if sql.parameters.len() > MAX_PARAMETERS {
+            let detail = format!("it has more than {MAX_PARAMETERS} placeholders");
+            return Err(Invalid::new(field, detail));
+        }
+        Ok(sql)
+    }
+
+    pub fn parameters(&self) -> &[Template] {
+        &self.parameters
+    }
+
+    /// Whether rows can be put together into one statement.
+    pub fn is_insert(&self) -> bool {
+        self.insert.is_some()
+    }
+
+    /// Rows that one statement can hold.
+    pub fn max_rows(&self) -> usize {
+        match self.insert {
+            Some(_) => MAX_PARAMETERS / self.parameters.len().max(1),
+            None => 1,
+        }
+    }
+
+    /// The statement for so many rows: one unless it is an insert.
+    pub fn statement(&self, rows: usize) -> String {
+        let mut numbers = 1..;
+        let Some(insert) = self.insert else {
+            return self.marked(&self.text, &mut numbers);
+        };
+        let tuple = &self.text[insert.open..insert.close];
+        let mut statement = self.text[..insert.open].to_owned();
+        for at in 0..rows {
+            if at > 0 {
+                statement.push(',');
+            }
+            statement.push_str(&self.marked(tuple, &mut numbers));
+        }
+        statement.push_str(&self.text[insert.close..]);
+        statement
+    }
+
+    /// For PostgreSQL: the insert of as many rows as arrays of these types hold, one array for each parameter. `None` if the
+    /// values cannot be had so.
+    pub fn unnest(&self, types: &[String]) -> Option<String> {
+        let insert = self.insert?;
+        let tuple = self.text[insert.open..insert.close]
+            .strip_prefix('(')?
+            .strip_suffix(')')?;
+        let says_default = tuple
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .any(|word| word.eq_ignore_ascii_case("default"));
+        if says_default || self.parameters.is_empty() || types.len() != self.parameters.len() {
+            return None;
+        }
+        let mut columns = 1..;
+        let mut values = String::new();
+        for c in tuple.chars() {
+            match c {
+                MARK => values.push_str(&format!("u.c{}", columns.next()?)),
+                c => values.push(c),
+            }
+        }
+        let arrays = types.iter().enumerate();
+        let arrays: Vec<_> = arrays
+            .map(|(at, name)| format!("${}::{name}[]", at + 1))
+            .collect();
+        let names: Vec<_> = (1..=types.len()).map(|at| format!("c{at}")).collect();
+        Some(format!(
+            "{}SELECT {values} FROM UNNEST({}) AS u({}){}",
+            &self.text[..insert.values],
+            arrays.join(", "),
+            names.join(", "),
+            &self.text[insert.close..]
+        ))
+    }
+
+    fn marked(&self, text: &str, numbers: &mut impl Iterator<Item = usize>) -> String {
+        let mut marked = String::with_capacity(text.len() + 8);
+        for c in text.chars() {
+            match (c, self.dialect) {
+                (MARK, Dialect::MySql) => marked.push('?'),
+                (MARK, Dialect::Postgres) => {
+                    let number = numbers.next().unwrap_or_default();
+                    marked.push_str(&format!("${number}"));
+                }
+                (c, _) => marked.push(c),
+            }
+        }
+        marked
+    }
+
+    /// The values of a row, one for each parameter.
+    pub fn bind(&self, row: Row<'_>, mut each: impl FnMut(usize, Value<'_>)) {
+        let mut scratch = Vec::new();
+        for (at, parameter) in self.parameters.iter().enumerate() {
+            each(at, parameter.value(row, &mut scratch));
+        }
+    }
+}
+
+struct Scanner<'t> {
+    rest: &'t str,
+    dialect: Dialect,
+    text: String,
+    /// As the text, with an `x` for each byte that is quoted.
+    mask: String,
+    parameters: Vec<Template>,
+}
+
+impl<'t> Scanner<'t> {
+    fn new(text: &'t str, dialect: Dialect) -> Self {
+        Self {
+            rest: text.trim().trim_end_matches(';'),
+            dialect,
+            text: String::new(),
+            mask: String::new(),
+            parameters: Vec::new(),
+        }
+    }
+
+    fn scan(mut self) -> Result<Sql, String> {
+        if self.rest.contains(MARK) {
+            return Err("a NUL character is in it".into());
+        }
+        if self.rest.is_empty() {
+            return Err("expected a statement".into());
+        }
+        while let Some(next) = self.rest.chars().next() {
+            if self.rest.starts_with("${") {
+                self.placeholder()?;
+            } else if next == '\'' {
+                self.quoted_text()?;
+            } else if next == '"' || next == '`' {
+                self.quoted_name(next)?;
+            } else if self.rest.starts_with("--") || self.rest.starts_with("/*") {
+                self.comment();
+            } else if next == ';' {
+                return Err("expected one statement, found several".into());
+            } else {
+                self.text.push(next);
+                self.mask.push(next);
+                self.rest = &self.rest[next.len_utf8()..];
+            }
+        }
+        let insert = find_insert(&self.text, &self.mask);
+        Ok(Sql {
+            text: self.text,
+            parameters: self.parameters,
+            dialect: self.dialect,
+            insert,
+        })
+    }
+
+    fn placeholder(&mut self) -> Result<(), String> {
+        let (inside, behind) = self.rest[2..].split_once('}').ok_or("a ${ without its }")?;
+        let is_part_of_name = |c: char| c.is_alphanumeric() || c == '_';
+        if self.text.ends_with(is_part_of_name) || behind.starts_with(is_part_of_name) {
+            return Err(format!(
+                "${{{inside}}} is a part of a name; names of tables and columns cannot differ between rows"
+            ));
+        }
+        self.bind(&format!("${{{inside}}}"))?;
+        self.rest = behind;
+        Ok(())
+    }
+
+    fn bind(&mut self, template: &str) -> Result<(), String> {
+        let template = Template::parse("", template).map_err(|error| error.detail)?;
+        self.parameters.push(template);
+        self.text.push(MARK);
+        self.mask.push(MARK);
+        Ok(())
+    }
+
+    /// A text with placeholders in it becomes a parameter as a whole.
+    fn quoted_text(&mut self) -> Result<(), String> {
+        let mut content = String::new();
+        let mut chars = self.rest.char_indices().skip(1).peekable();
+        let end = loop {
+            match chars.next() {
+                None => return Err("a quote is not closed".into()),
+                Some((_, '\\')) if self.dialect == Dialect::MySql => {
+                    content.extend(chars.next().map(|(_, c)| match c {
+                        'n' => '\n',
+                        't' => '\t',
+                        'r' => '\r',
+                        other => other,
+                    }));
+                }
+                Some((at, '\'')) => match chars.peek() {
+                    Some((_, '\'')) => {
+                        chars.next();
+                        content.push('\'');
+                    }
+                    _ => break at + 1,
+                },
+                Some((_, c)) => content.push(c),
+            }
+        };
+        let (quoted, behind) = self.rest.split_at(end);
+        self.rest = behind;
+        if content.contains("${") {
+            return self.bind(&content);
+        }
+        self.push_masked(quoted);
+        Ok(())
+    }
+
+    fn quoted_name(&mut self, quote: char) -> Result<(), String> {
+        let end = self.rest[1..].find(quote).ok_or("a quote is not closed")? + 2;
+        let (quoted, behind) = self.rest.split_at(end);
+        if quoted.contains("${") {
+            return Err(format!(
+                "a placeholder is within the name {quoted}; names of tables and columns cannot differ between rows, and \
+                 texts have single quotes"
+            ));
+        }
+        self.rest = behind;
+        self.push_masked(quoted);
+        Ok(())
+    }
+
+    fn comment(&mut self) {
+        let end = match self.rest.starts_with("--") {
+            true => self.rest.find('\n'),
+            false => self.rest.find("*/").map(|at| at + 2),
+        };
+        self.rest = &self.rest[end.unwrap_or(self.rest.len())..];
+        self.text.push(' ');
+        self.mask.push(' ');
+    }
+
+    fn push_masked(&mut self, quoted: &str) {
+        self.text.push_str(quoted);
+        self.mask.extend(std::iter::repeat_n('x', quoted.len()));
+    }
+}
+
+/// Finds the one group of values of an insert whose other parts have no parameters.
+fn find_insert(text: &str, mask: &str) -> Option<Insert> {
+    let upper = mask.to_ascii_uppercase();
+    if !upper.starts_with("INSERT") && !upper.starts_with("REPLACE") {
+        return None;
+    }
+    let bytes = upper.as_bytes();
+    let is_word = |at: usize| {
+        bytes
+            .get(at)
+            .is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_')
+    };
+    let (mut depth, mut found) = (0_usize, None);
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'(' => depth += 1,
+            b')' => depth = depth.checked_sub(1)?,
+            _ if depth == 0 && bytes[at..].starts_with(b"VALUE") => {
+                let length = if bytes[at..].starts_with(b"VALUES") {
+                    6
+                } else {
+                    5
+                };
+                let is_alone = !is_word(at.wrapping_sub(1)) && !is_word(at + length);
+                let open = bytes[at + length..]
+                    .iter()
+                    .position(|b| !b.is_ascii_whitespace());
+                let open = open.map(|open| at + length + open);
+                if is_alone && open.is_some_and(|open| bytes[open] == b'(') {
+                    found = Some((at, open?));
+                    break;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    let (values, open) = found?;
+    let mut depth = 0_usize;
+    let close = bytes[open..].iter().position(|byte| {
+        match byte {
+            b'(' => depth += 1,
+            b')' => depth -= 1,
+            _ => {}
+        }
+        depth == 0
+    })?;
+    let close = open + close + 1;
+    let is_single = !text[close..].trim_start().starts_with(',');
+    let is_bound_elsewhere = text[..open].contains(MARK) || text[close..].contains(MARK);
+    (is_single && !is_bound_elsewhere).then_some(Insert {
+        values,
+        open,
+        close,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::RowWriter;
+
+    fn mysql(text: &str) -> Sql {
+        Sql::parse("sql", text, Dialect::MySql).unwrap()
+    }
+
+    fn postgres(text: &str) -> Sql {
+        Sql::parse("sql", text, Dialect::Postgres).unwrap()
+    }
+
+    #[test]
+    fn placeholders_become_parameters() {
+        let sql = mysql(
+            "UPDATE t SET a = ${a}, b = '${b}', c = 'x ${c}' WHERE d = 'it''s' AND e = 'a\\'b';",
+        );
+        assert_eq!(
+            sql.statement(1),
+            "UPDATE t SET a = ?, b = ?, c = ? WHERE d = 'it''s' AND e = 'a\\'b'"
+        );
+        assert!(!sql.is_insert());
+        assert_eq!(sql.parameters().len(), 3);
+        assert_eq!(sql.parameters()[2], Template::parse("", "x ${c}").unwrap());
+        let sql = postgres("DELETE FROM t WHERE a = ${a} AND b = ${b} -- ${c}");
+        assert_eq!(sql.statement(1), "DELETE FROM t WHERE a = $1 AND b = $2  ");
+    }
+
+    #[test]
+    fn a_value_is_never_a_part_of_the_text() {
+        let sql = mysql("INSERT INTO t VALUES (${x})");
+        let mut bytes = Vec::new();
+        RowWriter::new(&mut bytes).text("x", "'); DROP TABLE t; --");
+        let mut bound = Vec::new();
+        sql.bind(Row::from_bytes(&bytes), |at, value| {
+            bound.push((at, format!("{value:?}")));
+        });
+        assert_eq!(sql.statement(1), "INSERT INTO t VALUES (?)");
+        assert_eq!(bound, [(0, "Text(\"'); DROP TABLE t; --\")".to_owned())]);
+    }
+
+    #[test]
+    fn an_insert_takes_many_rows() {
+        let sql = mysql(
+            "insert into `values` (a, b) values (${a}, f(${b}, ')')) ON DUPLICATE KEY UPDATE b = VALUES(b)",
+        );
+        assert_eq!(
+            sql.statement(2),
+            "insert into `values` (a, b) values (?, f(?, ')')),(?, f(?, ')')) ON DUPLICATE KEY UPDATE b = VALUES(b)"
+        );
+        assert_eq!(sql.max_rows(), 32_767);
+        let sql = postgres("INSERT INTO t (a, b) VALUES (${a}, ${b}) ON CONFLICT DO NOTHING");
+        assert_eq!(
+            sql.statement(2),
+            "INSERT INTO t (a, b) VALUES ($1, $2),($3, $4) ON CONFLICT DO NOTHING"
+        );
+    }
+
+    #[test]
+    fn arrays_hold_many_rows() {
+        let sql = postgres(
+            "INSERT INTO t (a, b, c) VALUES (${a}, ${b}::jsonb, now()) ON CONFLICT (a) DO UPDATE SET b = EXCLUDED.b",
+        );
+        let types = ["\"int4\"".to_owned(), "\"text\"".to_owned()];
+        assert_eq!(
+            sql.unnest(&types).unwrap(),
+            "INSERT INTO t (a, b, c) SELECT u.c1, u.c2::jsonb, now() FROM UNNEST($1::\"int4\"[], $2::\"text\"[]) AS \
+             u(c1, c2) ON CONFLICT (a) DO UPDATE SET b = EXCLUDED.b"
+        );
+        let with_default = postgres("INSERT INTO t VALUES (${a}, DEFAULT)");
+        assert_eq!(with_default.unnest(&types[..1]), None);
+    }
+
+    #[test]
+    fn what_is_no_plain_insert_is_run_row_by_row() {
+        for text in [
+            "INSERT INTO t SELECT * FROM s WHERE a = ${a}",
+            "INSERT INTO t VALUES (${a}), (${b})",
+            "INSERT INTO t (a) VALUES (${a}) ON DUPLICATE KEY UPDATE b = ${b}",
+            "CALL p(${a})",
+        ] {
+            assert!(!mysql(text).is_insert(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_cannot_be_filled_in() {
+        for text in [
+            "INSERT INTO t_${a} VALUES (1)",
+            "INSERT INTO `t_${a}` VALUES (1)",
+            "INSERT INTO ${a}_t VALUES (1)",
+        ] {
+            let error = Sql::parse("sql", text, Dialect::MySql).unwrap_err();
+            assert!(error.detail.contains("cannot differ"), "{error}");
+        }
+        for text in ["", "SELECT 1; SELECT 2", "a = 'x", "a = ${x"] {
+            assert!(Sql::parse("sql", text, Dialect::MySql).is_err(), "{text}");
+        }
+    }
+}

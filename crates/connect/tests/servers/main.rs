@@ -1,0 +1,9 @@
+//! Sinks and real servers, which are killed, frozen and brought back under load: nothing is lost, order is kept where it is
+//! promised, and rows are there twice only because they are written again when it is not known whether they were.
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+mod disk;
+mod mysql;
+mod node;
+mod postgres;
+mod redis;
