@@ -10,6 +10,7 @@ use crate::access::Gatekeeper;
 use crate::config::{HttpConfig, Openness};
 use crate::node::{Node, Program};
 use crate::objects::ObjectRules;
+use crate::rule_tools::RuleTools;
 
 /// What the API is made of; the program has it all.
 pub struct Parts {
@@ -17,6 +18,7 @@ pub struct Parts {
     pub program: Arc<dyn Program>,
     pub objects: Objects,
     pub rules: Arc<dyn ObjectRules>,
+    pub rule_tools: Arc<dyn RuleTools>,
     /// The token in the data directory that makes its owner an admin, for requests from this machine.
     pub local_token: Option<String>,
 }
@@ -25,6 +27,7 @@ pub(crate) struct App {
     pub(crate) node: Arc<dyn Node>,
     pub(crate) program: Arc<dyn Program>,
     pub(crate) objects: Objects,
+    pub(crate) rule_tools: Arc<dyn RuleTools>,
     pub(crate) config: HttpConfig,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) started: SystemTime,

@@ -111,6 +111,7 @@ fn router(
         node: parts.node,
         program: parts.program,
         objects: parts.objects,
+        rule_tools: parts.rule_tools,
         config: config.clone(),
         gatekeeper: Gatekeeper::new(config, parts.local_token.as_deref()),
         started: SystemTime::now(),

@@ -519,6 +519,7 @@ impl Server {
             program: state.clone(),
             objects: objects.clone(),
             rules: Arc::new(FakeRules),
+            rule_tools: Arc::new(api::NoRuleTools),
             local_token: Some(LOCAL_TOKEN.into()),
         };
         let running = tokio::spawn(async move {

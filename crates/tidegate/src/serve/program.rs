@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use api::{SettingError, SettingInfo};
 use auth::Auth;
 use broker::info::MetricFamily;
+use engine::Engine;
 use serde_json::{Value, json};
 use store::Store;
 
@@ -18,15 +19,23 @@ pub(super) struct Program {
     log_levels: LogLevels,
     store: Store,
     auth: Auth,
+    engine: Engine,
     settings: Mutex<Vec<SettingInfo>>,
 }
 
 impl Program {
-    pub(super) fn new(log_levels: LogLevels, store: Store, auth: Auth, config: &Config) -> Self {
+    pub(super) fn new(
+        log_levels: LogLevels,
+        store: Store,
+        auth: Auth,
+        engine: Engine,
+        config: &Config,
+    ) -> Self {
         Self {
             log_levels,
             store,
             auth,
+            engine,
             settings: Mutex::new(config.settings.clone()),
         }
     }
@@ -73,5 +82,9 @@ impl api::Program for Program {
         metrics.extend(store_watch::metrics(&self.store));
         metrics.extend(self.auth.metrics());
         metrics
+    }
+
+    fn rule_metrics(&self) -> Vec<MetricFamily> {
+        self.engine.metrics()
     }
 }
