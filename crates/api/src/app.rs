@@ -11,6 +11,7 @@ use crate::access::Gatekeeper;
 use crate::config::{Anonymous, LiveConfig, Openness};
 use crate::node::{Node, Program};
 use crate::objects::ObjectRules;
+use crate::rule_tools::RuleTools;
 
 /// What the API is made of; the program has it all.
 pub struct Parts {
@@ -20,6 +21,7 @@ pub struct Parts {
     pub rules: Arc<dyn ObjectRules>,
     /// With it HTTP is served over TLS only.
     pub tls: Option<Arc<ListenerTls>>,
+    pub rule_tools: Arc<dyn RuleTools>,
     /// The token in the data directory that makes its owner an admin, for requests from this machine.
     pub local_token: Option<String>,
 }
@@ -32,6 +34,7 @@ pub(crate) struct App {
     /// What those may do who show no credentials.
     pub(crate) anonymous: Anonymous,
     pub(crate) max_event_streams: usize,
+    pub(crate) rule_tools: Arc<dyn RuleTools>,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) started: SystemTime,
     /// Bound to loopback.

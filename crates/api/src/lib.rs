@@ -20,6 +20,7 @@ mod problem;
 mod process;
 mod resources;
 mod routes;
+mod rule_tools;
 mod server;
 
 pub use access::new_local_token;
@@ -28,4 +29,5 @@ pub use app::Parts;
 pub use config::{Anonymous, HttpConfig, LiveConfig, Openness};
 pub use node::{Answer, Node, NotReady, Program, SettingError, SettingInfo};
 pub use objects::{Invalid, ObjectRules, RuledKind};
+pub use rule_tools::{NoRuleTools, RuleTools};
 pub use server::{Error, bind, serve};

@@ -200,6 +200,10 @@ pub trait Program: Send + Sync + 'static {
     fn metrics(&self) -> Vec<MetricFamily> {
         Vec::new()
     }
+    /// Metrics of rules, whose names have no prefix of the program.
+    fn rule_metrics(&self) -> Vec<MetricFamily> {
+        Vec::new()
+    }
 }
 
 /// A setting as the API shows it.

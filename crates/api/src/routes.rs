@@ -37,6 +37,7 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::queues::endpoints,
         of::retained::endpoints,
         of::publish::endpoints,
+        of::rules::endpoints,
         of::listeners::endpoints,
         of::settings::endpoints,
         of::events::endpoints,

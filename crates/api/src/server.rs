@@ -126,6 +126,7 @@ fn router(
         node: parts.node,
         program: parts.program,
         objects: parts.objects,
+        rule_tools: parts.rule_tools,
         config: live.clone(),
         anonymous: config.anonymous,
         max_event_streams: config.max_event_streams,

@@ -71,12 +71,7 @@ impl Broker {
         hooks: Arc<dyn HooksFactory>,
         store: Option<Store>,
     ) -> Result<Self, StartError> {
-        let shards = match config.shards {
-            0 => std::thread::available_parallelism()
-                .map_or(1, usize::from)
-                .min(MAX_SHARDS),
-            given => given,
-        };
+        let shards = config.shard_count();
         if shards > MAX_SHARDS {
             return Err(StartError::TooManyShards(shards));
         }

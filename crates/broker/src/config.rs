@@ -23,6 +23,18 @@ pub struct BrokerConfig {
     pub sys_interval_s: u32,
 }
 
+impl BrokerConfig {
+    /// As many shards as a broker with this configuration has.
+    pub fn shard_count(&self) -> usize {
+        match self.shards {
+            0 => std::thread::available_parallelism()
+                .map_or(1, usize::from)
+                .min(crate::MAX_SHARDS),
+            given => given,
+        }
+    }
+}
+
 pub const DEFAULT_STOP_TIMEOUT_S: u32 = 10;
 
 /// What to do with one more message for a session whose queue is full.

@@ -28,6 +28,25 @@ pub enum Count {
     WindowFull,
 }
 
+impl Count {
+    /// All of them, with their names for people and programs.
+    pub const ALL: [(Self, &'static str); COUNTS] = [
+        (Self::Matched, "matched"),
+        (Self::Passed, "passed"),
+        (Self::NoResult, "no_result"),
+        (Self::Failed, "failed"),
+        (Self::FailedType, "failed_value"),
+        (Self::FailedLimit, "failed_limit"),
+        (Self::FailedOther, "failed_other"),
+        (Self::ActionsSucceeded, "actions_succeeded"),
+        (Self::ActionsFailed, "actions_failed"),
+        (Self::ActionsQueued, "actions_queued"),
+        (Self::ActionsDropped, "actions_dropped"),
+        (Self::WindowLate, "window_late"),
+        (Self::WindowFull, "window_full"),
+    ];
+}
+
 const COUNTS: usize = Count::WindowFull as usize + 1;
 
 /// Upper bounds of the buckets of time, in nanoseconds, each four thirds or so of the one before: fine enough for quantiles.

@@ -126,6 +126,12 @@ impl Definition {
 /// A name that a chain, a file and a label can carry.
 pub(crate) fn check_name(name: &str) -> Result<(), Invalid> {
     let is_good = |c: char| c.is_alphanumeric() || "_-.:".contains(c);
+    if name == "test" {
+        return Err(Invalid::new(
+            "name",
+            "this name is that of a route of the API; expected another",
+        ));
+    }
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(is_good) {
         let detail = format!(
             "expected a name of 1 to {MAX_NAME_BYTES} bytes of letters, digits and _ - . :"

@@ -9,7 +9,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::client::{ClientError, PubArgs, SubArgs};
 use crate::config::{self, Flag, Problems, Sources};
-use crate::ctl::{CtlArgs, CtlError};
+use crate::ctl::{CtlArgs, CtlError, RuleArgs};
 use crate::logging::LogFormat;
 use crate::password::PasswordArgs;
 use crate::storage::StoreCommand;
@@ -79,6 +79,8 @@ enum Command {
     Sub(SubArgs),
     /// Look into a running node and steer it, over its HTTP API
     Ctl(CtlArgs),
+    /// Try a rule, or watch one at work
+    Rule(RuleArgs),
     /// Put a broker under load and report how it bears it
     Bench(bench::BenchArgs),
     /// Check or explain the configuration
@@ -194,6 +196,7 @@ impl Cli {
             Command::Pub(arguments) => arguments.run()?,
             Command::Sub(arguments) => arguments.run()?,
             Command::Ctl(arguments) => arguments.run()?,
+            Command::Rule(arguments) => arguments.run()?,
             Command::Bench(arguments) => return bench::run(arguments),
             Command::Config(ConfigCommand::Check { file, sets }) => check(file, sets)?,
             Command::Config(ConfigCommand::Reference { format }) => print(&match format {

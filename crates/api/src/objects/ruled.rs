@@ -22,6 +22,8 @@ pub enum RuledKind {
     AclRule,
     /// Who is shut out.
     Ban,
+    /// What is done with messages.
+    Rule,
 }
 
 /// What a client wrote is not an object of its kind.
@@ -58,6 +60,7 @@ pub(super) fn kinds(rules: &Arc<dyn ObjectRules>) -> Vec<Ruled> {
         RuledKind::Authenticator,
         RuledKind::AclRule,
         RuledKind::Ban,
+        RuledKind::Rule,
     ]
     .into_iter()
     .map(|kind| Ruled {
@@ -128,6 +131,19 @@ fn names_of(kind: RuledKind) -> Names {
             write: Role::Operator,
             id_prefix: Some("ban-"),
             about: "Clients, users and addresses that are shut out.",
+        },
+        RuledKind::Rule => Names {
+            kind: "rule",
+            path: "rules",
+            one: "a rule",
+            many: "rules",
+            type_name: "Rule",
+            id_field: "name",
+            tag: "rules",
+            read: Role::Viewer,
+            write: Role::Operator,
+            id_prefix: None,
+            about: "Statements over what happens, and what is done with what comes out.",
         },
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod node;
 pub(crate) mod publish;
 pub(crate) mod queues;
 pub(crate) mod retained;
+pub(crate) mod rules;
 pub(crate) mod sessions;
 pub(crate) mod settings;
 pub(crate) mod subscriptions;

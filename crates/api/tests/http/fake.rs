@@ -520,6 +520,7 @@ impl Server {
             objects: objects.clone(),
             rules: Arc::new(FakeRules),
             tls: None,
+            rule_tools: Arc::new(api::NoRuleTools),
             local_token: Some(LOCAL_TOKEN.into()),
         };
         let running = tokio::spawn(async move {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::auth_tables::AuthTables;
+use super::auth_tables::{AuthTable, AuthTables};
 use super::nearest::nearest_key;
 use super::problem::{Origin, Problem};
 use super::setting::{Raw, Setting};
@@ -17,6 +17,8 @@ pub(super) struct Draft {
     pub(super) listeners: Vec<Listener>,
     pub(super) users: Vec<User>,
     pub(super) auth_tables: AuthTables,
+    /// `[[rule]]`
+    pub(super) rules: Vec<AuthTable>,
     pub(super) problems: Vec<Problem>,
     /// Who said last what a key is; keys with their section, `listener.NAME.bind` for those of a listener.
     pub(super) origins: HashMap<String, Origin>,
@@ -37,6 +39,7 @@ impl Draft {
             listeners: Listener::defaults(),
             users: Vec::new(),
             auth_tables: AuthTables::default(),
+            rules: Vec::new(),
             problems: Vec::new(),
             origins: HashMap::new(),
         }

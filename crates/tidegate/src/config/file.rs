@@ -70,6 +70,8 @@ pub(super) fn read_text(path: &Path, text: &str, draft: &mut Draft) {
                 }
             }
             _ if repeated => draft.problem(here, name, format!("write it as [[{name}]]")),
+            DeValue::Array(entries) if name == "rule" => read_rules(entries, &places, draft),
+            _ if name == "rule" => draft.problem(here, name, "write it as [[rule]]"),
             DeValue::Table(table) if name == "auth" => read_auth(table, &places, draft),
             DeValue::Table(table) if is_section(name) => read_table(name, table, &places, draft),
             _ if is_section(name) => draft.problem(here, name, format!("write it as [{name}]")),
@@ -163,6 +165,23 @@ fn read_auth(table: &DeTable<'_>, places: &Places<'_>, draft: &mut Draft) {
         for (origin, found) in wrong {
             let message = format!("expected a table, found {found}");
             draft.problem(origin, format!("auth.{name}"), message);
+        }
+    }
+}
+
+/// `[[rule]]`: read as the API reads rules, once all settings are known.
+fn read_rules(entries: &[Spanned<DeValue<'_>>], places: &Places<'_>, draft: &mut Draft) {
+    for entry in entries {
+        let origin = places.at(entry.span().start);
+        match entry.get_ref() {
+            DeValue::Table(entry) => draft.rules.push(AuthTable {
+                value: auth_tables::json_of(entry, &places.folder),
+                origin,
+            }),
+            other => {
+                let found = other.type_str();
+                draft.problem(origin, "rule", format!("expected a table, found {found}"));
+            }
         }
     }
 }

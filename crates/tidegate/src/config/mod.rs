@@ -9,6 +9,7 @@ mod finish;
 mod nearest;
 mod problem;
 mod reference;
+mod rule_tables;
 mod running;
 mod setting;
 mod shown;
@@ -35,6 +36,9 @@ pub(crate) use running::Running;
 pub(crate) struct Config {
     pub(crate) broker: BrokerConfig,
     pub(crate) auth: auth::Settings,
+    pub(crate) rules: engine::Settings,
+    /// `[[rule]]`: names and what the API would take.
+    pub(crate) declared_rules: Vec<(String, serde_json::Value)>,
     pub(crate) data_dir: PathBuf,
     /// `None`: everything is in memory only.
     pub(crate) store: Option<store::Config>,

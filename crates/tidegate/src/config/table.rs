@@ -38,6 +38,11 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
          `[[auth.authenticator]]`, `[[auth.rule]]` and `[[auth.rule_source]]`; they are described in \
          [Authentication](authentication.md) and [Authorisation](authorisation.md).",
     ),
+    (
+        "rules",
+        "Bounds of the rule engine. Rules themselves are objects of the API, or stand in `[[rule]]` with `name`, `sql`, `actions` and \
+         what else the API takes; see [The rule engine](rule-engine.md).",
+    ),
     ("http", "The HTTP listener: API, metrics, health."),
     ("log", "What is written to standard error."),
     (
@@ -56,6 +61,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
 pub(super) struct Node {
     pub(super) broker: BrokerConfig,
     pub(super) auth: auth::Limits,
+    pub(super) rules: engine::Settings,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store_enabled: bool,
     pub(super) store: store::Config,
@@ -79,6 +85,7 @@ impl Default for Node {
                 ..BrokerConfig::default()
             },
             auth: auth::Limits::default(),
+            rules: engine::Settings::default(),
             data_dir: None,
             store_enabled: true,
             store: store::Config::default(),
@@ -208,6 +215,21 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!(at run time "auth.flapping_disconnects", auth.flapping_disconnects, Count(0, MAX_U32), "Disconnects within `flapping_window_s` that get a client id banned; 0 means none do."),
     setting!(at run time "auth.flapping_window_s", auth.flapping_window_s, Seconds(1, 86_400), "The time in which disconnects are counted."),
     setting!(at run time "auth.flapping_ban_s", auth.flapping_ban_s, Seconds(1, 604_800), "How long a client that comes and goes too often is banned."),
+    setting!("rules.node_name", rules.node_name, Text, "What the field `node` of events says."),
+    setting!("rules.max_rules", rules.max_rules, Count(0, 10_000_000), "Rules there may be."),
+    setting!("rules.max_steps", rules.max_steps, Count(1, MAX_U32), "Steps one evaluation of a rule may take; a rule may say that it needs fewer."),
+    setting!("rules.max_output_bytes", rules.max_output_bytes, Bytes(1, MAX_MEMORY), "Bytes of what one evaluation brings forth."),
+    setting!("rules.max_outputs", rules.max_outputs, Count(1, 1_000_000), "Outputs of one FOREACH."),
+    setting!("rules.max_republish_depth", rules.max_republish_depth, Count(1, 64), "How deep messages may come of messages that come of rules; what would be deeper is not published."),
+    setting!("rules.console_lines_per_s", rules.console_lines_per_s, Count(0, MAX_U32), "Lines the action `console` writes into the log in a second, for each shard."),
+    setting!("rules.kv_max_entries", rules.kv_max_entries, Count(0, 100_000_000), "Values a rule may keep with `kv_store_put`."),
+    setting!("rules.kv_max_bytes", rules.kv_max_bytes, Bytes(0, MAX_MEMORY), "Memory of these values."),
+    setting!("rules.window_lateness_ms", rules.window_lateness_ms, Count(0, 86_400_000), "Milliseconds a window stays open after its end for events that come late; a rule may say otherwise."),
+    setting!("rules.window_max_groups", rules.window_max_groups, Count(1, 100_000_000), "Groups in all open windows of a rule."),
+    setting!("rules.window_max_bytes", rules.window_max_bytes, Bytes(1024, MAX_MEMORY), "Memory of all open windows of a rule."),
+    setting!("rules.window_queue_bytes", rules.window_queue_bytes, Bytes(1024, MAX_MEMORY), "Bytes of events on their way to windows; beyond, publishers are not read."),
+    setting!("rules.window_save_interval_s", rules.window_save_interval_s, Seconds(1, 86_400), "How often open windows are stored. A node that is killed goes on with what was stored last."),
+    setting!("rules.max_metric_rules", rules.max_metric_rules, Count(0, 1_000_000), "Rules with metrics of their own; the others are only in the sums."),
 
     setting!("http.bind", http_bind, Kind::Bind, "Where HTTP is served."),
     setting!("http.tls.certificate", http_certificate, Path, "PEM file with the certificate and its chain: HTTP is then served over TLS only. Read again when it changes and on SIGHUP; open connections stay."),

@@ -28,35 +28,45 @@ impl EventsArgs {
     pub(super) async fn run(self, client: &Client) -> anyhow::Result<()> {
         let parameters = [("types", self.types), ("client_id", self.client_id)];
         let path = with_query("/api/v1/events", &parameters);
-        let mut body = client.stream(&path).await?;
-        let mut left = self.count;
-        let mut buffered: Vec<u8> = Vec::new();
-        while left != Some(0) {
-            let Some(frame) = body.frame().await else {
-                anyhow::bail!("the node ended the stream");
-            };
-            let frame = frame.map_err(|error| client.unreachable(error))?;
-            let Ok(data) = frame.into_data() else {
-                continue;
-            };
-            buffered.extend_from_slice(&data);
-            while let Some(end) = buffered.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = buffered.drain(..=end).collect();
-                let line = String::from_utf8_lossy(&line);
-                if let Some(json) = line.trim_end().strip_prefix("data: ")
-                    && left != Some(0)
-                {
-                    print(&told(json))?;
-                    left = left.map(|left| left - 1);
-                }
-            }
-            anyhow::ensure!(
-                buffered.len() <= MAX_LINE_BYTES,
-                "the node sent a line without an end"
-            );
-        }
-        Ok(())
+        follow(client, &path, self.count, told).await
     }
+}
+
+/// Prints what comes over a stream of events, as `told` shows it, until it has been so much.
+pub(super) async fn follow(
+    client: &Client,
+    path: &str,
+    count: Option<u64>,
+    told: impl Fn(&str) -> String,
+) -> anyhow::Result<()> {
+    let mut body = client.stream(path).await?;
+    let mut left = count;
+    let mut buffered: Vec<u8> = Vec::new();
+    while left != Some(0) {
+        let Some(frame) = body.frame().await else {
+            anyhow::bail!("the node ended the stream");
+        };
+        let frame = frame.map_err(|error| client.unreachable(error))?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        buffered.extend_from_slice(&data);
+        while let Some(end) = buffered.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = buffered.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line);
+            if let Some(json) = line.trim_end().strip_prefix("data: ")
+                && left != Some(0)
+            {
+                print(&told(json))?;
+                left = left.map(|left| left - 1);
+            }
+        }
+        anyhow::ensure!(
+            buffered.len() <= MAX_LINE_BYTES,
+            "the node sent a line without an end"
+        );
+    }
+    Ok(())
 }
 
 fn told(json: &str) -> String {

@@ -6,6 +6,7 @@ mod events;
 mod files;
 mod http;
 mod objects;
+mod rules;
 mod show;
 mod target;
 
@@ -13,6 +14,7 @@ use clap::{Args, Subcommand};
 
 pub(crate) use error::CtlError;
 use http::Client;
+pub(crate) use rules::RuleArgs;
 use show::{Format, Output};
 use target::TargetArgs;
 
@@ -61,6 +63,9 @@ enum Command {
     /// Clients, users and addresses that are shut out
     #[command(subcommand)]
     Bans(objects::Objects),
+    /// Statements over what happens, and what is done with what comes out
+    #[command(subcommand)]
+    Rules(rules::Rules),
     /// People who use the HTTP API
     #[command(subcommand)]
     Operators(objects::Objects),
@@ -123,6 +128,7 @@ async fn run(command: Command, client: &Client, output: &Output) -> anyhow::Resu
         Command::Authenticators(command) => command.run(Kind::Authenticators, client, output).await,
         Command::Acl(command) => command.run(Kind::AclRules, client, output).await,
         Command::Bans(command) => command.run(Kind::Bans, client, output).await,
+        Command::Rules(command) => command.run(client, output).await,
         Command::Operators(command) => command.run(Kind::Operators, client, output).await,
         Command::Keys(command) => command.run(Kind::ApiKeys, client, output).await,
         Command::Listeners(command) => command.run(client, output).await,

@@ -19,6 +19,7 @@ pub(super) enum Kind {
     Authenticators,
     AclRules,
     Bans,
+    Rules,
     Operators,
     ApiKeys,
 }
@@ -30,6 +31,7 @@ impl Kind {
             Self::Authenticators => "/api/v1/authenticators",
             Self::AclRules => "/api/v1/acl-rules",
             Self::Bans => "/api/v1/bans",
+            Self::Rules => "/api/v1/rules",
             Self::Operators => "/api/v1/operators",
             Self::ApiKeys => "/api/v1/api-keys",
         }
@@ -38,6 +40,7 @@ impl Kind {
     fn id_field(self) -> &'static str {
         match self {
             Self::Users | Self::Operators => "username",
+            Self::Rules => "name",
             _ => "id",
         }
     }
@@ -74,6 +77,13 @@ impl Kind {
                 ("ADDRESS", "address"),
                 ("UNTIL", "until_ms"),
                 ("REASON", "reason"),
+            ],
+            Self::Rules => &[
+                ("RULE", "name"),
+                ("ENABLED", "enabled"),
+                ("SQL", "sql"),
+                ("DESCRIPTION", "description"),
+                ("CHANGED", "updated_at_ms"),
             ],
             Self::Operators => &[
                 ("OPERATOR", "username"),

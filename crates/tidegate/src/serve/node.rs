@@ -6,15 +6,17 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use api::{FirstOperator, LiveConfig};
 use auth::Auth;
+use broker::hooks::Chain;
 use broker::info::ListenerInfo;
 use broker::{Broker, Handle, ListenerTls};
+use engine::Engine;
 use store::Store;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::data_dir::{DataDir, OpenListener};
 use super::program::Program;
-use super::rules::Rules;
+use super::rules::{Rules, Tools};
 use super::{banned, start_error, store_watch};
 use crate::config::Config;
 use crate::logging::LogLevels;
@@ -22,6 +24,7 @@ use crate::logging::LogLevels;
 pub(super) struct Node {
     broker: Broker,
     handle: Handle,
+    engine: Engine,
     store: Store,
     http: Option<Http>,
     listeners: Vec<OpenListener>,
@@ -76,9 +79,24 @@ impl Node {
             .map_err(|errors| start_error::of_auth(&errors))?;
         auth.follow(store.objects())
             .context("cannot read who may come in from the store")?;
-        let broker = Broker::start(config.broker.clone(), Arc::new(auth.clone()), for_sessions)
+        let engine = Engine::new(config.rules.clone(), config.broker.shard_count());
+        engine
+            .declare(&config.declared_rules)
+            .map_err(|problems| start_error::of_rules(&problems))?;
+        let following = (engine.clone(), store.objects().clone());
+        // Very many rules take seconds to compile.
+        let followed = tokio::task::spawn_blocking(move || following.0.follow(&following.1));
+        followed
+            .await
+            .context("reading the rules ended by a panic")?
+            .context("cannot read the rules from the store")?;
+        let hooks = Chain::default()
+            .with(Arc::new(auth.clone()))
+            .with(engine.hooks());
+        let broker = Broker::start(config.broker.clone(), Arc::new(hooks), for_sessions)
             .map_err(|error| start_error::of_broker(&error, config))?;
         let handle = broker.handle();
+        engine.start(handle.clone());
         banned::send_away(&auth, &handle);
         let mut listeners: Vec<_> = handle.listeners().into_iter().map(open_listener).collect();
         let mut first_operator = None;
@@ -102,11 +120,16 @@ impl Node {
                         store.clone(),
                         auth.clone(),
                         live.clone(),
+                        engine.clone(),
                         config,
                     )),
                     objects: store.objects().clone(),
-                    rules: Arc::new(Rules(auth.clone())),
+                    rules: Arc::new(Rules {
+                        auth: auth.clone(),
+                        engine: engine.clone(),
+                    }),
                     tls: http_tls,
+                    rule_tools: Arc::new(Tools(engine.clone())),
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;
@@ -125,6 +148,7 @@ impl Node {
         Ok(Self {
             broker,
             handle,
+            engine,
             store,
             http,
             listeners,
@@ -159,6 +183,13 @@ impl Node {
                 Ok(Err(error)) => tracing::error!("the HTTP listener ended early: {error}"),
                 Err(_) => tracing::error!("the HTTP listener ended by a panic; this is a bug"),
             }
+        }
+        let engine = self.engine;
+        if tokio::task::spawn_blocking(move || engine.stop())
+            .await
+            .is_err()
+        {
+            tracing::error!("stopping the rules ended by a panic; this is a bug");
         }
         let store = self.store;
         let closed = tokio::task::spawn_blocking(move || store.close()).await;

@@ -6,6 +6,7 @@ use api::{LiveConfig, SettingError, SettingInfo};
 use auth::Auth;
 use broker::Handle;
 use broker::info::MetricFamily;
+use engine::Engine;
 use serde_json::{Value, json};
 use store::Store;
 
@@ -20,6 +21,7 @@ pub(super) struct Program {
     handle: Handle,
     store: Store,
     auth: Auth,
+    engine: Engine,
     http: LiveConfig,
     state: Mutex<State>,
 }
@@ -37,6 +39,7 @@ impl Program {
         store: Store,
         auth: Auth,
         http: LiveConfig,
+        engine: Engine,
         config: &Config,
     ) -> Self {
         let state = State {
@@ -48,6 +51,7 @@ impl Program {
             handle,
             store,
             auth,
+            engine,
             http,
             state: Mutex::new(state),
         }
@@ -108,5 +112,9 @@ impl api::Program for Program {
         metrics.extend(store_watch::metrics(&self.store));
         metrics.extend(self.auth.metrics());
         metrics
+    }
+
+    fn rule_metrics(&self) -> Vec<MetricFamily> {
+        self.engine.metrics()
     }
 }

@@ -1,17 +1,26 @@
-//! Who understands users, authenticators, ACL rules and bans: the crate `auth`.
+//! Who understands the objects that the API keeps: `auth` users, authenticators, ACL rules and bans; `engine` rules.
 
-use api::{Invalid, ObjectRules, RuledKind};
+use std::sync::Arc;
+
+use api::{Invalid, ObjectRules, RuleTools, RuledKind};
 use auth::{Auth, objects};
-use serde_json::Value;
+use engine::{Condition, Count, Engine, Status, Trial};
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
 
-pub(super) struct Rules(pub(super) Auth);
+pub(super) struct Rules {
+    pub(super) auth: Auth,
+    pub(super) engine: Engine,
+}
 
-fn name(kind: RuledKind) -> &'static str {
+/// The name of a kind that `auth` understands.
+fn name(kind: RuledKind) -> Option<&'static str> {
     match kind {
-        RuledKind::User => objects::USER,
-        RuledKind::Authenticator => objects::AUTHENTICATOR,
-        RuledKind::AclRule => objects::ACL_RULE,
-        RuledKind::Ban => objects::BAN,
+        RuledKind::User => Some(objects::USER),
+        RuledKind::Authenticator => Some(objects::AUTHENTICATOR),
+        RuledKind::AclRule => Some(objects::ACL_RULE),
+        RuledKind::Ban => Some(objects::BAN),
+        RuledKind::Rule => None,
     }
 }
 
@@ -19,11 +28,14 @@ impl ObjectRules for Rules {
     fn accept(
         &self,
         kind: RuledKind,
-        _id: &str,
+        id: &str,
         input: Value,
         current: Option<&Value>,
     ) -> Result<Value, Invalid> {
-        let accepted = self.0.accept(name(kind), input, current);
+        let Some(name) = name(kind) else {
+            return self.engine.accept(id, &input).map_err(invalid);
+        };
+        let accepted = self.auth.accept(name, input, current);
         accepted.map_err(|error| {
             // `field: what is wrong`
             let (field, detail) = match error.message.split_once(": ") {
@@ -38,14 +50,72 @@ impl ObjectRules for Rules {
     }
 
     fn show(&self, kind: RuledKind, stored: &Value) -> Value {
-        objects::shown(name(kind), stored.clone())
+        match name(kind) {
+            Some(name) => objects::shown(name, stored.clone()),
+            // A rule has no secrets; those of its sinks stand elsewhere.
+            None => stored.clone(),
+        }
     }
 
     fn schemas(&self, kind: RuledKind) -> (Value, Value) {
-        objects::schemas(name(kind))
+        match name(kind) {
+            Some(name) => objects::schemas(name),
+            None => engine::schemas(),
+        }
     }
 }
 
 fn is_field(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+}
+
+fn invalid(problem: engine::Invalid) -> Invalid {
+    Invalid {
+        field: problem.field,
+        detail: problem.detail,
+    }
+}
+
+/// What the API asks of the rule engine beside its objects.
+pub(super) struct Tools(pub(super) Engine);
+
+impl RuleTools for Tools {
+    fn test(&self, rule: &Value, event: &Value) -> Result<Value, Invalid> {
+        let trial = Trial::from_json(event).map_err(|problem| Invalid {
+            field: format!("event.{}", problem.field),
+            detail: problem.detail,
+        })?;
+        self.0.test(rule, &trial).map_err(invalid)
+    }
+
+    fn status(&self, name: &str) -> Option<Value> {
+        self.0.status(name).map(|status| shown(&status))
+    }
+
+    fn statuses(&self, after: Option<&str>, limit: usize) -> Vec<Value> {
+        self.0.statuses(after, limit).iter().map(shown).collect()
+    }
+
+    fn watch(&self, name: &str) -> Option<broadcast::Receiver<Arc<Value>>> {
+        self.0.watch(name)
+    }
+}
+
+fn shown(status: &Status) -> Value {
+    let (condition, problem) = match &status.condition {
+        Condition::Running => ("running", None),
+        Condition::Disabled => ("disabled", None),
+        Condition::Broken(problem) => ("broken", Some(problem.to_string())),
+    };
+    let counters =
+        Count::ALL.map(|(count, name)| (name.to_owned(), status.totals.get(count).into()));
+    json!({
+        "name": status.name,
+        "condition": condition,
+        "problem": problem,
+        "is_declared": status.is_declared,
+        "counters": serde_json::Map::from_iter(counters),
+        "p50_ns": status.totals.quantile_ns(0.5),
+        "p99_ns": status.totals.quantile_ns(0.99),
+    })
 }

@@ -82,3 +82,11 @@ fn listen_error(
     };
     format!("listener `{listener}` cannot listen on {address}: {what}; {to_do} ({key}, {said})")
 }
+
+/// Rules of the configuration that do not fit; the configuration has been checked before.
+pub(super) fn of_rules(problems: &[(usize, engine::Invalid)]) -> anyhow::Error {
+    let lines = problems
+        .iter()
+        .map(|(n, problem)| format!("[[rule]] {}: {problem}", n + 1));
+    anyhow::anyhow!("{}", lines.collect::<Vec<_>>().join("\n"))
+}

@@ -1,0 +1,255 @@
+//! Rules beyond their objects: trying one, how they do, watching one at work.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, header};
+use futures_util::stream;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+use crate::access::{self, Role, now_ms};
+use crate::app::App;
+use crate::call::{self, Call, Page, text};
+use crate::endpoint::{Endpoint, Outcome, get, post};
+use crate::objects::Invalid;
+use crate::parameters::Cursor;
+use crate::problem::Problem;
+
+/// Silence after which something is sent, and after which the credentials are looked at again.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// A rule and an event to try it on. Nothing is published and no sink is sent anything.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct TestInput {
+    /// The rule, as its object would be: `sql` is enough.
+    rule: Map<String, Value>,
+    #[serde(default)]
+    event: EventInput,
+}
+
+/// What happens. An event of the kind that FROM names first.
+#[derive(Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct EventInput {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<String>,
+    /// A text, or JSON as it is.
+    #[serde(default)]
+    payload: Value,
+    /// In place of `payload`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    username: Option<String>,
+    #[serde(default)]
+    #[schemars(range(max = 2))]
+    qos: u8,
+    #[serde(default)]
+    retain: bool,
+    /// Further fields: those of the output of another rule, of a bridge, of a device.
+    #[serde(default)]
+    fields: Map<String, Value>,
+}
+
+/// What came of it.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the rule engine answers")]
+struct TestOutcome {
+    /// `fluxmq` or `emqx`.
+    dialect: String,
+    /// What the statement means, as text.
+    plan: String,
+    /// Whether there is an output.
+    matched: bool,
+    /// Why there is none.
+    reason: Option<String>,
+    /// Of a rule with a window: what the window counts of the event.
+    counted: Option<Value>,
+    /// Of a rule with a window: as if it closed with this one event.
+    outputs: Vec<Value>,
+    /// What the actions would do.
+    actions: Vec<Value>,
+    compiled_us: u64,
+    took_ns: u64,
+}
+
+/// How a rule does, since the node started.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the rule engine answers")]
+struct Status {
+    name: String,
+    /// `running`, `disabled` or `broken`.
+    condition: String,
+    /// What is wrong with a broken one.
+    problem: Option<String>,
+    /// It stands in the configuration and cannot be changed over the API.
+    is_declared: bool,
+    /// Counters by name: matched, passed, no_result, failed and so on.
+    counters: Value,
+    /// Of the evaluations that were timed, in nanoseconds.
+    p50_ns: Option<u64>,
+    p99_ns: Option<u64>,
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        post("/api/v1/rules/test", "testRule", test)
+            .role(Role::Viewer)
+            .tag("rules")
+            .summary("Try a rule on an event")
+            .description("The rule need not be one of the node. Nothing is published and no sink is sent anything.")
+            .body::<TestInput>()
+            .answers::<TestOutcome>(200, "What came of it."),
+        get("/api/v1/rule-status", "listRuleStatus", statuses)
+            .role(Role::Viewer)
+            .tag("rules")
+            .summary("How rules do")
+            .description("Those of the configuration too, sorted by name.")
+            .pages::<Status>(),
+        get("/api/v1/rules/{name}/status", "ruleStatus", status)
+            .role(Role::Viewer)
+            .tag("rules")
+            .summary("How a rule does")
+            .path_parameter("name", "Its name, percent-encoded.")
+            .answers::<Status>(200, "Since the node started."),
+        get("/api/v1/rules/{name}/trace", "traceRule", trace)
+            .role(Role::Operator)
+            .tag("rules")
+            .summary("Watch a rule at work")
+            .description(
+                "Server-Sent Events named `trace`: what met the rule and what came of it, at most 200 a second; `left_out` says how \
+                 many others there were. `lost` if this listener was too slow. The payloads of clients are in it.",
+            )
+            .path_parameter("name", "Its name, percent-encoded.")
+            .answers_raw(200, "The stream.", "text/event-stream")
+            .problem(429, "Too many streams are open."),
+    ]
+}
+
+fn invalid(part: &str, invalid: &Invalid) -> Problem {
+    let field = match invalid.field.as_str() {
+        "" => part.to_owned(),
+        field => format!("{part}.{field}"),
+    };
+    let detail = format!("{field}: {}", invalid.detail);
+    Problem::field(&field, detail)
+}
+
+fn no_rule(name: &str) -> Problem {
+    Problem::not_found(format!("There is no rule {name:?}."))
+}
+
+async fn test(mut call: Call) -> Outcome {
+    let TestInput { rule, event } = call.json().await?;
+    let event = serde_json::to_value(event).unwrap_or_default();
+    let tools = call.app.rule_tools.clone();
+    let tested = tokio::task::spawn_blocking(move || tools.test(&Value::Object(rule), &event));
+    let tested = tested
+        .await
+        .map_err(|_| Problem::unavailable("The rule cannot be tried now."))?;
+    call::ok(tested.map_err(|error| invalid("rule", &error))?)
+}
+
+async fn status(call: Call) -> Outcome {
+    let name = call.path("name");
+    call::ok(
+        call.app
+            .rule_tools
+            .status(name)
+            .ok_or_else(|| no_rule(name))?,
+    )
+}
+
+async fn statuses(call: Call) -> Outcome {
+    let limit = call.query.limit();
+    let after = call.query.after().map(|cursor| cursor.first);
+    let mut data = call.app.rule_tools.statuses(after.as_deref(), limit + 1);
+    let has_more = data.len() > limit;
+    data.truncate(limit);
+    let last = data.last().and_then(|last| last["name"].as_str());
+    let next = last
+        .filter(|_| has_more)
+        .map(|name| Cursor::new(name, "").encode());
+    call::ok(Page { data, next })
+}
+
+struct Feed {
+    app: Arc<App>,
+    headers: axum::http::HeaderMap,
+    from: std::net::IpAddr,
+    records: Receiver<Arc<Value>>,
+    stopping: watch::Receiver<bool>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Feed {
+    /// The next piece of the stream; `None`: that was all.
+    async fn next(&mut self) -> Option<String> {
+        let received = tokio::select! {
+            _ = self.stopping.wait_for(|stopping| *stopping) => return None,
+            received = tokio::time::timeout(KEEP_ALIVE, self.records.recv()) => received,
+        };
+        match received {
+            Ok(Ok(record)) => Some(format!("event: trace\ndata: {record}\n\n")),
+            Ok(Err(RecvError::Lagged(count))) => {
+                let lost = json!({"at_ms": now_ms(), "count": count});
+                Some(format!("event: lost\ndata: {lost}\n\n"))
+            }
+            // The rule is gone.
+            Ok(Err(RecvError::Closed)) => None,
+            Err(_) => {
+                let who = access::admitted(&self.app, &self.headers, self.from).await;
+                who.is_ok().then(|| ": still here\n\n".to_owned())
+            }
+        }
+    }
+}
+
+async fn trace(call: Call) -> Outcome {
+    let name = call.path("name");
+    let records = call
+        .app
+        .rule_tools
+        .watch(name)
+        .ok_or_else(|| no_rule(name))?;
+    let permit = call.app.streams.clone().try_acquire_owned().map_err(|_| {
+        let max = call.app.max_event_streams;
+        let detail = format!("{max} event streams are open, more are not allowed.");
+        Problem::too_many_requests(10, detail)
+    })?;
+    let feed = Feed {
+        app: call.app.clone(),
+        headers: call.headers().clone(),
+        from: call.from,
+        records,
+        stopping: call.app.stopping.clone(),
+        _permit: permit,
+    };
+    call.keep_connection();
+    // A first line at once, so that a client knows that it is connected.
+    let stream = stream::unfold((feed, true), |(mut feed, is_first)| async move {
+        let text = match is_first {
+            true => ": connected\n\n".to_owned(),
+            false => feed.next().await?,
+        };
+        Some((
+            Ok::<_, std::convert::Infallible>(Bytes::from(text)),
+            (feed, false),
+        ))
+    });
+    let mut response = text("text/event-stream", Body::from_stream(stream));
+    // nginx would collect it otherwise.
+    response.headers_mut().insert(
+        header::HeaderName::from_static("x-accel-buffering"),
+        HeaderValue::from_static("no"),
+    );
+    Ok(response)
+}

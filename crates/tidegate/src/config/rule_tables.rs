@@ -1,0 +1,36 @@
+//! `[[rule]]`: tables the crate `engine` understands, as the JSON it reads from the store, too.
+
+use engine::Engine;
+use serde_json::Value;
+
+use super::draft::Draft;
+
+/// The rules of the file, checked as the node will read them.
+pub(super) fn finish(draft: &mut Draft) -> Vec<(String, Value)> {
+    let engine = Engine::new(draft.node.rules.clone(), 1);
+    let mut rules: Vec<(String, Value)> = Vec::new();
+    for mut table in std::mem::take(&mut draft.rules) {
+        let name = table
+            .value
+            .as_object_mut()
+            .and_then(|table| table.remove("name"));
+        let Some(Value::String(name)) = name else {
+            let message = "expected a text: rules are known by their names";
+            draft.problem(table.origin, "rule.name", message);
+            continue;
+        };
+        if rules.iter().any(|(known, _)| *known == name) {
+            let message = format!("there is a rule {name:?} already; names are unique");
+            draft.problem(table.origin, "rule.name", message);
+            continue;
+        }
+        match engine.accept(&name, &table.value) {
+            Ok(rule) => rules.push((name, rule)),
+            Err(problem) => {
+                let key = format!("rule.{}", problem.field);
+                draft.problem(table.origin, key, format!("{name}: {}", problem.detail));
+            }
+        }
+    }
+    rules
+}

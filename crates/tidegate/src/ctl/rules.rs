@@ -1,0 +1,262 @@
+//! `tidegate ctl rules`: the rules of a node, switching them, how they do. `tidegate rule`: trying one, watching one.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use engine::{Engine, Trial};
+use serde_json::{Map, Value, json};
+
+use super::commands::Limit;
+use super::http::{Client, encoded};
+use super::objects::{Kind, Objects};
+use super::show::{Format, Output, print};
+use super::target::TargetArgs;
+use super::{CtlError, events};
+
+#[derive(Subcommand)]
+pub(super) enum Rules {
+    #[command(flatten)]
+    Objects(Objects),
+    /// Let one run
+    Enable { name: String },
+    /// Let one rest
+    Disable { name: String },
+    /// How they do, or one does
+    Status {
+        name: Option<String>,
+        #[command(flatten)]
+        limit: Limit,
+    },
+}
+
+impl Rules {
+    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+        match self {
+            Self::Objects(objects) => objects.run(Kind::Rules, client, output).await,
+            Self::Enable { name } => switch(&name, true, client, output).await,
+            Self::Disable { name } => switch(&name, false, client, output).await,
+            Self::Status {
+                name: Some(name), ..
+            } => {
+                let path = format!("/api/v1/rules/{}/status", encoded(&name));
+                output.one(&flat(client.get(&path).await?))
+            }
+            Self::Status { name: None, limit } => {
+                let (rows, has_more) = client.rows("/api/v1/rule-status", limit.limit).await?;
+                let rows = rows.into_iter().map(flat).collect();
+                let columns = [
+                    ("RULE", "name"),
+                    ("CONDITION", "condition"),
+                    ("MATCHED", "matched"),
+                    ("PASSED", "passed"),
+                    ("NO RESULT", "no_result"),
+                    ("FAILED", "failed"),
+                    ("ACTIONS FAILED", "actions_failed"),
+                    ("P99 NS", "p99_ns"),
+                ];
+                output.rows((rows, has_more), &columns)
+            }
+        }
+    }
+}
+
+/// The counters beside the fields around them.
+fn flat(mut row: Value) -> Value {
+    if let (Value::Object(counters), Some(fields)) = (row["counters"].take(), row.as_object_mut()) {
+        fields.remove("counters");
+        fields.extend(counters);
+    }
+    row
+}
+
+async fn switch(name: &str, enabled: bool, client: &Client, output: &Output) -> anyhow::Result<()> {
+    let path = format!("/api/v1/rules/{}", encoded(name));
+    let current = client.get_versioned(&path).await?;
+    let mut rule = current.value;
+    rule["enabled"] = enabled.into();
+    let changed = client.put(&path, &rule, current.etag.as_deref()).await?;
+    let word = if enabled { "runs" } else { "rests" };
+    output.done(&format!("{name} {word}"), &changed)
+}
+
+#[derive(Args)]
+pub(crate) struct RuleArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: RuleCommand,
+}
+
+#[derive(Subcommand)]
+enum RuleCommand {
+    /// Try a rule on an event, without a node unless it is one of a node's
+    Test(TestArgs),
+    /// Watch what meets a rule of a node, and what comes of it
+    Trace {
+        name: String,
+        /// End after this many
+        #[arg(short = 'n', long, value_name = "N")]
+        count: Option<u64>,
+    },
+}
+
+#[derive(Args)]
+struct TestArgs {
+    /// The statement
+    #[arg(long, value_name = "STATEMENT", required_unless_present_any = ["file", "name"])]
+    sql: Option<String>,
+    /// A file with the statement, or, if it is JSON, with a rule and its actions
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sql", "name"])]
+    file: Option<PathBuf>,
+    /// A rule of the node
+    #[arg(long, value_name = "NAME", conflicts_with = "sql")]
+    name: Option<String>,
+    #[arg(long)]
+    topic: Option<String>,
+    #[arg(long, value_name = "TEXT")]
+    payload: Option<String>,
+    #[arg(long, value_name = "ID")]
+    client_id: Option<String>,
+    #[arg(long, value_name = "NAME")]
+    username: Option<String>,
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    qos: u8,
+    #[arg(long)]
+    retain: bool,
+    /// Whose meaning of functions; as FROM says, if not said
+    #[arg(long, value_parser = ["fluxmq", "emqx"])]
+    dialect: Option<String>,
+    /// Of functions that print local time
+    #[arg(long, value_name = "ZONE")]
+    timezone: Option<String>,
+    /// A further field of the event, as of the output of another rule
+    #[arg(long = "field", value_name = "NAME=VALUE")]
+    fields: Vec<String>,
+}
+
+impl RuleArgs {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let output = Output {
+            format: match self.json {
+                true => Format::Json,
+                false => Format::Table,
+            },
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let client = async || {
+                let mut client = Client::new(self.target.find()?);
+                client.log_in().await?;
+                anyhow::Ok(client)
+            };
+            match self.command {
+                RuleCommand::Trace { name, count } => {
+                    let path = format!("/api/v1/rules/{}/trace", encoded(&name));
+                    events::follow(&client().await?, &path, count, |json| format!("{json}\n")).await
+                }
+                RuleCommand::Test(arguments) => match &arguments.name {
+                    Some(name) => {
+                        let client = client().await?;
+                        let path = format!("/api/v1/rules/{}", encoded(name));
+                        let mut rule = client.get(&path).await?;
+                        for field in ["name", "version", "created_at_ms", "updated_at_ms"] {
+                            rule.as_object_mut().and_then(|rule| rule.remove(field));
+                        }
+                        let body = json!({"rule": rule, "event": arguments.event()?});
+                        let outcome = client.post("/api/v1/rules/test", &body).await?;
+                        tell(&outcome, &output)
+                    }
+                    None => {
+                        let engine = Engine::new(engine::Settings::default(), 1);
+                        let trial = Trial::from_json(&arguments.event()?);
+                        let trial =
+                            trial.map_err(|problem| CtlError::Usage(problem.to_string()))?;
+                        let outcome = engine.test(&arguments.rule()?, &trial);
+                        let outcome =
+                            outcome.map_err(|problem| CtlError::Usage(problem.to_string()))?;
+                        tell(&outcome, &output)
+                    }
+                },
+            }
+        })
+    }
+}
+
+impl TestArgs {
+    fn rule(&self) -> anyhow::Result<Value> {
+        let text = match &self.file {
+            Some(file) => std::fs::read_to_string(file)
+                .with_context(|| format!("cannot read {}", file.display()))?,
+            None => self.sql.clone().unwrap_or_default(),
+        };
+        let mut rule = match serde_json::from_str(&text) {
+            Ok(Value::Object(mut rule)) => {
+                rule.remove("name");
+                Value::Object(rule)
+            }
+            _ => json!({"sql": text}),
+        };
+        for (name, value) in [("dialect", &self.dialect), ("timezone", &self.timezone)] {
+            if let Some(value) = value {
+                rule[name] = json!(value);
+            }
+        }
+        Ok(rule)
+    }
+
+    fn event(&self) -> anyhow::Result<Value> {
+        let mut fields = Map::new();
+        for field in &self.fields {
+            let (name, value) = field.split_once('=').ok_or_else(|| {
+                CtlError::Usage(format!("{field:?}: expected NAME=VALUE, such as level=3"))
+            })?;
+            fields.insert(name.to_owned(), super::objects::value_of(value));
+        }
+        let mut event = json!({"qos": self.qos, "retain": self.retain, "fields": fields});
+        for (name, value) in [
+            ("topic", &self.topic),
+            ("payload", &self.payload),
+            ("client_id", &self.client_id),
+            ("username", &self.username),
+        ] {
+            if let Some(value) = value {
+                event[name] = json!(value);
+            }
+        }
+        Ok(event)
+    }
+}
+
+fn tell(outcome: &Value, output: &Output) -> anyhow::Result<()> {
+    if output.format == Format::Json {
+        return output.one(outcome);
+    }
+    let text = |name: &str| outcome[name].as_str().unwrap_or_default();
+    let mut told = format!("dialect: {}\n{}", text("dialect"), text("plan"));
+    if !told.ends_with('\n') {
+        told.push('\n');
+    }
+    if !outcome["counted"].is_null() {
+        told.push_str(&format!("the window counts: {}\n", outcome["counted"]));
+    }
+    for row in outcome["outputs"].as_array().into_iter().flatten() {
+        told.push_str(&format!("output: {row}\n"));
+    }
+    if let Some(reason) = outcome["reason"].as_str() {
+        told.push_str(&format!("no output: {reason}\n"));
+    }
+    for action in outcome["actions"].as_array().into_iter().flatten() {
+        told.push_str(&format!("action: {action}\n"));
+    }
+    let (compiled_us, took_ns) = (&outcome["compiled_us"], &outcome["took_ns"]);
+    told.push_str(&format!(
+        "compiled in {compiled_us} us, evaluated in {took_ns} ns\n"
+    ));
+    print(&told)
+}
