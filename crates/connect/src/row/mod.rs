@@ -8,7 +8,7 @@
 mod json;
 mod writer;
 
-pub use writer::RowWriter;
+pub use writer::{ItemWriter, RowWriter};
 
 const NULL: u8 = 0;
 const FALSE: u8 = 1;

@@ -32,6 +32,17 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SinkId(u32);
 
+impl SinkId {
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The id of this [`number`](Self::number). One that no sink has is the id of no sink.
+    pub fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+}
+
 /// Connectors and sinks.
 #[derive(Clone)]
 pub struct Service {

@@ -9,6 +9,7 @@ mod open_files;
 mod program;
 mod rules;
 mod signals;
+mod sinks;
 mod start_error;
 mod store_watch;
 

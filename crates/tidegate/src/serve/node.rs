@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use api::{FirstOperator, LiveConfig};
@@ -17,14 +18,19 @@ use tokio::task::JoinHandle;
 use super::data_dir::{DataDir, OpenListener};
 use super::program::Program;
 use super::rules::{Rules, Tools};
+use super::sinks::Sinks;
 use super::{banned, start_error, store_watch};
 use crate::config::Config;
 use crate::logging::LogLevels;
+
+/// How long sinks may go on writing what they have when the node stops.
+const SINKS_STOP_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) struct Node {
     broker: Broker,
     handle: Handle,
     engine: Engine,
+    connectors: connect::Service,
     store: Store,
     http: Option<Http>,
     listeners: Vec<OpenListener>,
@@ -83,6 +89,15 @@ impl Node {
         engine
             .declare(&config.declared_rules)
             .map_err(|problems| start_error::of_rules(&problems))?;
+        let connectors = connect::Service::new(
+            tokio::runtime::Handle::current(),
+            connect::Options {
+                directory: Some(data_dir.path().join("sinks")),
+                // The last pushes what comes of windows.
+                shards: config.broker.shard_count() + 1,
+            },
+        );
+        engine.set_outlet(Arc::new(Sinks(connectors.clone())));
         let following = (engine.clone(), store.objects().clone());
         // Very many rules take seconds to compile.
         let followed = tokio::task::spawn_blocking(move || following.0.follow(&following.1));
@@ -149,6 +164,7 @@ impl Node {
             broker,
             handle,
             engine,
+            connectors,
             store,
             http,
             listeners,
@@ -191,6 +207,7 @@ impl Node {
         {
             tracing::error!("stopping the rules ended by a panic; this is a bug");
         }
+        self.connectors.stop(SINKS_STOP_WITHIN).await;
         let store = self.store;
         let closed = tokio::task::spawn_blocking(move || store.close()).await;
         if closed.is_err() {
