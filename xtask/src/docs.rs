@@ -1,4 +1,4 @@
-//! `cargo xtask docs`: the configuration reference, as the program itself writes it.
+//! `cargo xtask docs`: the pages that the code itself writes.
 
 use std::fs;
 
@@ -6,8 +6,28 @@ use crate::process::{capture, cargo};
 use crate::report::Outcome;
 use crate::{Failure, no_more};
 
-const REFERENCE: &str = "docs/configuration.md";
-pub(crate) const STEP: &str = "docs/configuration.md is up to date";
+pub(crate) const STEP: &str = "generated pages in docs/ are up to date";
+
+/// A page and who writes it.
+struct Page {
+    path: &'static str,
+    /// Arguments of cargo; the program itself comes in both profiles.
+    by: &'static [&'static str],
+    of_the_program: bool,
+}
+
+const PAGES: &[Page] = &[
+    Page {
+        path: "docs/configuration.md",
+        by: &["--", "config", "reference"],
+        of_the_program: true,
+    },
+    Page {
+        path: "docs/rule-functions.md",
+        by: &["-p", "tidegate-rules", "--example", "functions_reference"],
+        of_the_program: false,
+    },
+];
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     let mut arguments = arguments.to_vec();
@@ -22,10 +42,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
             Outcome::Passed => Ok(()),
         };
     }
-    let path = crate::root().join(REFERENCE);
-    fs::write(&path, reference(Profile::Dev)?)
-        .map_err(|error| format!("{}: {error}", path.display()))?;
-    println!("{REFERENCE} written");
+    for page in PAGES {
+        let path = crate::root().join(page.path);
+        fs::write(&path, page.text(Profile::Dev)?)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        println!("{} written", page.path);
+    }
     Ok(())
 }
 
@@ -36,24 +58,32 @@ pub(crate) enum Profile {
     Release,
 }
 
-/// Whether the file is what the program would write now.
+/// Whether the pages are what would be written now.
 pub(crate) fn check(profile: Profile) -> Outcome {
-    let wanted = match reference(profile) {
-        Ok(text) => text,
-        Err(why) => return Outcome::Failed(why),
-    };
-    match fs::read_to_string(crate::root().join(REFERENCE)) {
-        Ok(found) if found == wanted => Outcome::Passed,
-        Ok(_) => Outcome::Failed(format!("{REFERENCE} is stale; run `cargo xtask docs`")),
-        Err(error) => Outcome::Failed(format!("{REFERENCE}: {error}; run `cargo xtask docs`")),
+    for page in PAGES {
+        let wanted = match page.text(profile) {
+            Ok(text) => text,
+            Err(why) => return Outcome::Failed(why),
+        };
+        let name = page.path;
+        match fs::read_to_string(crate::root().join(name)) {
+            Ok(found) if found == wanted => {}
+            Ok(_) => return Outcome::Failed(format!("{name} is stale; run `cargo xtask docs`")),
+            Err(error) => {
+                return Outcome::Failed(format!("{name}: {error}; run `cargo xtask docs`"));
+            }
+        }
     }
+    Outcome::Passed
 }
 
-fn reference(profile: Profile) -> Result<String, Failure> {
-    let mut command = cargo();
-    command.args(["run", "--quiet"]);
-    if profile == Profile::Release {
-        command.arg("--release");
+impl Page {
+    fn text(&self, profile: Profile) -> Result<String, Failure> {
+        let mut command = cargo();
+        command.args(["run", "--quiet"]);
+        if self.of_the_program && profile == Profile::Release {
+            command.arg("--release");
+        }
+        capture(command.args(self.by))
     }
-    capture(command.args(["--", "config", "reference"]))
 }

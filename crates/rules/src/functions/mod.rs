@@ -14,6 +14,7 @@ mod maps;
 mod math;
 mod memory;
 mod message;
+mod reference;
 mod search;
 mod sprintf;
 mod strings;
@@ -25,6 +26,7 @@ use std::sync::LazyLock;
 
 pub use args::Args;
 use args::opened;
+pub use reference::reference;
 
 use crate::context::Context;
 use crate::fault::Fault;
@@ -209,33 +211,8 @@ fn normalised(name: &str) -> String {
 /// The name most like one that does not exist, if any is like it.
 #[must_use]
 pub fn nearest(name: &str) -> Option<&'static str> {
-    let wanted = normalised(name);
-    all()
-        .flat_map(|function| std::iter::once(&function.name).chain(function.aliases))
-        .map(|name| (distance(&wanted, &normalised(name)), *name))
-        .min_by_key(|(distance, _)| *distance)
-        .filter(|(distance, _)| *distance <= (wanted.len() / 3).clamp(1, 3))
-        .map(|(_, name)| name)
-}
-
-/// How many letters must be changed, added, left out or swapped with their neighbour.
-fn distance(left: &str, right: &str) -> usize {
-    let (left, right) = (left.as_bytes(), right.as_bytes());
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=right.len()).collect();
-    for (row, letter) in left.iter().enumerate() {
-        let mut line = vec![row + 1];
-        for (column, other) in right.iter().enumerate() {
-            let change = last[column] + usize::from(letter != other);
-            let mut best = change.min(last[column + 1] + 1).min(line[column] + 1);
-            if row > 0 && column > 0 && left[row - 1] == *other && *letter == right[column - 1] {
-                best = best.min(before[column - 1] + 1);
-            }
-            line.push(best);
-        }
-        before = std::mem::replace(&mut last, line);
-    }
-    last[right.len()]
+    let names = all().flat_map(|function| std::iter::once(&function.name).chain(function.aliases));
+    crate::nearest::nearest(name, names.copied())
 }
 
 /// A float with at most so many digits behind the point, zeros at the end cut off but for one.

@@ -1,0 +1,73 @@
+//! The page about the functions, written from their tables.
+
+use std::fmt::Write as _;
+
+use super::{FAMILIES, Function, all};
+
+const HEAD: &str = "\
+# Rule functions
+
+<!-- Written by `cargo xtask docs` from the tables in crates/rules/src/functions; do not edit. -->
+
+Names are the same in any case and with or without underscores: `isNull`, `is_null` and `ISNULL` are one function. What stands in
+brackets may be left out. The first argument may stand in front: `topic.startsWith('t/')` is `startsWith(topic, 't/')`.
+
+- A null argument makes the result null, unless a function says otherwise (`isNull`, `coalesce`, ...).
+- A wrong type, a value out of range or an overflow is a fault: this rule has no output for this message, the fault is counted,
+  and nothing else is touched.
+- Text is counted in characters, not bytes. Numbers may be given as text that spells them, arrays and maps as JSON.
+- Bytes that are UTF-8 print as text, other bytes as base64.
+- Local time is that of the rule's `timezone`, UTC if it has none. Zones are names (`Europe/Berlin`) or offsets (`+08:00`).
+- What a function makes is bounded: 1 MiB of text or bytes, 100,000 items. A regular expression has at most 4 KiB and neither
+  look-around nor back references.
+
+The examples run as tests, in UTC at 2023-07-29 03:06:27.495.
+";
+
+/// The whole page, as Markdown.
+#[must_use]
+pub fn reference() -> String {
+    let mut page = HEAD.to_owned();
+    for family in FAMILIES {
+        write!(page, "\n## {}\n\n", family.title).expect("writing to memory");
+        page.push_str("| function | gives | |\n|---|---|---|\n");
+        for function in family.functions {
+            page.push_str(&row(function));
+        }
+    }
+    page.push_str("\n## Where the dialects differ\n\n");
+    page.push_str("A rule says `dialect = \"fluxmq\"` or `\"emqx\"`; without that, `$EVENT.` in its FROM means fluxmq.\n\n");
+    page.push_str("| function | difference |\n|---|---|\n");
+    for function in all() {
+        if let Some(differs) = function.differs {
+            writeln!(page, "| `{}` | {} |", function.name, escaped(differs))
+                .expect("writing to memory");
+        }
+    }
+    page
+}
+
+fn row(function: &Function) -> String {
+    let mut names = format!("`{}({})`", function.name, escaped(function.parameters));
+    if !function.aliases.is_empty() {
+        let aliases: Vec<_> = function
+            .aliases
+            .iter()
+            .map(|alias| format!("`{alias}`"))
+            .collect();
+        write!(names, ", also {}", aliases.join(", ")).expect("writing to memory");
+    }
+    let (example, result) = function.example;
+    format!(
+        "| {names} | {} | {} `{}` is `{}` |\n",
+        escaped(function.returns),
+        escaped(function.help),
+        escaped(example),
+        escaped(result),
+    )
+}
+
+/// A bar would end the cell.
+fn escaped(text: &str) -> String {
+    text.replace('|', "\\|")
+}
