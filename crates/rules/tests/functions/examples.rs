@@ -76,9 +76,10 @@ fn null_in_is_null_out_unless_a_function_asks_for_it() {
 }
 
 /// What a statement that selects the expression gives, or what was wrong with it.
-fn selected(expression: &str, dialect: Dialect) -> String {
+pub(crate) fn selected(expression: &str, dialect: Dialect, zone: &Zone) -> String {
     let options = Options {
         dialect: Some(dialect),
+        timezone: zone.clone(),
         ..Options::default()
     };
     let statement = format!("SELECT {expression} AS v FROM \"#\"");
@@ -115,7 +116,7 @@ fn every_example_works_in_a_statement() {
     for function in functions::all() {
         let (expression, expected) = function.example;
         for dialect in [Dialect::Emqx, Dialect::Fluxmq] {
-            let printed = selected(expression, dialect);
+            let printed = selected(expression, dialect, &Zone::UTC);
             // The id and the flags are the broker's affair.
             let fits = printed == format!("{{\"v\":{expected}}}")
                 || (dialect == Dialect::Fluxmq && function.differs.is_some())
