@@ -60,12 +60,20 @@ impl<'a> Evaluator<'a, '_> {
         let event = self.view.event;
         let is_open = !event.extra.is_null();
         if !is_open || event.kind == EventKind::Device {
+            // The first columns are all different, so that nobody need look.
+            let is_first = fields.is_empty();
             for &(name, field) in field::columns(event.kind, self.context.dialect) {
-                let value = match field {
-                    Field::Payload => self.view.payload_column(self.context.dialect),
-                    field => field.read(event, self.view.arena),
+                let at = match fields.iter().position(|(old, _)| !is_first && *old == name) {
+                    Some(at) => at,
+                    None => {
+                        fields.push((name, Value::Null));
+                        fields.len() - 1
+                    }
                 };
-                put(fields, name, value);
+                match field {
+                    Field::Payload => fields[at].1 = self.view.payload_column(self.context.dialect),
+                    field => field.read_into(event, self.view.arena, &mut fields[at].1),
+                }
             }
         }
         if let Value::Map(extra) = event.extra.open(self.view.arena) {
