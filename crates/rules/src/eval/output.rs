@@ -72,7 +72,7 @@ impl<'a> Evaluator<'a, '_> {
                 };
                 match field {
                     Field::Payload => fields[at].1 = self.view.payload_column(self.context.dialect),
-                    field => field.read_into(event, self.view.arena, &mut fields[at].1),
+                    field => self.view.read_into(field, &mut fields[at].1),
                 }
             }
         }
@@ -87,7 +87,11 @@ impl<'a> Evaluator<'a, '_> {
         let limit = self.context.limits.max_output_bytes;
         let mut bytes = 0_usize;
         for (name, value) in fields {
-            bytes += name.len() + total_length(*value, limit);
+            bytes += name.len();
+            bytes += match value {
+                Value::Array(_) | Value::Map(_) => total_length(*value, limit),
+                value => length(*value),
+            };
             if bytes > limit {
                 return Err(Fault::TooLarge {
                     function: "SELECT",
