@@ -151,6 +151,15 @@ impl Field {
 
     /// All fields but the payload, which needs more than the event.
     pub(crate) fn read<'a>(self, event: &Event<'a>, arena: &'a Arena) -> Value<'a> {
+        let mut value = Value::Null;
+        self.read_into(event, arena, &mut value);
+        value
+    }
+
+    /// The same, put where it belongs. To return it and copy it there took a third of the time of `SELECT *`: a value that was
+    /// stored in parts cannot be loaded as a whole at once.
+    #[inline]
+    pub(crate) fn read_into<'a>(self, event: &Event<'a>, arena: &'a Arena, out: &mut Value<'a>) {
         let text = |text: Option<&'a str>| text.map_or(Value::Null, Value::Str);
         let number =
             |number: Option<u64>| number.map_or(Value::Null, |number| Value::Int(number as i64));
@@ -158,76 +167,104 @@ impl Field {
             event.connection.map_or(Value::Null, read)
         };
         match self {
-            F::Protocol => Value::Str(event.protocol),
-            F::Id => event
-                .id
-                .map_or(Value::Null, |id| Value::Str(hex(id, arena))),
-            F::Timestamp => Value::Int(event.timestamp_ms as i64),
-            F::ClientId => Value::Str(event.client_id),
-            F::Username => text(event.username),
-            F::ClientIp => event
-                .peer
-                .map_or(Value::Null, |peer| Value::Str(host_text(peer, arena))),
-            F::PeerName => event
-                .peer
-                .map_or(Value::Null, |peer| Value::Str(address_text(peer, arena))),
-            F::SockName => event.socket.map_or(Value::Null, |socket| {
-                Value::Str(address_text(socket, arena))
-            }),
-            F::NodeIp => Value::Str(event.node_ip),
-            F::Node => Value::Str(event.node),
-            F::EventName => Value::Str(event.kind.event_name()),
-            F::Topic => text(event.topic),
-            F::Qos => number(event.qos.map(u64::from)),
-            F::Retain => event
-                .topic
-                .map_or(Value::Null, |_| Value::Bool(event.retain)),
-            F::Dup => event.topic.map_or(Value::Null, |_| Value::Bool(event.dup)),
-            F::Flags => event.topic.map_or(Value::Null, |_| flags(event, arena)),
-            F::MessageId => number(event.message_id.map(u64::from)),
-            F::Payload => event.payload.map_or(Value::Null, Value::Bytes),
-            F::Properties => properties(event, arena),
-            F::ReceivedAt => number(event.received_at_ms),
-            F::FromClientId => text(event.from_client_id),
-            F::FromUsername => text(event.from_username),
-            F::Reason => text(event.reason),
-            F::Result => text(event.result),
-            F::Action => text(event.action),
-            F::AuthzSource => text(event.authz_source),
-            F::Version => of_connection(&|connection| Value::Str(version_name(connection.version))),
-            F::ProtoVer => of_connection(&|connection| Value::Int(connection.version.into())),
-            F::ProtoName => of_connection(&|connection| {
-                Value::Str(if connection.version == 3 {
-                    "MQIsdp"
-                } else {
-                    "MQTT"
+            F::Protocol => *out = Value::Str(event.protocol),
+            F::Id => {
+                *out = event
+                    .id
+                    .map_or(Value::Null, |id| Value::Str(hex(id, arena)))
+            }
+            F::Timestamp => *out = Value::Int(event.timestamp_ms as i64),
+            F::ClientId => *out = Value::Str(event.client_id),
+            F::Username => *out = text(event.username),
+            F::ClientIp => {
+                *out = event
+                    .peer
+                    .map_or(Value::Null, |peer| Value::Str(host_text(peer, arena)))
+            }
+            F::PeerName => {
+                *out = event
+                    .peer
+                    .map_or(Value::Null, |peer| Value::Str(address_text(peer, arena)))
+            }
+            F::SockName => {
+                *out = event.socket.map_or(Value::Null, |socket| {
+                    Value::Str(address_text(socket, arena))
                 })
-            }),
-            F::KeepAlive => of_connection(&|connection| Value::Int(connection.keep_alive_s.into())),
-            F::CleanStart => of_connection(&|connection| Value::Bool(connection.clean_start)),
+            }
+            F::NodeIp => *out = Value::Str(event.node_ip),
+            F::Node => *out = Value::Str(event.node),
+            F::EventName => *out = Value::Str(event.kind.event_name()),
+            F::Topic => *out = text(event.topic),
+            F::Qos => *out = number(event.qos.map(u64::from)),
+            F::Retain => {
+                *out = event
+                    .topic
+                    .map_or(Value::Null, |_| Value::Bool(event.retain))
+            }
+            F::Dup => *out = event.topic.map_or(Value::Null, |_| Value::Bool(event.dup)),
+            F::Flags => *out = event.topic.map_or(Value::Null, |_| flags(event, arena)),
+            F::MessageId => *out = number(event.message_id.map(u64::from)),
+            F::Payload => *out = event.payload.map_or(Value::Null, Value::Bytes),
+            F::Properties => *out = properties(event, arena),
+            F::ReceivedAt => *out = number(event.received_at_ms),
+            F::FromClientId => *out = text(event.from_client_id),
+            F::FromUsername => *out = text(event.from_username),
+            F::Reason => *out = text(event.reason),
+            F::Result => *out = text(event.result),
+            F::Action => *out = text(event.action),
+            F::AuthzSource => *out = text(event.authz_source),
+            F::Version => {
+                *out = of_connection(&|connection| Value::Str(version_name(connection.version)))
+            }
+            F::ProtoVer => {
+                *out = of_connection(&|connection| Value::Int(connection.version.into()))
+            }
+            F::ProtoName => {
+                *out = of_connection(&|connection| {
+                    Value::Str(if connection.version == 3 {
+                        "MQIsdp"
+                    } else {
+                        "MQTT"
+                    })
+                })
+            }
+            F::KeepAlive => {
+                *out = of_connection(&|connection| Value::Int(connection.keep_alive_s.into()))
+            }
+            F::CleanStart => {
+                *out = of_connection(&|connection| Value::Bool(connection.clean_start))
+            }
             F::ExpiryInterval => {
-                of_connection(&|connection| Value::Int(connection.session_expiry_s.into()))
+                *out = of_connection(&|connection| Value::Int(connection.session_expiry_s.into()))
             }
             F::ReceiveMaximum => {
-                of_connection(&|connection| Value::Int(connection.receive_maximum.into()))
+                *out = of_connection(&|connection| Value::Int(connection.receive_maximum.into()))
             }
             F::ConnectedAt => {
-                of_connection(&|connection| Value::Int(connection.connected_at_ms as i64))
+                *out = of_connection(&|connection| Value::Int(connection.connected_at_ms as i64))
             }
-            F::DisconnectedAt => number(
-                event
-                    .connection
-                    .and_then(|connection| connection.disconnected_at_ms),
-            ),
-            F::IsSuperuser => of_connection(&|connection| Value::Bool(connection.is_superuser)),
-            F::IsAnonymous => of_connection(&|connection| Value::Bool(connection.is_anonymous)),
+            F::DisconnectedAt => {
+                *out = number(
+                    event
+                        .connection
+                        .and_then(|connection| connection.disconnected_at_ms),
+                )
+            }
+            F::IsSuperuser => {
+                *out = of_connection(&|connection| Value::Bool(connection.is_superuser))
+            }
+            F::IsAnonymous => {
+                *out = of_connection(&|connection| Value::Bool(connection.is_anonymous))
+            }
             // A password is nobody's business.
-            F::Auth => Value::Map(arena.alloc_slice_copy(&[
-                ("username", text(event.username)),
-                ("password", Value::Null),
-            ])),
-            F::Will => of_connection(&|connection| will(connection, arena)),
-            F::Absent => Value::Null,
+            F::Auth => {
+                *out = Value::Map(arena.alloc_slice_copy(&[
+                    ("username", text(event.username)),
+                    ("password", Value::Null),
+                ]))
+            }
+            F::Will => *out = of_connection(&|connection| will(connection, arena)),
+            F::Absent => *out = Value::Null,
         }
     }
 }
@@ -355,27 +392,48 @@ fn version_name(level: u8) -> &'static str {
 }
 
 fn hex(id: u128, arena: &Arena) -> &str {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = [0_u8; 32];
-    for (at, digit) in text.iter_mut().enumerate() {
-        *digit = DIGITS[(id >> (124 - 4 * at)) as usize & 0xf];
+    let mut text = [[0_u8; 2]; 16];
+    for (pair, byte) in text.iter_mut().zip(id.to_be_bytes()) {
+        *pair = HEX[usize::from(byte)];
     }
-    arena.alloc_str(str::from_utf8(&text).unwrap_or_default())
+    arena.alloc_str(str::from_utf8(text.as_flattened()).unwrap_or_default())
 }
+
+/// The two digits of each byte.
+const HEX: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut table = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = [DIGITS[byte >> 4], DIGITS[byte & 0xf]];
+        byte += 1;
+    }
+    table
+};
 
 fn host_text(address: SocketAddr, arena: &Arena) -> &str {
     match address {
         // The common case, without the machinery of formatting.
         SocketAddr::V4(address) => {
-            let mut text = bumpalo::collections::String::with_capacity_in(15, arena);
-            let mut digits = itoa::Buffer::new();
-            for (at, part) in address.ip().octets().into_iter().enumerate() {
-                if at > 0 {
-                    text.push('.');
+            let mut text = [0_u8; 15];
+            let mut length = 0;
+            for part in address.ip().octets() {
+                if length > 0 {
+                    text[length] = b'.';
+                    length += 1;
                 }
-                text.push_str(digits.format(part));
+                for (digit, wanted) in [
+                    (part / 100, part >= 100),
+                    (part / 10 % 10, part >= 10),
+                    (part % 10, true),
+                ] {
+                    if wanted {
+                        text[length] = b'0' + digit;
+                        length += 1;
+                    }
+                }
             }
-            text.into_bump_str()
+            arena.alloc_str(str::from_utf8(&text[..length]).unwrap_or_default())
         }
         SocketAddr::V6(address) => bumpalo::format!(in arena, "{}", address.ip()).into_bump_str(),
     }

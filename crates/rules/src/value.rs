@@ -9,6 +9,7 @@ pub type Arena = bumpalo::Bump;
 
 /// One value. `Bytes` and `Str` compare by their bytes; a payload is `Bytes` until somebody proves it to be text.
 #[derive(Clone, Copy, Debug)]
+#[repr(u64)]
 pub enum Value<'a> {
     Null,
     Bool(bool),

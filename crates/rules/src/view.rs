@@ -54,6 +54,8 @@ impl Scratch {
             now_ms,
             arena: &self.arena,
             tools: &self.tools,
+            id: Cell::new(None),
+            client_ip: Cell::new(None),
             payload: Cell::new(None),
             document: Cell::new(None),
             whole: Cell::new(None),
@@ -67,6 +69,8 @@ pub struct View<'a> {
     pub(crate) now_ms: u64,
     pub(crate) arena: &'a Arena,
     pub(crate) tools: &'a RefCell<Tools>,
+    id: Cell<Option<Value<'a>>>,
+    client_ip: Cell<Option<Value<'a>>>,
     payload: Cell<Option<Value<'a>>>,
     document: Cell<Option<Option<&'a Document<'a>>>>,
     whole: Cell<Option<Value<'a>>>,
@@ -90,10 +94,31 @@ impl<'a> View<'a> {
     }
 
     pub(crate) fn field(&self, field: Field) -> Value<'a> {
-        match field {
-            Field::Payload => self.payload(),
-            _ => field.read(self.event, self.arena),
-        }
+        let mut value = Value::Null;
+        self.read_into(field, &mut value);
+        value
+    }
+
+    /// A field, put where it belongs. What has to be written out is, once.
+    #[inline]
+    pub(crate) fn read_into(&self, field: Field, out: &mut Value<'a>) {
+        let kept = match field {
+            Field::Payload => {
+                *out = self.payload();
+                return;
+            }
+            Field::Id => &self.id,
+            Field::ClientIp => &self.client_ip,
+            field => return field.read_into(self.event, self.arena, out),
+        };
+        *out = match kept.get() {
+            Some(value) => value,
+            None => {
+                let value = field.read(self.event, self.arena);
+                kept.set(Some(value));
+                value
+            }
+        };
     }
 
     /// The payload: text if it is UTF-8, else bytes.

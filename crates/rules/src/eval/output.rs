@@ -60,12 +60,20 @@ impl<'a> Evaluator<'a, '_> {
         let event = self.view.event;
         let is_open = !event.extra.is_null();
         if !is_open || event.kind == EventKind::Device {
+            // The first columns are all different, so that nobody need look.
+            let is_first = fields.is_empty();
             for &(name, field) in field::columns(event.kind, self.context.dialect) {
-                let value = match field {
-                    Field::Payload => self.view.payload_column(self.context.dialect),
-                    field => field.read(event, self.view.arena),
+                let at = match fields.iter().position(|(old, _)| !is_first && *old == name) {
+                    Some(at) => at,
+                    None => {
+                        fields.push((name, Value::Null));
+                        fields.len() - 1
+                    }
                 };
-                put(fields, name, value);
+                match field {
+                    Field::Payload => fields[at].1 = self.view.payload_column(self.context.dialect),
+                    field => self.view.read_into(field, &mut fields[at].1),
+                }
             }
         }
         if let Value::Map(extra) = event.extra.open(self.view.arena) {
@@ -79,7 +87,11 @@ impl<'a> Evaluator<'a, '_> {
         let limit = self.context.limits.max_output_bytes;
         let mut bytes = 0_usize;
         for (name, value) in fields {
-            bytes += name.len() + total_length(*value, limit);
+            bytes += name.len();
+            bytes += match value {
+                Value::Array(_) | Value::Map(_) => total_length(*value, limit),
+                value => length(*value),
+            };
             if bytes > limit {
                 return Err(Fault::TooLarge {
                     function: "SELECT",

@@ -49,6 +49,11 @@ type Read<T> = Result<T, String>;
 
 /// A number that is not negative, filled up with zeros.
 pub(super) fn digits(out: &mut ArenaString<'_>, number: i64, count: usize) {
+    if count == 2 && (0..100).contains(&number) {
+        let pair = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+        out.push_str(str::from_utf8(&pair).expect("digits"));
+        return;
+    }
     let mut text = [b'0'; 20];
     let mut left = number.unsigned_abs();
     let mut at = text.len();

@@ -390,7 +390,7 @@ impl<'a> Reader<'a> {
 
 /// How many bytes from the start need no attention inside a string: no quote, no backslash, no control character. Eight at a
 /// time: a byte of `x - 0x01..` has its top bit set where the byte of `x` was zero.
-fn plain_length(bytes: &[u8]) -> usize {
+pub(super) fn plain_length(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
     let mut at = 0;

@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 
+use super::read::plain_length;
 use crate::value::{Arena, Value, float_text};
 
 /// Where bytes go: a vector on the heap or in the arena.
@@ -66,14 +67,14 @@ pub fn write(value: &Value<'_>, out: &mut impl Out) {
 /// Writes text in quotes.
 pub fn write_string(text: &str, out: &mut impl Out) {
     out.put(b"\"");
-    let bytes = text.as_bytes();
-    let mut start = 0;
-    for (at, byte) in bytes.iter().enumerate() {
-        if *byte >= 0x20 && *byte != b'"' && *byte != b'\\' {
-            continue;
-        }
-        out.put(&bytes[start..at]);
-        start = at + 1;
+    let mut rest = text.as_bytes();
+    loop {
+        let (plain, special) = rest.split_at(plain_length(rest));
+        out.put(plain);
+        let Some((byte, after)) = special.split_first() else {
+            break;
+        };
+        rest = after;
         match byte {
             b'"' => out.put(b"\\\""),
             b'\\' => out.put(b"\\\\"),
@@ -90,7 +91,6 @@ pub fn write_string(text: &str, out: &mut impl Out) {
             }
         }
     }
-    out.put(&bytes[start..]);
     out.put(b"\"");
 }
 

@@ -1,8 +1,10 @@
 //! Every example of the tables gives what the table says, in both dialects or in one if they differ.
 
-use rules::{Dialect, Zone, functions, json};
+use rules::{
+    Dialect, Event, EventKind, Options, RuleState, Scratch, Tools, Zone, compile, functions, json,
+};
 
-use crate::expression::evaluate;
+use crate::expression::{NOW_MS, evaluate};
 
 #[test]
 fn every_example_gives_what_it_says() {
@@ -71,4 +73,58 @@ fn null_in_is_null_out_unless_a_function_asks_for_it() {
             );
         });
     }
+}
+
+/// What a statement that selects the expression gives, or what was wrong with it.
+pub(crate) fn selected(expression: &str, dialect: Dialect, zone: &Zone) -> String {
+    let options = Options {
+        dialect: Some(dialect),
+        timezone: zone.clone(),
+        ..Options::default()
+    };
+    let statement = format!("SELECT {expression} AS v FROM \"#\"");
+    let rule = match compile(&statement, &options) {
+        Ok(rule) => rule,
+        Err(error) => return error.report(),
+    };
+    let event = Event {
+        client_id: "c1",
+        username: Some("u1"),
+        peer: Some("127.0.0.1:21950".parse().expect("an address")),
+        topic: Some("sensor/7/data"),
+        qos: Some(1),
+        payload: Some(br#"{"temperature": 21.5, "tags": ["a", "b"]}"#),
+        ..Event::new(EventKind::Publish, NOW_MS)
+    };
+    let scratch = Scratch::new(Tools::new([7; 32], 1), 1 << 20);
+    let view = scratch.view(&event, NOW_MS);
+    let mut printed = String::new();
+    let ran = rule.run(&view, &mut RuleState::default(), &mut |output| {
+        let mut json = Vec::new();
+        output.write_json(&mut json);
+        printed = String::from_utf8(json).expect("JSON is text");
+    });
+    match ran {
+        Ok(_) => printed,
+        Err(fault) => format!("{} fault: {fault}", fault.kind()),
+    }
+}
+
+#[test]
+fn every_example_works_in_a_statement() {
+    let mut wrong = Vec::new();
+    for function in functions::all() {
+        let (expression, expected) = function.example;
+        for dialect in [Dialect::Emqx, Dialect::Fluxmq] {
+            let printed = selected(expression, dialect, &Zone::UTC);
+            // The id and the flags are the broker's affair.
+            let fits = printed == format!("{{\"v\":{expected}}}")
+                || (dialect == Dialect::Fluxmq && function.differs.is_some())
+                || (matches!(function.name, "msgid" | "flags") && printed.starts_with("{\"v\":"));
+            if !fits {
+                wrong.push(format!("{expression} gives {printed}, not {expected}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
