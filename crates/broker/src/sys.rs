@@ -78,6 +78,7 @@ pub(crate) fn publish(shard: &mut Shard) {
             expires_ms: NEVER_MS,
             from_client_id: "",
             from_username: "",
+            is_derived: false,
         });
     }
 }

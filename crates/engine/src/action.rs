@@ -62,8 +62,8 @@ pub(crate) enum Failure {
     Topic { topic: String, why: String },
     #[error("the message would be the {0}th that comes of another; is there a loop of rules?")]
     TooDeep(u8),
-    #[error("the message would come back to this rule")]
-    OwnLoop,
+    #[error("it is about a message that a rule has published; that would never end")]
+    AboutOwn,
     #[error("there is no sink {0:?}")]
     NoSink(Box<str>),
     #[error("the sink {0:?} is full")]
@@ -263,6 +263,9 @@ impl Republish {
         stage: &mut Stage,
     ) -> Result<(), Failure> {
         let depth = made.lineage.depth().saturating_add(1);
+        if made.lineage == Lineage::END {
+            return Err(Failure::AboutOwn);
+        }
         if depth > bound.max_republish_depth {
             return Err(Failure::TooDeep(depth));
         }
@@ -288,9 +291,6 @@ impl Republish {
         topic.clear();
         self.topic.fill(made, state, topic)?;
         let topic = checked_topic(topic)?;
-        if bound.hears_of(made.view.event().kind, topic) {
-            return Err(Failure::OwnLoop);
-        }
         let qos = match &self.qos {
             Choice::Fixed(qos) => *qos,
             Choice::Filled(template) => {

@@ -53,6 +53,10 @@ const SERIAL_BITS: u32 = 56;
 pub(crate) struct Lineage(pub(crate) u64);
 
 impl Lineage {
+    /// Of what becomes of a message that a rule has made (delivered, dropped and so on): nothing is published because of it, else
+    /// it would never end, by ways that no message can carry along.
+    pub(crate) const END: Self = Self((u8::MAX as u64) << SERIAL_BITS);
+
     pub(crate) fn new(depth: u8, serial: u64) -> Self {
         Self(u64::from(depth) << SERIAL_BITS | serial & ((1 << SERIAL_BITS) - 1))
     }
@@ -73,9 +77,11 @@ pub(crate) fn bind(
     settings: &Settings,
     standing: Arc<Standing>,
 ) -> Result<Bound, Invalid> {
-    let options = options_of(definition, settings)?;
+    let mut options = options_of(definition, settings)?;
     let rule = rules::compile(&definition.sql, &options)
         .map_err(|error| Invalid::new("sql", error.to_string()))?;
+    // Templates speak the language of their rule.
+    options.dialect = Some(rule.dialect());
     let action = |(n, action)| Action::bind(action, &options, &format!("actions[{n}]"));
     let actions = definition.actions.iter().enumerate().map(action);
     let window = rule.window().map(|_| windows::Settings {

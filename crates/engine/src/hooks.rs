@@ -35,8 +35,6 @@ struct Ears {
     scratch: Scratch,
     is_scratch_used: bool,
     stage: Stage,
-    /// Of the message whose way through the broker is under way.
-    lineage: Lineage,
     ids: Ids,
 }
 
@@ -81,7 +79,6 @@ impl Ears {
             scratch: scratch(usize::from(shard)),
             is_scratch_used: false,
             stage: Stage::new(usize::from(shard), shared.clone()),
-            lineage: Lineage::default(),
             ids: Ids {
                 start: u64::from(shard) ^ u64::from(u16::from_le_bytes([random[0], random[1]])),
                 next: 0,
@@ -92,6 +89,10 @@ impl Ears {
 
     /// Shows an event to the rules that may want it. `event` is asked for it if there are any.
     #[inline]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what the index asks comes first, and is known before the event is"
+    )]
     fn tell<'e>(
         &mut self,
         kind: EventKind,
@@ -99,6 +100,7 @@ impl Ears {
         client_id: &'e str,
         qos: Option<u8>,
         now_ms: Option<u64>,
+        lineage: Lineage,
         event: impl FnOnce(&mut Ids, Event<'e>) -> Event<'e>,
     ) {
         if self.is_scratch_used {
@@ -110,11 +112,7 @@ impl Ears {
         let mut event = Some(event);
         let (told, view) = (OnceCell::new(), OnceCell::<View<'_>>::new());
         let (scratch, stage, ids) = (&self.scratch, &mut self.stage, &mut self.ids);
-        let (rows, node, lineage) = (
-            &self.shared.rows,
-            &*self.shared.settings.node_name,
-            self.lineage,
-        );
+        let (rows, node) = (&self.shared.rows, &*self.shared.settings.node_name);
         let mut is_used = false;
         index.matches(&looked, |bound| {
             let view = view.get_or_init(|| {
@@ -155,13 +153,22 @@ impl Ears {
         event: impl FnOnce(Event<'e>) -> Event<'e>,
     ) {
         let (username, peer) = (client.username, address(client.peer));
-        self.tell(kind, topic, client.client_id, qos, None, |_, base| {
-            event(Event {
-                username,
-                peer,
-                ..base
-            })
-        });
+        let lineage = Lineage::default();
+        self.tell(
+            kind,
+            topic,
+            client.client_id,
+            qos,
+            None,
+            lineage,
+            |_, base| {
+                event(Event {
+                    username,
+                    peer,
+                    ..base
+                })
+            },
+        );
     }
 
     /// What became of a message on its way to one client, or to none.
@@ -180,18 +187,24 @@ impl Ears {
         };
         let peer = client.and_then(|client| address(client.peer));
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
-        self.tell(kind, topic, client_id, qos, None, |_, base| Event {
-            username,
-            peer,
-            retain: message.retain,
-            payload: Some(message.payload),
-            message_id: (packet_id > 0).then_some(packet_id),
-            received_at_ms: Some(message.received_ms),
-            from_client_id: some(message.from_client_id),
-            from_username: some(message.from_username),
-            properties: message.properties,
-            reason,
-            ..base
+        let lineage = match message.is_derived {
+            true => Lineage::END,
+            false => Lineage::default(),
+        };
+        self.tell(kind, topic, client_id, qos, None, lineage, |_, base| {
+            Event {
+                username,
+                peer,
+                retain: message.retain,
+                payload: Some(message.payload),
+                message_id: (packet_id > 0).then_some(packet_id),
+                received_at_ms: Some(message.received_ms),
+                from_client_id: some(message.from_client_id),
+                from_username: some(message.from_username),
+                properties: message.properties,
+                reason,
+                ..base
+            }
         });
     }
 }
@@ -260,7 +273,6 @@ impl Hooks for Ears {
     }
 
     fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
-        self.lineage = Lineage(origin.tag);
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
         let now_ms = Some(message.received_ms);
         self.tell(
@@ -269,6 +281,7 @@ impl Hooks for Ears {
             message.from_client_id,
             qos,
             now_ms,
+            Lineage(origin.tag),
             |ids, base| Event {
                 id: Some(ids.next(message.received_ms)),
                 username: some(message.from_username),
@@ -373,16 +386,19 @@ impl Hooks for Ears {
         });
         let client_id = refused.client_id.unwrap_or_default();
         let mut tell = |kind, word| {
-            self.tell(kind, None, client_id, None, None, |_, base| Event {
-                username: refused.username,
-                peer: address(Some(refused.peer)),
-                connection: connection.as_ref(),
-                properties: refused
-                    .connect
-                    .map_or(mqtt::Properties::EMPTY, |connect| connect.properties),
-                reason: Some(word),
-                result: Some("failure"),
-                ..base
+            let lineage = Lineage::default();
+            self.tell(kind, None, client_id, None, None, lineage, |_, base| {
+                Event {
+                    username: refused.username,
+                    peer: address(Some(refused.peer)),
+                    connection: connection.as_ref(),
+                    properties: refused
+                        .connect
+                        .map_or(mqtt::Properties::EMPTY, |connect| connect.properties),
+                    reason: Some(word),
+                    result: Some("failure"),
+                    ..base
+                }
             });
         };
         if let Some(word) = authn_word(refused.code) {
@@ -448,12 +464,7 @@ impl Hooks for Ears {
     }
 
     fn outgoing(&mut self) -> Option<Outgoing> {
-        let outgoing = self.stage.take_outgoing();
-        if outgoing.is_none() {
-            // Whatever comes next is not of the message that was under way.
-            self.lineage = Lineage::default();
-        }
-        outgoing
+        self.stage.take_outgoing()
     }
 
     fn published(&mut self, outgoing: Outgoing) {

@@ -44,29 +44,6 @@ pub(crate) fn looked<'e>(
     }
 }
 
-impl Bound {
-    /// Whether a message on a topic would make the same kind of event, and this rule would hear of it. What clients publish is
-    /// known by its lineage instead.
-    pub(crate) fn hears_of(&self, kind: EventKind, topic: &str) -> bool {
-        use EventKind::{Acked, Delivered, Dropped, Offline};
-        if !matches!(kind, Acked | Delivered | Dropped | Offline) {
-            return false;
-        }
-        let event = Event {
-            topic: Some(topic),
-            ..Event::new(kind, 0)
-        };
-        let wanted = self.rule.conjuncts().topics.as_deref();
-        let is_wanted = wanted.is_none_or(|keys| {
-            keys.iter().any(|key| match key {
-                rules::TopicKey::Exact(exact) => **exact == *topic,
-                rules::TopicKey::Filter(filter) => mqtt::filter_matches(filter, topic),
-            })
-        });
-        is_wanted && self.rule.listens_to(&event)
-    }
-}
-
 impl<'a> Run<'a, '_> {
     /// Shows an event to a rule that may want it, and does what comes of it.
     pub(crate) fn meet(&mut self, bound: &'a Bound, view: &View<'a>) {

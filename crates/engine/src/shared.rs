@@ -35,11 +35,10 @@ pub(crate) struct Shared {
 pub(crate) fn interest_of(index: &Index<Arc<Bound>>) -> Interest {
     let points = |kind: EventKind| match kind {
         EventKind::Publish => Interest::PUBLISH,
-        // A message of a rule is known by what was told when it was published.
-        EventKind::Delivered => Interest::DELIVER | Interest::PUBLISH,
-        EventKind::Acked => Interest::ACK | Interest::PUBLISH,
-        EventKind::Dropped => Interest::DROP | Interest::PUBLISH,
-        EventKind::Offline => Interest::KEEP | Interest::DROP | Interest::PUBLISH,
+        EventKind::Delivered => Interest::DELIVER,
+        EventKind::Acked => Interest::ACK,
+        EventKind::Dropped => Interest::DROP,
+        EventKind::Offline => Interest::KEEP | Interest::DROP,
         EventKind::Connected => Interest::CONNECT,
         EventKind::Connack | EventKind::AuthnComplete => Interest::CONNECT | Interest::REFUSE,
         EventKind::AuthzComplete => Interest::AUTHORIZED,

@@ -119,7 +119,7 @@ impl Engine {
         let actions = perform(&bound, &view, outputs.as_slice(), &mut stage);
         Ok(json!({
             "dialect": bound.rule.dialect().name(),
-            "plan": plan_of(&bound),
+            "plan": bound.rule.explain(),
             "matched": !outputs.as_slice().is_empty(),
             "reason": told.reason,
             "counted": told.counted,
@@ -129,29 +129,6 @@ impl Engine {
             "took_ns": took_ns,
         }))
     }
-}
-
-/// What the rule listens to, and by what the index finds it.
-fn plan_of(bound: &Bound) -> String {
-    let sources: Vec<String> = bound
-        .rule
-        .sources()
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    let mut plan = format!("from: {}\n", sources.join(", "));
-    let keys = bound.rule.conjuncts();
-    if let Some(topics) = &keys.topics {
-        let topics: Vec<&str> = topics.iter().map(|key| key.text()).collect();
-        plan.push_str(&format!("index by topic: {}\n", topics.join(", ")));
-    }
-    if let Some(client_ids) = &keys.client_ids {
-        plan.push_str(&format!("index by client id: {}\n", client_ids.join(", ")));
-    }
-    if let Some(window) = bound.rule.window() {
-        plan.push_str(&format!("window: {}\n", window.kind));
-    }
-    plan
 }
 
 #[derive(Default)]

@@ -350,6 +350,7 @@ impl Shard {
             expires_ms: NEVER_MS,
             from_client_id: &session.client_id,
             from_username: session.username.as_deref().unwrap_or(""),
+            is_derived: false,
         };
         Will {
             message: Message::new(&view),

@@ -84,6 +84,7 @@ const RETAIN: u8 = 1 << 2;
 const LARGE: u8 = 1 << 3;
 const FOR_MEMBER: u8 = 1 << 4;
 const LINKED: u8 = 1 << 5;
+const DERIVED: u8 = 1 << 6;
 
 /// The head of a message: when it came and expires, then the lengths of what follows it, then flags.
 const HEAD: usize = 8 + 8 + 4 + 4 + 2 + 2 + 2 + 1;
@@ -105,6 +106,7 @@ impl Batch {
         let inline = if large { &[][..] } else { view.payload };
         let mut flags = view.qos as u8;
         flags |= if view.retain { RETAIN } else { 0 };
+        flags |= if view.is_derived { DERIVED } else { 0 };
         flags |= if large { LARGE } else { 0 };
         flags |= if member.is_some() { FOR_MEMBER } else { 0 };
         flags |= if link_seq.is_some() { LINKED } else { 0 };
@@ -181,6 +183,7 @@ impl Batch {
                 expires_ms,
                 from_client_id,
                 from_username,
+                is_derived: flags & DERIVED != 0,
             };
             Crossing {
                 view,

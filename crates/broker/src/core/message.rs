@@ -27,6 +27,8 @@ pub struct MessageView<'a> {
     /// Client id of the publisher; empty for messages of the broker itself.
     pub from_client_id: &'a str,
     pub from_username: &'a str,
+    /// Hooks have asked for it, see [`Hooks::outgoing`](crate::hooks::Hooks::outgoing).
+    pub is_derived: bool,
 }
 
 impl MessageView<'_> {
@@ -43,6 +45,7 @@ impl MessageView<'_> {
             expires_ms: NEVER_MS,
             from_client_id: "",
             from_username: "",
+            is_derived: false,
         }
     }
 
@@ -79,6 +82,7 @@ pub(crate) struct Message {
     username_len: u16,
     qos: QoS,
     retain: bool,
+    is_derived: bool,
 }
 
 impl Message {
@@ -120,6 +124,7 @@ impl Message {
             username_len: view.from_username.len() as u16,
             qos: view.qos,
             retain: view.retain,
+            is_derived: view.is_derived,
         }
     }
 
@@ -141,6 +146,7 @@ impl Message {
             expires_ms: self.expires_ms,
             from_client_id: &text[..client_id_len],
             from_username: &text[client_id_len..topic_at],
+            is_derived: self.is_derived,
         }
     }
 

@@ -219,6 +219,7 @@ impl Shard {
             expires_ms: expires_ms(publish.properties, now_ms),
             from_client_id: "",
             from_username: "",
+            is_derived: false,
         };
         let mut view = view;
         let mut delay_s = None;
@@ -355,6 +356,7 @@ impl Shard {
                 expires_ms: expires_ms(draft.properties, now_ms),
                 from_client_id: draft.client_id,
                 from_username: draft.username,
+                is_derived: draft.tag != 0,
             };
             let origin = Origin {
                 tag: draft.tag,
@@ -376,7 +378,12 @@ impl Shard {
             false => None,
         };
         let is_wanted = self.route(view, origin);
-        if !is_wanted {
+        if !is_wanted && self.delivery.interest.contains(Interest::DROP) {
+            let delivery = &mut self.delivery;
+            // Its names lie in a session, which is borrowed here.
+            let named = Message::new(&with_publisher(&delivery.sessions, origin, view));
+            delivery.dropped(None, &named.view(), DropReason::NoSubscribers);
+        } else if !is_wanted {
             self.delivery.dropped(None, view, DropReason::NoSubscribers);
         }
         match (refusal, is_wanted) {

@@ -319,6 +319,7 @@ mod tests {
             expires_ms,
             from_client_id: "",
             from_username: "",
+            is_derived: false,
         };
         retained.store(&view, &Limits::default()).unwrap();
     }

@@ -148,6 +148,7 @@ impl Shard {
             expires_ms: expires_ms(properties, now_ms),
             from_client_id: text("from", &from.client_id)?,
             from_username: text("from", &from.username)?,
+            is_derived: false,
         };
         let code = self.publish_view(&view, None);
         self.close_doomed();
@@ -181,6 +182,7 @@ impl Shard {
             expires_ms: NEVER_MS,
             from_client_id: "",
             from_username: "",
+            is_derived: false,
         };
         match self.retain(&view, None) {
             Ok(()) => Ok(true),

@@ -45,6 +45,7 @@ impl<'a> Reader<'a> {
 
 const RETAIN: u8 = 1 << 2;
 const EXPIRES: u8 = 1 << 3;
+const DERIVED: u8 = 1 << 4;
 
 fn qos_of(flags: u8) -> Option<QoS> {
     QoS::try_from(flags & 3).ok()
@@ -58,6 +59,7 @@ pub(crate) fn message_head(view: &MessageView<'_>) -> Packed {
     let mut flags = view.qos as u8;
     flags |= if view.retain { RETAIN } else { 0 };
     flags |= if expires { EXPIRES } else { 0 };
+    flags |= if view.is_derived { DERIVED } else { 0 };
     head.byte(flags);
     head.number(view.received_ms);
     if expires {
@@ -120,6 +122,7 @@ pub(crate) fn read_message(body: &[u8]) -> Option<Message> {
         expires_ms,
         from_client_id,
         from_username,
+        is_derived: flags & DERIVED != 0,
     }))
 }
 
@@ -351,6 +354,7 @@ mod tests {
                 expires_ms,
                 from_client_id: "c1",
                 from_username: "",
+                is_derived: false,
             };
             let bytes = message_bytes(&view);
             let message = read_message(&bytes).unwrap();

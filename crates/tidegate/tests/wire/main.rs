@@ -19,5 +19,6 @@ mod listeners;
 mod mqtt3;
 mod mqtt5;
 mod overload;
+mod rules;
 mod sessions;
 mod support;

@@ -1,0 +1,173 @@
+//! What is done with outputs: published again, chained, bounded.
+
+use serde_json::json;
+
+use super::{count, make, next, republish};
+use crate::support::{Node, Raw, eventually, kind};
+
+#[test]
+fn an_output_is_published_as_the_templates_say() {
+    let node = Node::start(&[]);
+    let mut watcher = Raw::client(&node, 5);
+    watcher.subscribe("alarms/#", 2);
+    make(
+        &node,
+        "hot",
+        "SELECT payload.t AS t, clientid, qos FROM \"s/+/data\" WHERE payload.t > 30",
+        json!([{
+            "kind": "republish", "topic": "alarms/${clientid}", "payload": "t=${t}", "qos": "${qos}",
+            "retain": true, "user_properties": {"from": "${clientid}"},
+        }]),
+    );
+    let mut device = Raw::connect(&node, &crate::support::Connect::new(5, "device-1"));
+    device.publish("s/1/data", r#"{"t": 12}"#);
+    device.publish("s/1/data", "no JSON");
+    device.publish_qos1("s/1/data", r#"{"t": 31}"#, 1);
+    let alarm = watcher.recv(kind::PUBLISH);
+    assert_eq!(
+        (&*alarm.topic, &*alarm.payload),
+        ("alarms/device-1", &b"t=31"[..])
+    );
+    assert_eq!(alarm.flags >> 1 & 3, 1, "QoS 1 as the message had");
+    let pair = crate::support::Value::Pair("from".into(), "device-1".into());
+    assert!(
+        alarm.properties.iter().any(|(_, value)| *value == pair),
+        "{alarm:?}"
+    );
+    watcher.acknowledge(&alarm);
+    let mut late = Raw::client(&node, 4);
+    late.subscribe("alarms/#", 0);
+    assert_eq!(late.recv(kind::PUBLISH).payload, b"t=31", "it is retained");
+    let counts = [
+        "matched",
+        "passed",
+        "no_result",
+        "failed",
+        "actions_succeeded",
+    ];
+    eventually("it is counted", || {
+        counts.map(|name| count(&node, "hot", name)) == [3, 1, 2, 0, 1]
+    });
+}
+
+#[test]
+fn rules_follow_rules_and_each_output_of_foreach_is_one() {
+    let node = Node::start(&[]);
+    let mut watcher = Raw::client(&node, 4);
+    watcher.subscribe("out/#", 0);
+    make(
+        &node,
+        "each",
+        "FOREACH payload.list AS item DO item.n AS n FROM \"in\"",
+        json!([]),
+    );
+    republish(
+        &node,
+        "even",
+        "SELECT n FROM \"$rule/each\" WHERE n mod 2 = 0",
+        "out/${n}",
+    );
+    let mut device = Raw::client(&node, 4);
+    device.publish("in", r#"{"list": [{"n": 1}, {"n": 2}, {"n": 4}]}"#);
+    assert_eq!(next(&mut watcher), ("out/2".into(), json!({"n": 2})));
+    assert_eq!(next(&mut watcher), ("out/4".into(), json!({"n": 4})));
+    assert!(watcher.ping_for_packets().is_empty());
+}
+
+#[test]
+fn loops_of_rules_end() {
+    let node = Node::start(&["--set", "rules.max_republish_depth=4"]);
+    let mut watcher = Raw::client(&node, 4);
+    watcher.subscribe("#", 0);
+    republish(
+        &node,
+        "itself",
+        "SELECT 1 AS n FROM \"self/#\"",
+        "self/again",
+    );
+    republish(&node, "ping", "SELECT 1 AS n FROM \"ping\"", "pong");
+    republish(&node, "pong", "SELECT 1 AS n FROM \"pong\"", "ping");
+    // Told of what becomes of its own messages.
+    republish(
+        &node,
+        "echo",
+        "SELECT topic FROM \"$events/message/delivered\"",
+        "echo",
+    );
+    let mut device = Raw::client(&node, 4);
+    device.publish("self/start", "");
+    device.publish("ping", "");
+    eventually("the loop is ended by its depth", || {
+        count(&node, "ping", "actions_failed") == 1
+    });
+    // 2 in one loop, 5 in the other; and the echo of the two that no rule has made.
+    let topics: Vec<String> = (0..9).map(|_| next(&mut watcher).0).collect();
+    let of = |name: &str| {
+        topics
+            .iter()
+            .filter(|topic| topic.starts_with(name))
+            .count()
+    };
+    assert_eq!(["self", "p", "echo"].map(of), [2, 5, 2], "{topics:?}");
+    assert!(watcher.ping_for_packets().is_empty());
+}
+
+#[test]
+fn an_action_that_cannot_be_done_has_others_in_its_place() {
+    let node = Node::start(&[]);
+    let mut watcher = Raw::client(&node, 4);
+    watcher.subscribe("out/#", 0);
+    let other = json!({"kind": "republish", "topic": "out/fallback", "payload": "${clientid}"});
+    make(
+        &node,
+        "r",
+        "SELECT * FROM \"t\"",
+        json!([
+            {"kind": "sink", "sink": "nobody", "fallback": [other]},
+            {"kind": "republish", "topic": "out/${payload}/x", "fallback": ["console"]},
+        ]),
+    );
+    let mut device = Raw::connect(&node, &crate::support::Connect::new(4, "device-2"));
+    device.publish("t", "a#b");
+    assert_eq!(
+        next(&mut watcher),
+        ("out/fallback".into(), json!("device-2"))
+    );
+    eventually("both are counted", || {
+        count(&node, "r", "actions_failed") == 2
+    });
+    eventually("the log has the output", || {
+        node.log().contains("\"device-2\"")
+    });
+    device.publish("t", "fine");
+    assert_eq!(next(&mut watcher).0, "out/fallback");
+    assert_eq!(next(&mut watcher).0, "out/fine/x");
+}
+
+#[test]
+fn an_error_in_one_rule_touches_no_other_and_no_client() {
+    let node = Node::start(&["--set", "rules.max_output_bytes=4KiB"]);
+    let mut watcher = Raw::client(&node, 4);
+    watcher.subscribe("out/#", 0);
+    republish(
+        &node,
+        "overflows",
+        "SELECT 9223372036854775807 + qos + 1 AS n FROM \"t\"",
+        "out/never",
+    );
+    republish(
+        &node,
+        "large",
+        "SELECT repeat(topic, 100000) AS n FROM \"t\"",
+        "out/never",
+    );
+    republish(&node, "well", "SELECT qos FROM \"t\"", "out/well");
+    let mut device = Raw::client(&node, 4);
+    for n in 1..=3 {
+        device.publish_qos1("t", "x", n);
+        assert_eq!(next(&mut watcher).0, "out/well");
+    }
+    assert_eq!(count(&node, "overflows", "failed_other"), 3);
+    assert_eq!(count(&node, "large", "failed_limit"), 3);
+    assert_eq!(count(&node, "well", "passed"), 3);
+}

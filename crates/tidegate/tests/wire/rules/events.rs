@@ -1,0 +1,189 @@
+//! Every kind of event with its fields, told by real clients.
+
+use serde_json::{Value, json};
+
+use super::{next, republish};
+use crate::support::{Connect, Node, Publish, Raw, Subscribe, Will, eventually, kind};
+
+/// A node, and a client that gets what comes of the statement's event.
+fn watched(sql: &str) -> (Node, Raw) {
+    let node = Node::start(&[]);
+    let mut watcher = Raw::connect(&node, &Connect::new(4, "watcher"));
+    watcher.subscribe("out", 0);
+    republish(&node, "r", sql, "out");
+    (node, watcher)
+}
+
+fn told(raw: &mut Raw) -> Value {
+    next(raw).1
+}
+
+#[test]
+fn publish_has_both_spellings() {
+    let (node, mut watcher) = watched(
+        "SELECT topic, qos, retain, payload, msg, clientId, clientid, messageId, clientIp, peerhost, timestamp \
+         FROM \"$EVENT.PUBLISH\" WHERE topic =~ 't/#'",
+    );
+    let mut device = Raw::connect(&node, &Connect::new(5, "device"));
+    device.send_publish(&Publish::new("t/1", "hello").qos(1, 7));
+    device.recv(kind::PUBACK);
+    let told = told(&mut watcher);
+    for (field, expected) in [
+        ("topic", json!("t/1")),
+        ("qos", json!(1)),
+        ("payload", json!("hello")),
+        ("msg", json!("hello")),
+        ("clientId", json!("device")),
+        ("clientid", json!("device")),
+        ("messageId", json!(7)),
+        ("peerhost", json!("127.0.0.1")),
+    ] {
+        assert_eq!(told[field], expected, "{field} of {told}");
+    }
+    assert!(
+        told["clientIp"].as_str().unwrap().starts_with("127.0.0.1"),
+        "{told}"
+    );
+    assert!(
+        told["timestamp"].as_u64().unwrap() > 1_700_000_000_000,
+        "{told}"
+    );
+}
+
+#[test]
+fn delivered_and_acked() {
+    let (node, mut watcher) = watched(
+        "SELECT event, topic, payload, clientid, from_clientid FROM \"$events/message/delivered\", \"$events/message/acked\" \
+         WHERE topic = 't'",
+    );
+    let mut receiver = Raw::connect(&node, &Connect::new(4, "receiver"));
+    receiver.subscribe("t", 1);
+    let mut sender = Raw::connect(&node, &Connect::new(4, "sender"));
+    sender.publish_qos1("t", "x", 1);
+    let message = receiver.recv(kind::PUBLISH);
+    receiver.acknowledge(&message);
+    for event in ["message.delivered", "message.acked"] {
+        let expected = json!({
+            "event": event, "topic": "t", "payload": "x", "clientid": "receiver", "from_clientid": "sender",
+        });
+        assert_eq!(told(&mut watcher), expected);
+    }
+}
+
+#[test]
+fn dropped_and_offline() {
+    let (node, mut watcher) = watched(
+        "SELECT topic, clientid, qos FROM \"$EVENT.DROP\", \"$EVENT.OFFLINE\" WHERE topic =~ 't/#'",
+    );
+    let away = Connect::new(5, "away").properties(crate::support::Props::new().u32(0x11, 100));
+    let mut receiver = Raw::connect(&node, &away);
+    receiver.subscribe("t/kept", 1);
+    receiver.disconnect();
+    eventually("it is away", || {
+        let (_, client) = super::api(&node, "GET", "clients/away", &Value::Null);
+        client["connected"] != json!(true)
+    });
+    let mut sender = Raw::connect(&node, &Connect::new(4, "sender"));
+    sender.publish_qos1("t/kept", "x", 1);
+    assert_eq!(
+        told(&mut watcher),
+        json!({"topic": "t/kept", "clientid": "away", "qos": 1})
+    );
+    sender.publish("t/nobody", "x");
+    assert_eq!(
+        told(&mut watcher),
+        json!({"topic": "t/nobody", "clientid": "sender", "qos": 0})
+    );
+}
+
+#[test]
+fn a_client_comes_and_goes() {
+    let (node, mut watcher) = watched(
+        "SELECT event, clientid, keepalive, clean_start, proto_ver, reason FROM \"$EVENT.CONNECT\", \"$EVENT.DISCONNECT\" \
+         WHERE clientid = 'device'",
+    );
+    let will = Will::new("will/topic", "gone").qos(1);
+    let mut device = Raw::connect(&node, &Connect::new(5, "device").keep_alive(77).will(will));
+    let connected = told(&mut watcher);
+    assert_eq!(connected["event"], "client.connected", "{connected}");
+    assert_eq!(
+        (&connected["keepalive"], &connected["clean_start"]),
+        (&json!(77), &json!(true))
+    );
+    assert_eq!(connected["proto_ver"], 5, "{connected}");
+    device.ping();
+    device.disconnect();
+    let gone = told(&mut watcher);
+    assert_eq!(
+        (&gone["event"], &gone["reason"]),
+        (&json!("client.disconnected"), &json!("normal"))
+    );
+}
+
+#[test]
+fn the_will_of_a_client_is_told_and_its_password_is_not() {
+    let (node, mut watcher) = watched(
+        "SELECT will.willTopic AS will_topic, will.willQos AS will_qos, auth.password AS password \
+         FROM \"$EVENT.CONNECT\" WHERE clientId = 'device'",
+    );
+    let will = Will::new("will/topic", "gone").qos(1);
+    let connect = Connect::new(4, "device")
+        .will(will)
+        .username("ann")
+        .password("s3cret");
+    let _device = Raw::connect(&node, &connect);
+    let expected = json!({"will_topic": "will/topic", "will_qos": 1, "password": null});
+    assert_eq!(told(&mut watcher), expected);
+}
+
+#[test]
+fn subscriptions_and_pings() {
+    let (node, mut watcher) = watched(
+        "SELECT event, clientid, topic, qos FROM \"$EVENT.SUBSCRIBE\", \"$EVENT.UNSUBSCRIBE\", \"$EVENT.PING\" \
+         WHERE clientid = 'device'",
+    );
+    let mut device = Raw::connect(&node, &Connect::new(4, "device"));
+    device.subscribe_for_codes(&Subscribe::new(1).filter("a/+", 1));
+    device.ping();
+    device.unsubscribe("a/+");
+    let of = |event: &str, topic: Value, qos: Value| json!({"event": event, "clientid": "device", "topic": topic, "qos": qos});
+    assert_eq!(
+        told(&mut watcher),
+        of("session.subscribed", json!("a/+"), json!(1))
+    );
+    assert_eq!(
+        told(&mut watcher),
+        of("client.ping", Value::Null, Value::Null)
+    );
+    assert_eq!(told(&mut watcher)["event"], "session.unsubscribed");
+}
+
+#[test]
+fn who_comes_in_and_who_does_not() {
+    let config = "[[auth.rule]]\npermission = \"deny\"\naction = \"publish\"\ntopics = [\"secret/#\"]\n\
+                  [[auth.rule]]\npermission = \"allow\"\n";
+    let node = Node::start_with_config(&[], config);
+    let mut watcher = Raw::connect(&node, &Connect::new(4, "watcher"));
+    watcher.subscribe("out/#", 0);
+    republish(
+        &node,
+        "connack",
+        "SELECT clientid, reason_code FROM \"$events/client/connack\", \"$events/auth/check_authn_complete\"",
+        "out/in",
+    );
+    republish(
+        &node,
+        "authz",
+        "SELECT clientid, topic, action, result FROM \"$events/auth/check_authz_complete\" WHERE result = 'deny'",
+        "out/may",
+    );
+    let mut device = Raw::connect(&node, &Connect::new(4, "device"));
+    let success = json!({"clientid": "device", "reason_code": "success"});
+    for _ in 0..2 {
+        assert_eq!(next(&mut watcher), ("out/in".into(), success.clone()));
+    }
+    device.publish("secret/1", "x");
+    let denied =
+        json!({"clientid": "device", "topic": "secret/1", "action": "publish", "result": "deny"});
+    assert_eq!(next(&mut watcher), ("out/may".into(), denied));
+}

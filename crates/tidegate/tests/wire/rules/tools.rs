@@ -1,0 +1,133 @@
+//! Trying rules, watching them, and their metrics.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{api, republish};
+use crate::support::{Connect, DEADLINE, Node, Raw, eventually};
+
+#[test]
+fn a_rule_is_tried_without_being_made() {
+    let node = Node::start(&[]);
+    let rule = json!({
+        "sql": "SELECT payload.t AS t FROM \"$EVENT.PUBLISH\" WHERE topic =~ 's/#'",
+        "actions": [{"kind": "republish", "topic": "out/${t}", "payload": "x"}],
+    });
+    let body = json!({"rule": rule, "event": {"topic": "s/1", "payload": {"t": 5}}});
+    let (status, tested) = api(&node, "POST", "rules/test", &body);
+    assert_eq!(status, 200, "{tested}");
+    assert_eq!(
+        (&tested["dialect"], &tested["outputs"]),
+        (&json!("fluxmq"), &json!([{"t": 5}]))
+    );
+    assert_eq!(tested["actions"][0]["topic"], "out/5");
+    let body = json!({"rule": {"sql": "SELECT FROM"}, "event": {}});
+    let (status, problem) = api(&node, "POST", "rules/test", &body);
+    assert_eq!(status, 422, "{problem}");
+    assert!(problem.to_string().contains("rule.sql"), "{problem}");
+    let (_, rules) = api(&node, "GET", "rules", &Value::Null);
+    assert_eq!(rules["data"], json!([]));
+}
+
+#[test]
+fn the_command_line_tries_a_rule_without_a_node() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["rule", "test"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), text, error)
+    };
+    let sql = "SELECT upper(payload.name) AS name FROM \"t/#\" WHERE qos = 0";
+    let (code, text, error) = run(&[
+        "--sql",
+        sql,
+        "--topic",
+        "t/1",
+        "--payload",
+        r#"{"name": "ann"}"#,
+    ]);
+    assert_eq!(code, Some(0), "{error}");
+    assert!(
+        text.contains("dialect: emqx") && text.contains(r#"output: {"name":"ANN"}"#),
+        "{text}"
+    );
+    let (_, text, _) = run(&["--sql", sql, "--topic", "t/1", "--qos", "1"]);
+    assert!(text.contains("no output: WHERE"), "{text}");
+    let (code, _, error) = run(&[
+        "--sql",
+        "SELECT uppper(topic) AS x FROM \"t\"",
+        "--topic",
+        "t",
+    ]);
+    assert!(code == Some(2) && error.contains("upper"), "{error}");
+}
+
+#[test]
+fn a_rule_is_watched_at_work() {
+    let node = Node::start(&[]);
+    republish(
+        &node,
+        "r",
+        "SELECT topic FROM \"t/#\" WHERE payload.on = true",
+        "out",
+    );
+    let mut stream = TcpStream::connect(node.address("http")).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    write!(
+        stream,
+        "GET /api/v1/rules/r/trace HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    )
+    .unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    let mut line_with = |part: &str| loop {
+        let line = lines.next().expect("the stream goes on").unwrap();
+        if let Some((_, rest)) = line.split_once(part) {
+            return rest.to_owned();
+        }
+    };
+    line_with(": connected");
+    let mut device = Raw::connect(&node, &Connect::new(4, "device"));
+    device.publish("t/1", r#"{"on": false}"#);
+    device.publish("t/2", r#"{"on": true}"#);
+    let told: Vec<Value> = (0..2)
+        .map(|_| serde_json::from_str(&line_with("data: ")).unwrap())
+        .collect();
+    assert_eq!(
+        (&told[0]["result"], &told[0]["topic"]),
+        (&json!("no_result"), &json!("t/1"))
+    );
+    assert_eq!(
+        (&told[1]["result"], &told[1]["client_id"]),
+        (&json!("passed"), &json!("device"))
+    );
+    assert_eq!(told[1]["outputs"], json!([{"topic": "t/2"}]));
+}
+
+#[test]
+fn metrics_have_the_names_alert_rules_ask_for() {
+    let node = Node::start(&[]);
+    republish(&node, "r", "SELECT topic FROM \"t\"", "out");
+    let mut device = Raw::client(&node, 4);
+    for _ in 0..100 {
+        device.publish("t", "x");
+    }
+    device.ping();
+    eventually("the metrics are there", || {
+        let metrics = crate::listeners::get(&node, "/metrics").body;
+        [
+            "rule_engine_execution_duration_seconds{rule=\"r\",quantile=\"0.99\"}",
+            "rule_engine_executions_total{rule=\"r\",result=\"passed\"} 100",
+            "rule_engine_executions_total{rule=\"\",result=\"passed\"} 100",
+            "rule_engine_rules_running 1",
+        ]
+        .iter()
+        .all(|line| metrics.contains(line))
+    });
+}
