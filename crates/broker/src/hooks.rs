@@ -345,6 +345,13 @@ pub trait Hooks {
         let _ = (client, filter);
     }
 
+    /// Whether [`Hooks::publish`] wants to be told of messages on a topic. Asked before anything is made ready for it, so that
+    /// a message nobody here wants costs next to nothing.
+    fn wants_topic(&mut self, topic: &str) -> bool {
+        let _ = topic;
+        true
+    }
+
     /// A message was accepted from a client, or from the broker itself (wills, delayed messages, the API).
     fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
         let _ = (message, origin);

@@ -272,6 +272,12 @@ impl Hooks for Ears {
         self.shared.snapshot.load().interest
     }
 
+    #[inline]
+    fn wants_topic(&mut self, topic: &str) -> bool {
+        let index = &self.snapshot.load().index;
+        index.may_match(EventKind::Publish, topic)
+    }
+
     fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
         let now_ms = Some(message.received_ms);

@@ -309,23 +309,34 @@ impl Shard {
         origin: Option<u32>,
         told: &Origin<'_>,
     ) -> ReasonCode {
-        let mut follow = false;
-        if self.delivery.interest.contains(Interest::PUBLISH) {
-            let delivery = &mut self.delivery;
-            let named = with_publisher(&delivery.sessions, origin, view);
-            let told = Origin {
-                client: origin
-                    .map(|at| client_of(&delivery.sessions[at as usize], &delivery.connections)),
-                ..*told
-            };
-            match delivery.hooks.publish(&named, &told) {
-                Verdict::Continue => {}
-                Verdict::Follow => follow = true,
-                Verdict::Stop => return ReasonCode::SUCCESS,
-            }
+        if self.delivery.interest.contains(Interest::PUBLISH)
+            && self.delivery.hooks.wants_topic(view.topic)
+        {
+            return self.publish_told(view, origin, told);
+        }
+        self.send_on(view, origin)
+    }
+
+    #[inline(never)]
+    fn publish_told(
+        &mut self,
+        view: &MessageView<'_>,
+        origin: Option<u32>,
+        told: &Origin<'_>,
+    ) -> ReasonCode {
+        let delivery = &mut self.delivery;
+        let named = with_publisher(&delivery.sessions, origin, view);
+        let told = Origin {
+            client: origin
+                .map(|at| client_of(&delivery.sessions[at as usize], &delivery.connections)),
+            ..*told
+        };
+        let verdict = delivery.hooks.publish(&named, &told);
+        if verdict == Verdict::Stop {
+            return ReasonCode::SUCCESS;
         }
         let answer = self.send_on(view, origin);
-        if follow {
+        if verdict == Verdict::Follow {
             self.follow_hooks();
         }
         answer

@@ -150,6 +150,12 @@ impl Hooks for Linked {
             .for_each(|hooks| hooks.unsubscribed(client, filter));
     }
 
+    #[inline]
+    fn wants_topic(&mut self, topic: &str) -> bool {
+        self.at(Interest::PUBLISH)
+            .any(|hooks| hooks.wants_topic(topic))
+    }
+
     fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
         let mut verdict = Verdict::Continue;
         for hooks in self.at(Interest::PUBLISH) {

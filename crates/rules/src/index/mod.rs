@@ -81,6 +81,13 @@ impl<T> Index<T> {
         self.kinds[kind as usize].is_some()
     }
 
+    /// False: no rule wants an event of this kind with this topic. Costs a few nanoseconds.
+    #[inline]
+    pub fn may_match(&self, kind: EventKind, topic: &str) -> bool {
+        let kind = self.kinds[kind as usize].as_deref();
+        kind.is_some_and(|kind| !kind.free.is_empty() || kind.sieve.may_match(topic))
+    }
+
     /// Calls `each` once for every rule that can match, in no order that is promised.
     #[inline]
     pub fn matches<'a>(&'a self, looked: &Looked<'_>, mut each: impl FnMut(&'a T)) {
