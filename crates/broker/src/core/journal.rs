@@ -283,6 +283,11 @@ impl Journal {
         self.batch.end(number);
     }
 
+    /// What is stored under a number is no session's any more, and is not thrown away yet.
+    pub(crate) fn forget_number(&mut self, number: u64) {
+        self.by_number.remove(&number);
+    }
+
     pub(crate) fn put(&mut self, space: Space, key: &[u8], value: &[u8]) {
         self.batch.put(space, key, value);
     }

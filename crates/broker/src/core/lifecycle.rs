@@ -208,6 +208,7 @@ impl Shard {
         self.hand_shared_on(session_at);
         // [MQTT-3.1.2-10]: the will is due at the latest when the session ends.
         self.publish_will(session_at);
+        let estate = self.estate_of(session_at);
         let session = &mut self.delivery.sessions[session_at as usize];
         debug_assert!(session.connection.is_none());
         let timers = [session.expiry_timer.take(), session.will_timer.take()];
@@ -219,8 +220,11 @@ impl Shard {
         for (filter, group) in subscriptions {
             self.unfile(session_at, filter, group);
         }
-        self.delivery.drop_backlog(session_at);
-        self.forget_session(session_at);
+        match estate {
+            Some(_) => self.delivery.leave_backlog(session_at),
+            None => self.delivery.drop_backlog(session_at),
+        }
+        self.forget_session(session_at, estate);
         self.delivery.sessions.remove(session_at as usize);
         self.by_client_id.remove(&*client_id);
         self.node.directory.release(&client_id, self.id);

@@ -9,6 +9,7 @@ pub(crate) mod deliver;
 pub(crate) mod directory;
 pub(crate) mod discard;
 pub(crate) mod encode;
+pub(crate) mod estate;
 pub(crate) mod inspect;
 pub(crate) mod journal;
 pub(crate) mod lifecycle;

@@ -9,6 +9,7 @@ use store::{Batch, Page, QueueSummary, Space};
 use super::connection::Phase;
 use super::deliver::{Delivery, Dispatch};
 use super::directory::{Claim, Directory};
+use super::estate::Estate;
 use super::journal::{Journal, Link, TurnEnd};
 use super::message::{Message, MessageView};
 use super::route::deliver_locally;
@@ -141,8 +142,8 @@ impl Shard {
         }
     }
 
-    /// The session has ended.
-    pub(crate) fn forget_session(&mut self, at: u32) {
+    /// The session has ended. What is stored for it ends with it, unless it is left to others.
+    pub(crate) fn forget_session(&mut self, at: u32, estate: Option<Estate>) {
         let session = &mut self.delivery.sessions[at as usize];
         let Some(journal) = &mut self.delivery.journal else {
             return;
@@ -151,8 +152,10 @@ impl Shard {
             let key = stored::session_key(&session.client_id, number);
             journal.delete(Space::Sessions, &key);
         }
-        if session.number != 0 {
-            journal.end(session.number);
+        match estate {
+            Some(estate) => self.settle(estate),
+            None if session.number != 0 => journal.end(session.number),
+            None => {}
         }
     }
 
@@ -468,6 +471,7 @@ impl Shard {
             self.link_pages.push(page);
             return;
         }
+        self.inherit(&page);
         let session = page.session;
         self.delivery.take_page(page);
         self.release_loaded(session);

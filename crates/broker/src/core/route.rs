@@ -194,6 +194,8 @@ impl Shard {
                 continue;
             }
             let mut dispatch = Dispatch::new(view, None);
+            // It is the other member's in the batch in which it is no more this one's, whenever the node dies.
+            dispatch.exactly_once = view.qos != QoS::AtMostOnce;
             self.deliver_to_group(parcel.group, &mut dispatch);
         }
     }

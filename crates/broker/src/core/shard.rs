@@ -16,6 +16,7 @@ use super::connection::{Closing, Connection, NO_SESSION, Phase, Rate};
 use super::cross::Links;
 use super::deliver::Delivery;
 use super::directory::Directory;
+use super::estate::Estate;
 use super::retained::Retained;
 use super::steer::AwaitedAnswer;
 use super::stored;
@@ -86,6 +87,8 @@ pub(crate) struct Shard {
     pub(crate) links: Links,
     /// Pieces of what was between two shards when the node died, read at a start.
     pub(crate) link_pages: Vec<Page>,
+    /// Of sessions that have ended, for other members of their groups.
+    pub(crate) estates: VecDeque<Estate>,
     pub(crate) wheel: Wheel,
     pub(crate) timers: Table,
     /// Sessions of this shard by client id.
@@ -131,6 +134,7 @@ impl Shard {
             limits: node.limits.clone(),
             links: Links::new(id, shards),
             link_pages: Vec::new(),
+            estates: VecDeque::new(),
             wheel: Wheel::new(now_ms),
             timers: Table::default(),
             by_client_id: HashMap::default(),

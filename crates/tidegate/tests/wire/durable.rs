@@ -281,6 +281,36 @@ fn a_qos_2_message_repeated_after_a_restart_is_the_same_message() {
 }
 
 #[test]
+fn what_was_stored_for_a_member_that_ends_goes_to_another_member() {
+    each_way(|node, again| {
+        let (mut first, _) = resume(node, "first");
+        first.subscribe("$share/group/shared/#", 2);
+        first.subscribe("own/#", 1);
+        first.disconnect();
+        let mut publisher = Raw::client(node, 5);
+        // More than are read at once.
+        for number in 0..150 {
+            publisher.publish_qos1("shared/a", number.to_string(), 1);
+        }
+        publisher.publish_qos1("own/a", "mine", 1);
+        publisher.publish_qos2("shared/b", "last", 2);
+        again(node);
+        let mut second = Raw::client(node, 5);
+        second.subscribe("$share/group/shared/#", 2);
+        // Nobody else knows that there is a second member before its SUBACK. The first ends by starting anew.
+        let (mut anew, connack) = Raw::connect_for_connack(node, &Connect::new(5, "first"));
+        assert!(!connack.session_present);
+        let got = take(&mut second, 151);
+        let payloads: Vec<_> = got.iter().map(|packet| packet.payload.clone()).collect();
+        let sent = (0..150).map(|number| number.to_string());
+        let sent = sent.chain(["last".to_owned()]).map(String::into_bytes);
+        assert_eq!(payloads, sent.collect::<Vec<_>>());
+        assert!(second.try_recv(Duration::from_millis(200)).is_none());
+        anew.ping();
+    });
+}
+
+#[test]
 fn retained_messages_survive_as_they_were_left() {
     each_way(|node, again| {
         let mut publisher = Raw::client(node, 5);
