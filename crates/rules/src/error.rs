@@ -58,7 +58,12 @@ impl Error {
         let line_end = sql[start..].find('\n').map_or(sql.len(), |at| start + at);
         let column = sql[line_start..start].chars().count();
         // A long line is shown from a little before the place.
-        let hidden = column.saturating_sub(MAX_SHOWN_CHARS / 2);
+        let is_long = sql[line_start..line_end].chars().count() > MAX_SHOWN_CHARS;
+        let hidden = if is_long {
+            column.saturating_sub(MAX_SHOWN_CHARS / 2)
+        } else {
+            0
+        };
         let shown: String = sql[line_start..line_end]
             .trim_end()
             .chars()
@@ -66,10 +71,10 @@ impl Error {
             .take(MAX_SHOWN_CHARS)
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
-        let marked = sql[start..end.min(line_end)]
-            .chars()
-            .count()
-            .clamp(1, MAX_SHOWN_CHARS - (column - hidden));
+        let marked = sql[start..end.min(line_end)].chars().count().clamp(
+            1,
+            (MAX_SHOWN_CHARS + 1).saturating_sub(column - hidden).max(1),
+        );
         Self {
             line: sql[..start].bytes().filter(|&b| b == b'\n').count() as u32 + 1,
             column: column as u32 + 1,

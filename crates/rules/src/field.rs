@@ -122,6 +122,7 @@ const NAMES: &[(&str, Field)] = &[
     ("client_attrs", F::Absent),
     ("headers", F::Absent),
     ("metadata", F::Absent),
+    ("user_properties", F::Absent),
     ("mountpoint", F::Absent),
     ("is_bridge", F::Absent),
 ];

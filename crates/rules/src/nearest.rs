@@ -9,7 +9,7 @@ pub(crate) fn nearest<'n>(wanted: &str, names: impl Iterator<Item = &'n str>) ->
     let allowed = (wanted.len() / 3).clamp(1, 3);
     names
         .map(|name| (distance(&wanted, &fold(name)), name))
-        .filter(|&(distance, _)| distance <= allowed)
+        .filter(|&(distance, _)| distance <= allowed && distance < wanted.len())
         .min_by_key(|&(distance, _)| distance)
         .map(|(_, name)| name)
 }

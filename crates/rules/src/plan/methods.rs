@@ -8,7 +8,6 @@ pub(super) fn function_name(method: &str) -> &str {
         "toString" => "str",
         // Java's replaces all, FluxMQ's function of this name only the first.
         "replace" => "replaceAll",
-        "matches" => "regex_match",
         "size" => "length",
         "getBytes" => "bytes",
         "strip" => "trim",

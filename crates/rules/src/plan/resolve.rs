@@ -421,6 +421,14 @@ impl<'s> Resolver<'s> {
             return Err(error.expected("GROUP BY with tumbling(10s) or another window, and the aggregate in SELECT or HAVING"));
         }
         let ids = self.exprs(args)?;
+        // EMQX knows these operators as functions too.
+        if let &[left, right] = &ids[..] {
+            for op in [BinaryOp::Quotient, BinaryOp::Remainder] {
+                if name.eq_ignore_ascii_case(op.text()) {
+                    return self.push(Op::Binary(op, left, right), span);
+                }
+            }
+        }
         if form == CallForm::Method
             && let Some(found) = self.method(name, &ids, span)?
         {
@@ -582,7 +590,7 @@ impl<'s> Resolver<'s> {
         if !is_topic
             && self.builder.dialect == Dialect::Fluxmq
             && text.contains(['*', '^', '[', '(', '\\', '|', '?'])
-            && let Some(function) = functions::find("regex_match")
+            && let Some(function) = functions::find("matches")
         {
             let list = self.list(&[left_id, right_id], span)?;
             return self.push(Op::Call(function, list), span);

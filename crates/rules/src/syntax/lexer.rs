@@ -69,7 +69,8 @@ impl<'s> Lexer<'s> {
                 .rest()
                 .trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
             self.at = self.sql.len() - trimmed.len();
-            if trimmed.starts_with("--") {
+            // `#` is a comment in the manuals of both products.
+            if trimmed.starts_with("--") || trimmed.starts_with('#') {
                 self.at += trimmed.find('\n').unwrap_or(trimmed.len());
             } else if trimmed.starts_with("/*") {
                 match trimmed.find("*/") {

@@ -118,3 +118,51 @@ fn a_connection_shows_its_user_and_will_but_never_a_password() {
         r#"{"username":"fluxmq","t":"willTest"}"#
     );
 }
+
+#[test]
+fn methods_are_functions_with_the_value_in_front() {
+    let event = publish(
+        "sensor/room/data",
+        r#"{"name": " Lamp ", "list": [1, 2], "n": "a.a"}"#,
+    );
+    for (expression, expected) in [
+        ("split(topic, '/').get(1)", "\"room\""),
+        ("topic.split('/').get(2)", "\"data\""),
+        ("split(topic, '/')[1]", "\"sensor\""),
+        ("topic.startsWith('sensor')", "true"),
+        ("topic.endsWith('x')", "false"),
+        ("payload.name.trim().toUpperCase()", "\"LAMP\""),
+        ("payload.name.trim().toLowerCase().length()", "4"),
+        ("payload.n.replace('a', 'b')", "\"b.b\""),
+        ("replace(payload.n, 'a', 'b')", "\"b.a\""),
+        ("clientId.equals('c1')", "true"),
+        ("topic.contains('room')", "true"),
+        ("topic.substring(7, 11)", "\"room\""),
+        ("payload.list.size()", "2"),
+        ("clientId =~ 'c[0-9]+'", "true"),
+        ("clientId =~ 'd.*'", "false"),
+        ("clientId =~ '.*x'", "false"),
+        ("find(topic, 'alert') != null", "false"),
+    ] {
+        let sql = format!("SELECT {expression} as v FROM \"$EVENT.PUBLISH\"");
+        assert_eq!(
+            one(&sql, &event),
+            format!("{{\"v\":{expected}}}"),
+            "{expression}"
+        );
+    }
+}
+
+#[test]
+fn the_statement_of_the_benchmark() {
+    let sql = "SELECT uuid() as id, json(payload) as data, datetime(timestamp) as time, md5(clientId) as hash \
+               FROM \"$EVENT.PUBLISH\" WHERE topic =~ 'sensor/+/data' AND payload.value > 30";
+    let json = one(sql, &publish("sensor/1/data", r#"{"value": 31}"#));
+    let rest = r#","data":"{\"value\": 31}","time":"2023-07-29 03:06:27","hash":"a9f7e97965d6cf799a529102a973b8b9"}"#;
+    assert!(
+        json.starts_with(r#"{"id":""#)
+            && json.len() == 7 + 32 + 1 + rest.len()
+            && json.ends_with(rest),
+        "{json}"
+    );
+}

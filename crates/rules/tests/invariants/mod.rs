@@ -1,0 +1,153 @@
+//! What holds of every statement and every message, for tests and for the fuzzer.
+
+use rules::{
+    Bounds, Event, EventKind, Form, Keys, Options, Output, Placeholders, Ran, Rule, RuleState,
+    Scratch, Source, SqlTemplate, Template, Tools, TopicKey, Value, compile, json,
+};
+
+const NOW_MS: u64 = 1_690_599_987_495;
+
+fn options() -> Options {
+    Options {
+        bounds: Bounds {
+            max_steps: 5_000,
+            max_output_bytes: 64 << 10,
+            max_outputs: 20,
+            ..Bounds::default()
+        },
+        ..Options::default()
+    }
+}
+
+/// A statement, a topic and a payload, with zero bytes between them.
+#[allow(dead_code, reason = "the fuzzer has a target for each")]
+pub(crate) fn check_statement(data: &[u8]) {
+    let mut parts = data.splitn(3, |byte| *byte == 0);
+    let Some(sql) = parts.next().and_then(|part| str::from_utf8(part).ok()) else {
+        return;
+    };
+    let topic = parts
+        .next()
+        .and_then(|part| str::from_utf8(part).ok())
+        .unwrap_or("t");
+    let payload = parts.next().unwrap_or_default();
+    let rule = match compile(sql, &options()) {
+        Ok(rule) => rule,
+        Err(error) => {
+            assert!(error.line >= 1 && error.column >= 1);
+            let report = error.report();
+            assert!(report.lines().count() >= 4, "{report}");
+            return;
+        }
+    };
+    assert!(!rule.explain().is_empty());
+    let event = event(topic, payload);
+    evaluate(&rule, &event);
+}
+
+fn event<'m>(topic: &'m str, payload: &'m [u8]) -> Event<'m> {
+    Event {
+        client_id: "c",
+        username: Some("u"),
+        topic: Some(topic),
+        qos: Some((payload.len() % 3) as u8),
+        payload: Some(payload),
+        ..Event::new(EventKind::Publish, NOW_MS)
+    }
+}
+
+fn evaluate(rule: &Rule, event: &Event<'_>) {
+    let scratch = Scratch::new(Tools::new([7; 32], 1), 1 << 20);
+    let view = scratch.view(event, NOW_MS);
+    let mut outputs = 0;
+    let ran = rule.run(&view, &mut RuleState::default(), &mut |output| {
+        outputs += 1;
+        let mut text = Vec::new();
+        output.write_json(&mut text);
+        let text = str::from_utf8(&text).expect("JSON is text");
+        assert_eq!(json::check(text), Ok(()), "{text}");
+    });
+    let passed = match ran {
+        Ok(Ran::NoResult) => 0,
+        Ok(Ran::Passed(count)) => count,
+        Err(_) => 0,
+    };
+    assert_eq!(
+        outputs, passed,
+        "nothing is given out when something goes wrong"
+    );
+    let sampled = rule.sample(&view, &mut RuleState::default());
+    let passed = passed > 0 || sampled.is_ok_and(|sample| sample.is_some());
+    // An index may look at the keys instead of the rule.
+    assert!(
+        !passed || may_pass(rule.conjuncts(), event),
+        "{}",
+        rule.explain()
+    );
+    if let [Source::Event(kind)] = rule.sources() {
+        assert_eq!(rule.listens_to(event), *kind == EventKind::Publish);
+    }
+}
+
+fn may_pass(keys: &Keys, event: &Event<'_>) -> bool {
+    let topic = event.topic.unwrap_or_default();
+    let topics = keys.topics.as_ref().is_none_or(|keys| {
+        keys.iter().any(|key| match key {
+            TopicKey::Exact(text) => **text == *topic,
+            TopicKey::Filter(filter) => mqtt::filter_matches(filter, topic),
+        })
+    });
+    let clients = keys
+        .client_ids
+        .as_ref()
+        .is_none_or(|ids| ids.iter().any(|id| **id == *event.client_id));
+    let qos = keys
+        .qos
+        .is_none_or(|bits| bits >> event.qos.unwrap_or_default() & 1 == 1);
+    topics && clients && qos
+}
+
+/// A template and a payload, with a zero byte between them.
+#[allow(dead_code, reason = "the fuzzer has a target for each")]
+pub(crate) fn check_template(data: &[u8]) {
+    let mut parts = data.splitn(2, |byte| *byte == 0);
+    let Some(text) = parts.next().and_then(|part| str::from_utf8(part).ok()) else {
+        return;
+    };
+    let payload = parts.next().unwrap_or_default();
+    let event = event("t/a", payload);
+    let scratch = Scratch::new(Tools::new([7; 32], 1), 1 << 20);
+    let payload_text = String::from_utf8_lossy(payload);
+    let columns = [
+        ("a", Value::Str(&payload_text)),
+        ("b", Value::Json("[1]")),
+        ("c", Value::Null),
+    ];
+    let options = options();
+    for form in [Form::Text, Form::Json] {
+        let Ok(template) = Template::compile(text, form, &options) else {
+            continue;
+        };
+        let view = scratch.view(&event, NOW_MS);
+        let output = Output { columns: &columns };
+        let mut out = Vec::new();
+        if template
+            .render(&output, &view, &mut RuleState::default(), &mut out)
+            .is_ok()
+        {
+            assert!(out.len() <= options.bounds.max_output_bytes);
+        }
+    }
+    for placeholders in [Placeholders::Question, Placeholders::Numbered] {
+        let Ok(template) = SqlTemplate::compile(text, placeholders, &options) else {
+            continue;
+        };
+        let view = scratch.view(&event, NOW_MS);
+        let output = Output { columns: &columns };
+        // The statement is there before any value is.
+        assert!(template.statement().len() <= text.len() + 5 * template.value_count());
+        if let Ok(values) = template.bind(&output, &view, &mut RuleState::default()) {
+            assert_eq!(values.len(), template.value_count());
+        }
+    }
+}
