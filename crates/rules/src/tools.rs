@@ -41,29 +41,18 @@ impl Tools {
     }
 
     pub(crate) fn regex(&mut self, pattern: &str) -> Result<Arc<regex::Regex>, Box<str>> {
-        self.regexes.get(pattern, |pattern| {
-            if pattern.len() > MAX_PATTERN_BYTES {
-                return Err(format!(
-                    "the regular expression is longer than {MAX_PATTERN_BYTES} bytes"
-                )
-                .into());
-            }
-            regex::RegexBuilder::new(pattern)
-                .size_limit(MAX_REGEX_BYTES)
-                .dfa_size_limit(MAX_REGEX_BYTES)
-                .build()
-                .map(Arc::new)
-                .map_err(|error| {
-                    // The last line says what is wrong, those before it draw where.
-                    let text = error.to_string();
-                    let why = text.lines().last().unwrap_or_default();
-                    format!(
-                        "invalid regular expression: {}",
-                        why.trim_start_matches("error: ")
-                    )
-                    .into()
-                })
-        })
+        self.regexes.get(pattern, compile_regex)
+    }
+
+    /// Lends the compiled expressions to a program of jq.
+    #[cfg(feature = "jq")]
+    pub(crate) fn take_regexes(&mut self) -> Cache<Arc<regex::Regex>> {
+        std::mem::replace(&mut self.regexes, Cache::new())
+    }
+
+    #[cfg(feature = "jq")]
+    pub(crate) fn give_regexes(&mut self, regexes: Cache<Arc<regex::Regex>>) {
+        self.regexes = regexes;
     }
 
     pub(crate) fn zone(&mut self, name: &str) -> Result<Zone, Box<str>> {
@@ -73,6 +62,26 @@ impl Tools {
             })
         })
     }
+}
+
+/// An expression of bounded length and size.
+pub(crate) fn compile_regex(pattern: &str) -> Result<Arc<regex::Regex>, Box<str>> {
+    if pattern.len() > MAX_PATTERN_BYTES {
+        let why = format!("the regular expression is longer than {MAX_PATTERN_BYTES} bytes");
+        return Err(why.into());
+    }
+    regex::RegexBuilder::new(pattern)
+        .size_limit(MAX_REGEX_BYTES)
+        .dfa_size_limit(MAX_REGEX_BYTES)
+        .build()
+        .map(Arc::new)
+        .map_err(|error| {
+            // The last line says what is wrong, those before it draw where.
+            let text = error.to_string();
+            let why = text.lines().last().unwrap_or_default();
+            let why = why.trim_start_matches("error: ");
+            format!("invalid regular expression: {why}").into()
+        })
 }
 
 /// State of the ids that grow.

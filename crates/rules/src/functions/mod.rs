@@ -9,6 +9,7 @@ mod compress;
 mod convert;
 mod documents;
 mod identity;
+pub(crate) mod jq;
 mod jsonpath;
 mod maps;
 mod math;
@@ -169,6 +170,7 @@ pub const FAMILIES: &[Family] = &[
     Family { title: "Hashes and codes", functions: codec::TABLE },
     Family { title: "Compression", functions: compress::TABLE },
     Family { title: "JSON", functions: documents::TABLE },
+    Family { title: "jq", functions: jq::TABLE },
     Family { title: "Arrays", functions: arrays::TABLE },
     Family { title: "Maps", functions: maps::TABLE },
     Family { title: "Types and conditions", functions: types::TABLE },

@@ -2,4 +2,6 @@
 
 mod examples;
 mod expression;
+#[cfg(feature = "jq")]
+mod jq;
 mod published;

@@ -1,0 +1,105 @@
+//! What bounds a program: steps, memory and stack. jaq has no bounds of its own and its iterators cannot always return an error,
+//! so the bound is an unwinding that the caller catches.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) steps: u64,
+    /// Of one value, with everything in it, as often as it is in it.
+    pub(super) max_bytes: usize,
+}
+
+/// Arrays and objects nest no deeper.
+pub(super) const MAX_DEPTH: u32 = 128;
+/// What a program may take of the thread's stack.
+const MAX_STACK_BYTES: usize = 512 << 10;
+
+/// Why a program was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    Steps,
+    Bytes,
+    Depth,
+    Stack,
+}
+
+impl Stop {
+    fn why(self) -> &'static str {
+        match self {
+            Stop::Steps => "the program took longer than its timeout",
+            Stop::Bytes => "the program made a value that is too large",
+            Stop::Depth => "the program made a value that nests too deep",
+            Stop::Stack => "the program recurses too deep",
+        }
+    }
+}
+
+struct Meter {
+    steps_left: Cell<u64>,
+    max_bytes: Cell<usize>,
+    stack_base: Cell<usize>,
+}
+
+thread_local! {
+    // Operators of values have no other way to know what they may do.
+    static METER: Meter = const { Meter { steps_left: Cell::new(0), max_bytes: Cell::new(0), stack_base: Cell::new(0) } };
+}
+
+/// Runs something that calls [`steps`] and [`bytes`] as it goes.
+pub(super) fn bounded<T>(limits: Limits, run: impl FnOnce() -> T) -> Result<T, &'static str> {
+    METER.with(|meter| {
+        meter.steps_left.set(limits.steps);
+        meter.max_bytes.set(limits.max_bytes);
+        meter.stack_base.set(stack_address());
+    });
+    // What was half done is dropped, and nobody else has seen it.
+    catch_unwind(AssertUnwindSafe(run)).map_err(|thrown| match thrown.downcast::<Stop>() {
+        Ok(stop) => stop.why(),
+        Err(other) => resume_unwind(other),
+    })
+}
+
+fn stop(why: Stop) -> ! {
+    // Not a panic: no message, no hook.
+    resume_unwind(Box::new(why))
+}
+
+/// Counts steps, and looks how deep the stack is.
+pub(super) fn steps(count: u64) {
+    METER.with(|meter| {
+        match meter.steps_left.get().checked_sub(count) {
+            Some(left) => meter.steps_left.set(left),
+            None => stop(Stop::Steps),
+        }
+        if meter.stack_base.get().abs_diff(stack_address()) > MAX_STACK_BYTES {
+            stop(Stop::Stack);
+        }
+    });
+}
+
+/// Whether a value may have so many bytes.
+pub(super) fn fits(count: usize) {
+    if count > METER.with(|meter| meter.max_bytes.get()) {
+        stop(Stop::Bytes);
+    }
+}
+
+/// The same, and making it costs steps.
+pub(super) fn bytes(count: usize) {
+    fits(count);
+    steps(1 + count as u64 / 64);
+}
+
+pub(super) fn depth(depth: u32) {
+    if depth > MAX_DEPTH {
+        stop(Stop::Depth);
+    }
+}
+
+#[inline(never)]
+fn stack_address() -> usize {
+    let here = 0_u8;
+    std::hint::black_box(&raw const here) as usize
+}

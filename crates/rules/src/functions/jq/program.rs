@@ -1,0 +1,169 @@
+//! Compiling and running.
+
+use jaq_core::load::{Arena as Sources, File, Loader};
+use jaq_core::{Compiler, Ctx, Filter, Vars, load};
+
+use super::meter::{self, Limits, bounded};
+use super::natives::{Data, Host, Kind, natives};
+use super::value::Item;
+use crate::value::{Arena, Value};
+
+/// The longest program, and the most operators, brackets and keywords in one: the compiler goes as deep as they nest.
+const MAX_PROGRAM_BYTES: usize = 8 << 10;
+const MAX_PARTS: usize = 600;
+
+/// `range` in jq itself, so that its steps are counted like any other.
+const RANGE: &str = "
+def range($from; $upto; $by):
+  def up: if . < $upto then ., (. + $by | up) else {}[] as $x | . end;
+  def down: if . > $upto then ., (. + $by | down) else {}[] as $x | . end;
+  if $by > 0 then $from | up elif $by < 0 then $from | down else {}[] as $x | . end;
+";
+
+/// Filters of the standard library that need functions of C nobody asks a rule for.
+const LEFT_OUT: &[&str] = &[
+    "logb",
+    "significand",
+    "drem",
+    "nexttoward",
+    "scalb",
+    "gamma",
+    "@htmld",
+    "@urid",
+];
+
+/// A compiled program. Compiling takes about a millisecond, so shards keep them.
+pub(crate) struct Program(Filter<Kind>);
+
+impl Program {
+    pub(super) fn compile(text: &str) -> Result<Program, Box<str>> {
+        if text.len() > MAX_PROGRAM_BYTES || parts(text) > MAX_PARTS {
+            return Err(format!(
+                "the program is longer than {MAX_PROGRAM_BYTES} bytes or {MAX_PARTS} parts"
+            )
+            .into());
+        }
+        let range = load::parse(RANGE, |parser| parser.defs()).expect("RANGE is a definition");
+        let library = jaq_core::defs().chain(jaq_std::defs()).chain(more());
+        let library = library.filter(|def| !LEFT_OUT.contains(&def.name));
+        let sources = Sources::default();
+        let modules = Loader::new(range.into_iter().chain(library))
+            .load(
+                &sources,
+                File {
+                    code: text,
+                    path: (),
+                },
+            )
+            .map_err(|errors| unreadable(&errors))?;
+        let functions = jaq_core::funs().filter(|(name, ..)| *name != "range");
+        let functions = functions.chain(jaq_std::base_funs()).chain(natives());
+        let filter = Compiler::default()
+            .with_funs(functions)
+            .compile(modules)
+            .map_err(|errors| undefined(&errors))?;
+        Ok(Program(filter))
+    }
+
+    /// All outputs as an array.
+    pub(super) fn run<'a>(
+        &self,
+        input: Value<'a>,
+        host: &Host,
+        limits: Limits,
+        arena: &'a Arena,
+    ) -> Result<Value<'a>, String> {
+        let outputs = bounded(limits, || {
+            let input = Item::from_value(input, arena);
+            let context = Ctx::<Kind>::new(
+                Data {
+                    lut: &self.0.lut,
+                    host,
+                },
+                Vars::new([]),
+            );
+            let mut outputs = Vec::new();
+            let mut bytes = 0;
+            for output in self.0.id.run((context, input)) {
+                match output {
+                    Ok(item) => {
+                        bytes += item.bytes() + 1;
+                        meter::fits(bytes);
+                        outputs.push(item);
+                    }
+                    Err(exception) => {
+                        return Err(match exception.get_err() {
+                            Ok(error) => format!("the program failed: {error}"),
+                            Err(_) => "the program halted".to_owned(),
+                        });
+                    }
+                }
+            }
+            let outputs = outputs.iter().map(|item| item.to_value(arena));
+            Ok(Value::Array(
+                arena.alloc_slice_fill_iter(outputs.collect::<Vec<_>>()),
+            ))
+        });
+        outputs.map_err(str::to_owned)?
+    }
+}
+
+/// What jaq's crate for JSON would define.
+fn more() -> impl Iterator<Item = load::parse::Def<&'static str>> {
+    const MORE: &str = "
+        def tonumber: if isnumber then . else fromjson | if isnumber then . else error(\"cannot be parsed as a number\") end end;
+        def toboolean: if isboolean then . else fromjson | if isboolean then . else error(\"cannot be parsed as a boolean\") end end;
+        def transpose: [range([.[] | length] | max) as $i | [.[][$i]]];
+        def in(xs): . as $x | xs | has($x);
+        def inside(xs): . as $x | xs | contains($x);
+        def index($i): indices($i)[0];
+        def rindex($i): indices($i)[-1];
+        def ascii: [.] | implode;
+        def @json: tojson;
+        def @csv: [.[] | if isstring then \"\\\"\" + gsub(\"\\\"\"; \"\\\"\\\"\") + \"\\\"\" elif . == null then \"\" else tojson end] | join(\",\");
+        def @tsv: [.[] | if isstring then gsub(\"\\t\"; \"\\\\t\") elif . == null then \"\" else tojson end] | join(\"\\t\");
+    ";
+    load::parse(MORE, |parser| parser.defs())
+        .expect("MORE is a list of definitions")
+        .into_iter()
+}
+
+/// Everything that could make a program nest.
+fn parts(text: &str) -> usize {
+    let marks = text
+        .bytes()
+        .filter(|byte| b"([{|,+-*/%=<>?;".contains(byte))
+        .count();
+    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    let keywords = [
+        "try", "if", "elif", "def", "reduce", "foreach", "label", "and", "or", "as",
+    ];
+    marks + words.filter(|word| keywords.contains(word)).count()
+}
+
+fn unreadable(errors: &load::Errors<&str, ()>) -> Box<str> {
+    use load::Error;
+    let why = match errors.first().map(|(_, error)| error) {
+        Some(Error::Parse(errors)) => errors.first().map(|(expected, found)| {
+            let found = if found.is_empty() { "the end" } else { found };
+            format!("expected {} instead of {found}", expected.as_str())
+        }),
+        Some(Error::Lex(errors)) => errors.first().map(|(expected, found)| {
+            let found: String = found.chars().take(20).collect();
+            format!("expected {} at {found:?}", expected.as_str())
+        }),
+        Some(Error::Io(_)) => Some("there are no modules".to_owned()),
+        None => None,
+    };
+    format!("no program of jq: {}", why.unwrap_or_default()).into()
+}
+
+fn undefined(errors: &jaq_core::compile::Errors<&str, ()>) -> Box<str> {
+    let first = errors.first().and_then(|(_, errors)| errors.first());
+    match first {
+        Some((name, what)) => {
+            format!("no program of jq: there is no {} {name}", what.as_str()).into()
+        }
+        None => "no program of jq".into(),
+    }
+}
