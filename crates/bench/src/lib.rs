@@ -1,6 +1,6 @@
 //! Load generators and their reports: `tidegate bench`.
 //!
-//! Everything goes over the network interfaces a broker offers to anybody, so any broker can be measured.
+//! Everything but `rules` goes over the network interfaces a broker offers to anybody, so any broker can be measured.
 
 mod access;
 mod args;
@@ -16,6 +16,7 @@ mod outcome;
 mod packets;
 mod report;
 mod rounds;
+mod rules;
 mod scan;
 mod scenario;
 mod sequence;
@@ -43,6 +44,8 @@ enum Protocol {
         #[command(subcommand)]
         scenario: scenario::Scenario,
     },
+    /// Measure the rule engine in this process: evaluations, very many rules, memory
+    Rules(rules::RulesArgs),
     /// Short for `mqtt offline`
     Offline(scenario::Offline),
 }
@@ -53,6 +56,7 @@ enum Protocol {
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.protocol {
         Protocol::Mqtt { scenario } => scenario.run(),
+        Protocol::Rules(arguments) => rules::run(&arguments),
         Protocol::Offline(scenario) => scenario::Scenario::Offline(scenario).run(),
     }
 }

@@ -206,6 +206,15 @@ impl Engine {
         self.publish(&book);
     }
 
+    /// Many rules at once, told to the shards when all are there.
+    pub fn put_all(&self, rules: impl Iterator<Item = (String, Value)>) {
+        let mut book = self.book();
+        for (name, value) in rules {
+            self.set(&mut book, &name, Some(&value), false);
+        }
+        self.publish(&book);
+    }
+
     /// Changes the book; the shards learn of it by [`Engine::publish`].
     fn set(&self, book: &mut Book, name: &str, value: Option<&Value>, is_declared: bool) {
         let before = book.rules.get(name);

@@ -31,6 +31,25 @@ pub struct MessageView<'a> {
     pub is_derived: bool,
 }
 
+impl<'a> MessageView<'a> {
+    /// A message as a client would publish it, for whoever tries hooks without a broker.
+    pub fn of_client(
+        client_id: &'a str,
+        topic: &'a str,
+        payload: &'a [u8],
+        received_ms: u64,
+    ) -> Self {
+        Self {
+            topic,
+            payload,
+            qos: QoS::AtMostOnce,
+            received_ms,
+            from_client_id: client_id,
+            ..Self::unknown()
+        }
+    }
+}
+
 impl MessageView<'_> {
     /// Stands for a message of which nothing is known here.
     pub(crate) fn unknown() -> Self {
