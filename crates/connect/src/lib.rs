@@ -9,6 +9,7 @@ pub mod batch;
 pub mod connector;
 mod kinds;
 mod machine;
+pub mod objects;
 pub mod row;
 pub mod secret;
 mod service;

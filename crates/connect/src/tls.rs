@@ -26,6 +26,17 @@ pub struct Tls {
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 impl Tls {
+    /// Trusts nobody; for connections without TLS.
+    #[cfg(feature = "http")]
+    pub(crate) fn nobody() -> Result<Arc<ClientConfig>, Invalid> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Invalid::new("tls", error.to_string()))?;
+        let builder = builder.with_root_certificates(RootCertStore::empty());
+        Ok(Arc::new(builder.with_no_client_auth()))
+    }
+
     /// What rustls needs. `field` is the setting this is, for errors.
     pub fn client_config(&self, field: &str) -> Result<Arc<ClientConfig>, Invalid> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());

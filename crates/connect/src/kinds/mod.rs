@@ -1,5 +1,8 @@
 //! All kinds of connectors: one file and one line each.
 
+mod file;
+#[cfg(feature = "http")]
+mod http;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgres")]
@@ -11,6 +14,9 @@ use crate::connector::Kind;
 
 /// The table of kinds.
 pub const KINDS: &[&Kind] = &[
+    &file::KIND,
+    #[cfg(feature = "http")]
+    &http::KIND,
     #[cfg(feature = "mysql")]
     &mysql::KIND,
     #[cfg(feature = "postgres")]

@@ -114,7 +114,7 @@ impl Feed {
             }
             (None, Some(_)) => {
                 return Err(io::Error::other(
-                    "queue.disk: the node has no folder for its data; set storage.directory",
+                    "queue.disk: the node has no folder for its data",
                 ));
             }
             (_, None) => None,

@@ -239,7 +239,7 @@ impl Service {
             crate::Template::parse("order.by", key)?;
         }
         if common.queue.disk.is_some() && self.inner.options.directory.is_none() {
-            let detail = "the node has no folder for its data; set storage.directory";
+            let detail = "the node has no folder for its data";
             return Err(Invalid::new("queue.disk", detail));
         }
         let connector = {

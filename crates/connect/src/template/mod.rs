@@ -59,6 +59,31 @@ impl Template {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
+    /// The text for a row, with each value encoded for a URL.
+    pub fn render_encoded(&self, row: Row<'_>) -> String {
+        let mut scratch = Vec::new();
+        let mut value = Vec::new();
+        let mut url = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => url.push_str(text),
+                Part::Path(path) => {
+                    value.clear();
+                    path.find(row, &mut scratch).write_text(&mut value);
+                    for byte in &value {
+                        match byte {
+                            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                                url.push(char::from(*byte));
+                            }
+                            byte => url.push_str(&format!("%{byte:02X}")),
+                        }
+                    }
+                }
+            }
+        }
+        url
+    }
+
     /// The value for a row with its type: that of the field if the template is one placeholder and nothing else, a text
     /// otherwise. `scratch` is what it may borrow from.
     pub fn value<'a>(&self, row: Row<'a>, scratch: &'a mut Vec<u8>) -> Value<'a> {
@@ -126,6 +151,16 @@ mod tests {
         assert_eq!(filled("${m}"), r#"{"a b":{"c":true}}"#);
         assert_eq!(filled("${m.'a b'.c} ${m.\"a b\".c}"), "true true");
         assert_eq!(filled("$ {x} }"), "$ {x} }");
+    }
+
+    #[test]
+    fn values_in_urls_are_encoded() {
+        let bytes = row();
+        let template = Template::parse("f", "/a b/${topic}?x=${m}").unwrap();
+        assert_eq!(
+            template.render_encoded(Row::from_bytes(&bytes)),
+            "/a b/t%2F1?x=%7B%22a%20b%22%3A%7B%22c%22%3Atrue%7D%7D"
+        );
     }
 
     #[test]

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 mod disk;
+mod file;
+mod http;
 mod mysql;
 mod node;
 mod postgres;

@@ -1,0 +1,92 @@
+//! Comma-separated values [RFC 4180].
+
+use crate::row::Row;
+use crate::settings::Invalid;
+use crate::template::Template;
+
+const MAX_COLUMNS: usize = 1024;
+
+pub(super) struct Columns(Vec<(String, Template)>);
+
+impl Columns {
+    pub(super) fn new<'c>(
+        columns: impl Iterator<Item = (&'c str, &'c str)>,
+    ) -> Result<Self, Invalid> {
+        let mut parsed = Vec::new();
+        for (at, (name, value)) in columns.enumerate() {
+            let template = Template::parse(&format!("columns[{at}].value"), value)?;
+            parsed.push((name.to_owned(), template));
+        }
+        match parsed.len() {
+            1..=MAX_COLUMNS => Ok(Self(parsed)),
+            count => {
+                let detail = format!("expected 1 to {MAX_COLUMNS} of them, found {count}");
+                Err(Invalid::new("columns", detail))
+            }
+        }
+    }
+
+    /// The line of names, with its end.
+    pub(super) fn head(&self) -> Vec<u8> {
+        let mut line = Vec::new();
+        for (at, (name, _)) in self.0.iter().enumerate() {
+            if at > 0 {
+                line.push(b',');
+            }
+            put(name.as_bytes(), &mut line);
+        }
+        line.push(b'\n');
+        line
+    }
+
+    pub(super) fn add(&self, row: Row<'_>, out: &mut Vec<u8>) {
+        let mut value = Vec::new();
+        for (at, (_, template)) in self.0.iter().enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            value.clear();
+            template.render(row, &mut value);
+            put(&value, out);
+        }
+    }
+}
+
+fn put(value: &[u8], out: &mut Vec<u8>) {
+    let is_quoted = value
+        .iter()
+        .any(|byte| matches!(byte, b',' | b'"' | b'\n' | b'\r'));
+    if !is_quoted {
+        out.extend_from_slice(value);
+        return;
+    }
+    out.push(b'"');
+    for byte in value {
+        if *byte == b'"' {
+            out.push(b'"');
+        }
+        out.push(*byte);
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::RowWriter;
+
+    #[test]
+    fn values_are_quoted_where_they_must_be() {
+        let columns = [("a", "${a}"), ("b, c", "x ${b}"), ("d", "${none}")];
+        let columns = Columns::new(columns.into_iter()).unwrap();
+        assert_eq!(columns.head(), b"a,\"b, c\",d\n");
+        let mut bytes = Vec::new();
+        let mut row = RowWriter::new(&mut bytes);
+        row.text("a", "say \"x\"\nand");
+        row.int("b", 5);
+        let mut line = Vec::new();
+        columns.add(Row::from_bytes(&bytes), &mut line);
+        assert_eq!(line, b"\"say \"\"x\"\"\nand\",x 5,");
+        assert!(Columns::new(std::iter::empty()).is_err());
+    }
+}

@@ -1,0 +1,262 @@
+//! Files of JSON lines or CSV, which are rotated by size and time.
+
+mod csv;
+mod log;
+
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::batch::Batch;
+use crate::connector::{
+    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+};
+use crate::row::Row;
+use crate::settings::{Invalid, check_range, read};
+use crate::template::Template;
+use csv::Columns;
+use log::{Log, Rotation};
+
+pub(super) const KIND: Kind = Kind {
+    name: "file",
+    title: "Files",
+    batch: BatchDefaults {
+        max_rows: 2000,
+        ..BatchDefaults::USUAL
+    },
+    connector_schema: schema_of::<Settings>,
+    sink_schema: schema_of::<SinkSettings>,
+    open,
+};
+
+/// Relative folders are below this one in the node's folder.
+const BELOW: &str = "files";
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// A folder below `files` in the node's folder for data; made if it is not there.
+    #[serde(default)]
+    directory: PathBuf,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SinkSettings {
+    /// The name of the file that is written, as `telemetry.jsonl`. Files that were rotated away have the time in their name.
+    file: String,
+    #[serde(default)]
+    format: Format,
+    /// Of each line with format `lines`; the whole row as JSON if left out.
+    line: Option<String>,
+    /// Of a CSV file, in their order: names and what is in them, as `{"name": "t", "value": "${payload.t}"}`.
+    #[serde(default)]
+    columns: Vec<Column>,
+    #[serde(default)]
+    rotate: Rotate,
+    /// Waits after each batch until the disk has it.
+    #[serde(default)]
+    sync: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Format {
+    /// A line for each row.
+    #[default]
+    Lines,
+    /// Comma-separated values with a line of names at the beginning of each file.
+    Csv,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Column {
+    name: String,
+    value: String,
+}
+
+/// When a new file is begun.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Rotate {
+    #[schemars(range(min = 1024))]
+    max_bytes: u64,
+    /// Left out: however old it is.
+    #[schemars(range(min = 1))]
+    max_age_s: Option<u64>,
+    /// Files that are kept besides the one that is written; older ones are deleted.
+    #[schemars(range(min = 1, max = 100_000))]
+    max_files: usize,
+}
+
+impl Default for Rotate {
+    fn default() -> Self {
+        Self {
+            max_bytes: 256 << 20,
+            max_age_s: None,
+            max_files: 16,
+        }
+    }
+}
+
+struct Directory(PathBuf);
+
+fn open(fields: Map<String, Value>, context: &Context) -> Opened {
+    let settings: Settings = read(fields)?;
+    // Whoever may make connectors shall not be able to write anywhere the node may.
+    let is_below = settings
+        .directory
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
+    if !is_below {
+        let detail = "expected a folder below `files` in the node's folder for data, without `..`";
+        return Err(Invalid::new("directory", detail));
+    }
+    let node = context
+        .directory
+        .as_ref()
+        .ok_or_else(|| Invalid::new("directory", "the node has no folder for its data"))?;
+    Ok(Arc::new(Directory(
+        node.join(BELOW).join(&settings.directory),
+    )))
+}
+
+impl Connector for Directory {
+    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
+        let settings: SinkSettings = read(settings)?;
+        let is_name = !settings.file.is_empty()
+            && !settings.file.starts_with('.')
+            && !settings.file.contains(['/', '\\', '\0'])
+            && settings.file.len() <= 128;
+        if !is_name {
+            return Err(Invalid::new(
+                "file",
+                "expected the name of a file without a folder",
+            ));
+        }
+        let Rotate {
+            max_bytes,
+            max_age_s,
+            max_files,
+        } = settings.rotate;
+        check_range("rotate.max_bytes", max_bytes, 1024..=1 << 50)?;
+        check_range("rotate.max_age_s", max_age_s.unwrap_or(1), 1..=1 << 32)?;
+        check_range("rotate.max_files", max_files, 1..=100_000)?;
+        let lines = match settings.format {
+            Format::Lines if !settings.columns.is_empty() => {
+                return Err(Invalid::new("columns", "these are for format = \"csv\""));
+            }
+            Format::Csv if settings.line.is_some() => {
+                return Err(Invalid::new("line", "this is for format = \"lines\""));
+            }
+            Format::Lines => {
+                let line = settings.line.as_deref().unwrap_or("${.}");
+                Lines::Template(Template::parse("line", line)?)
+            }
+            Format::Csv => {
+                let columns = settings.columns.iter();
+                let columns = columns.map(|column| (column.name.as_str(), column.value.as_str()));
+                Lines::Csv(Columns::new(columns)?)
+            }
+        };
+        let rotation = Rotation {
+            max_bytes,
+            max_age: max_age_s.map(Duration::from_secs),
+            max_files,
+        };
+        let head = match &lines {
+            Lines::Csv(columns) => columns.head(),
+            Lines::Template(_) => Vec::new(),
+        };
+        let log = Log::new(&self.0, &settings.file, rotation, head, settings.sync);
+        Ok(Arc::new(FileWriter {
+            lines,
+            log: Arc::new(Mutex::new(log)),
+        }))
+    }
+
+    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+        let directory = self.0.clone();
+        Box::pin(async move {
+            let tried = tokio::task::spawn_blocking(move || try_directory(&directory)).await;
+            match tried {
+                Ok(Ok(())) => Ok("the folder can be written".into()),
+                Ok(Err(error)) => Err(Failure::passing(error)),
+                Err(error) => Err(Failure::passing(error)),
+            }
+        })
+    }
+}
+
+fn try_directory(directory: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let path = directory.join(".test");
+    std::fs::write(&path, b"")?;
+    std::fs::remove_file(&path)
+}
+
+enum Lines {
+    Template(Template),
+    Csv(Columns),
+}
+
+impl Lines {
+    fn add(&self, row: Row<'_>, out: &mut Vec<u8>) {
+        match self {
+            Self::Template(template) => {
+                let start = out.len();
+                template.render(row, out);
+                // A line is one line, whatever is filled in.
+                for byte in &mut out[start..] {
+                    if *byte == b'\n' {
+                        *byte = b' ';
+                    }
+                }
+            }
+            Self::Csv(columns) => columns.add(row, out),
+        }
+        out.push(b'\n');
+    }
+}
+
+struct FileWriter {
+    lines: Lines,
+    log: Arc<Mutex<Log>>,
+}
+
+impl Writer for FileWriter {
+    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+        Box::pin(async move {
+            let mut text = Vec::with_capacity(batch.byte_len());
+            for row in batch.rows() {
+                self.lines.add(row, &mut text);
+            }
+            let log = self.log.clone();
+            let writing = tokio::task::spawn_blocking(move || {
+                log.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .append(&text)
+            });
+            match writing.await {
+                Ok(Ok(())) => Written::All,
+                Ok(Err(error)) => Written::Failed(Failure::passing(error)),
+                Err(error) => Written::Failed(Failure::passing(error)),
+            }
+        })
+    }
+
+    fn close(&self) -> Doing<'_, ()> {
+        let log = self.log.clone();
+        Box::pin(async move {
+            let closing = tokio::task::spawn_blocking(move || {
+                log.lock().unwrap_or_else(PoisonError::into_inner).close();
+            });
+            let _ = closing.await;
+        })
+    }
+}

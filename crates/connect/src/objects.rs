@@ -1,0 +1,271 @@
+//! Connectors and sinks as objects of the API: what is stored of what somebody wrote, what is shown of it, and schemas.
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema as _, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use crate::connector::Kind;
+use crate::kinds::{self, KINDS};
+use crate::settings::SinkSettings;
+
+/// Kinds of objects in the store.
+pub const CONNECTOR: &str = "connector";
+pub const SINK: &str = "sink";
+
+/// Settings that say where a system is: a secret is not kept for another than the one it was given for.
+const ADDRESSES: [&str; 6] = ["type", "server", "servers", "url", "connector", "path"];
+
+fn generator() -> SchemaGenerator {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    settings.into_generator()
+}
+
+/// The schema of the settings of a kind's connectors. It holds no references.
+pub fn connector_schema(kind: &Kind) -> Value {
+    let own = (kind.connector_schema)(&mut generator()).to_value();
+    let common = json!({
+        "required": ["type"],
+        "properties": {
+            "type": {"const": kind.name},
+            "description": {"type": "string", "maxLength": 1000}
+        }
+    });
+    joined(common, own)
+}
+
+/// The schema of the settings of sinks of a kind's connectors. It holds no references.
+pub fn sink_schema(kind: &Kind) -> Value {
+    let own = (kind.sink_schema)(&mut generator()).to_value();
+    joined(common_sink_schema(), own)
+}
+
+fn common_sink_schema() -> Value {
+    SinkSettings::json_schema(&mut generator()).to_value()
+}
+
+/// The schema of an object with the fields of both.
+fn joined(mut common: Value, own: Value) -> Value {
+    let Value::Object(mut schema) = own else {
+        return common;
+    };
+    for (name, empty) in [("properties", json!({})), ("required", json!([]))] {
+        let mut both = common[name].take();
+        if both.is_null() {
+            both = empty;
+        }
+        match (&mut both, schema.remove(name)) {
+            (Value::Object(both), Some(Value::Object(own))) => both.extend(own),
+            (Value::Array(both), Some(Value::Array(own))) => both.extend(own),
+            _ => {}
+        }
+        schema.insert(name.to_owned(), both);
+    }
+    schema.into()
+}
+
+/// Schemas of all connectors or all sinks, for a description of the API: of what is written and what is shown. What depends
+/// on the type is said by [`connector_schema`] and [`sink_schema`].
+pub fn schemas(object: &str) -> (Value, Value) {
+    let schema = match object {
+        CONNECTOR => {
+            let names: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
+            json!({
+                "type": "object",
+                "description": "Its further fields depend on its type, see /api/v1/connector-types. Secrets are written and \
+                    never shown.",
+                "required": ["type"],
+                "properties": {
+                    "type": {"type": "string", "enum": names},
+                    "description": {"type": "string", "maxLength": 1000}
+                }
+            })
+        }
+        _ => {
+            let mut schema = common_sink_schema();
+            if let Some(schema) = schema.as_object_mut() {
+                schema.remove("additionalProperties");
+                let about = "Its further fields depend on the type of its connector, see /api/v1/connector-types.";
+                schema.insert("description".into(), about.into());
+            }
+            schema
+        }
+    };
+    (schema.clone(), schema)
+}
+
+/// The kind a stored connector is of, or any whose sinks a stored sink may be one of.
+fn schemas_of(object: &str, value: &Value) -> Vec<Value> {
+    match object {
+        CONNECTOR => {
+            let kind = value["type"].as_str().and_then(kinds::kind);
+            kind.map(connector_schema).into_iter().collect()
+        }
+        // What is a secret in the settings of any kind is shown of none.
+        _ => KINDS.iter().map(|kind| sink_schema(kind)).collect(),
+    }
+}
+
+/// The object as it may be shown: secrets are left out.
+pub fn shown(object: &str, mut value: Value) -> Value {
+    let schemas = schemas_of(object, &value);
+    if schemas.is_empty() {
+        // Of a type this program does not have: nobody knows what is secret.
+        let kind = value["type"].take();
+        return json!({"type": kind});
+    }
+    for schema in &schemas {
+        without_secrets(schema, &mut value);
+    }
+    value
+}
+
+fn is_secret(schema: &Value) -> bool {
+    let alternatives = ["anyOf", "oneOf"]
+        .iter()
+        .filter_map(|name| schema[*name].as_array())
+        .flatten();
+    schema["writeOnly"] == true || alternatives.into_iter().any(is_secret)
+}
+
+/// The schemas of a value's fields, whichever alternative it is.
+fn field_schemas<'s>(schema: &'s Value, name: &str) -> Vec<&'s Value> {
+    let mut found = Vec::new();
+    found.extend(schema["properties"].get(name));
+    if found.is_empty() {
+        found.extend(Some(&schema["additionalProperties"]).filter(|more| more.is_object()));
+    }
+    for alternatives in ["anyOf", "oneOf", "allOf"] {
+        for alternative in schema[alternatives].as_array().into_iter().flatten() {
+            found.extend(field_schemas(alternative, name));
+        }
+    }
+    found
+}
+
+fn without_secrets(schema: &Value, value: &mut Value) {
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|name, value| {
+            let schemas = field_schemas(schema, name);
+            for schema in &schemas {
+                without_secrets(schema, value);
+            }
+            !schemas.iter().any(|schema| is_secret(schema))
+        });
+    }
+}
+
+/// What was written as it is stored: secrets that were left out stay what they are, if they are for the same system.
+pub fn sealed(object: &str, mut written: Value, current: Option<&Value>) -> Value {
+    let Some(current) = current else {
+        return written;
+    };
+    let is_for_the_same = ADDRESSES
+        .iter()
+        .all(|name| written.get(name) == current.get(name));
+    if is_for_the_same {
+        for schema in schemas_of(object, current) {
+            keep_secrets(&schema, &mut written, current);
+        }
+    }
+    written
+}
+
+fn keep_secrets(schema: &Value, written: &mut Value, current: &Value) {
+    let (Some(written), Some(current)) = (written.as_object_mut(), current.as_object()) else {
+        return;
+    };
+    for (name, value) in current {
+        for schema in field_schemas(schema, name) {
+            // `password_file` instead of `password` is a change of mind.
+            let is_replaced = written.contains_key(&format!("{name}_file"));
+            match written.get_mut(name) {
+                Some(inner) => keep_secrets(schema, inner, value),
+                None if is_secret(schema) && !is_replaced => {
+                    written.insert(name.clone(), value.clone());
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+/// All kinds with their schemas, for those who draw forms.
+pub fn types() -> Vec<Map<String, Value>> {
+    let described = KINDS.iter().map(|kind| {
+        let fields = json!({
+            "type": kind.name,
+            "title": kind.title,
+            "connector_schema": connector_schema(kind),
+            "sink_schema": sink_schema(kind),
+            "batch": {
+                "max_rows": kind.batch.max_rows,
+                "max_bytes": kind.batch.max_bytes,
+                "max_wait_ms": kind.batch.max_wait_ms
+            }
+        });
+        match fields {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        }
+    });
+    described.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_hold_no_references_and_refuse_unknown_fields() {
+        for kind in KINDS {
+            for schema in [connector_schema(kind), sink_schema(kind)] {
+                let text = schema.to_string();
+                assert!(!text.contains("$ref"), "{}: {text}", kind.name);
+                assert_eq!(schema["additionalProperties"], false, "{}", kind.name);
+                assert_eq!(schema["type"], "object", "{}", kind.name);
+            }
+        }
+    }
+
+    #[test]
+    fn secrets_are_kept_and_not_shown() {
+        let stored = json!({
+            "type": "http", "url": "http://h", "headers": {"authorization": "x"}, "password": "pencil", "username": "u"
+        });
+        let seen = shown(CONNECTOR, stored.clone());
+        assert_eq!(
+            seen,
+            json!({"type": "http", "url": "http://h", "headers": {}, "username": "u"})
+        );
+        assert_eq!(sealed(CONNECTOR, seen.clone(), Some(&stored)), stored);
+        let mut elsewhere = seen.clone();
+        elsewhere["url"] = "http://other".into();
+        assert_eq!(
+            sealed(CONNECTOR, elsewhere.clone(), Some(&stored)),
+            elsewhere
+        );
+        let mut other = seen;
+        other["headers"] = json!({"authorization": "y"});
+        let kept = sealed(CONNECTOR, other, Some(&stored));
+        assert_eq!(
+            (&kept["headers"]["authorization"], &kept["password"]),
+            (&json!("y"), &json!("pencil"))
+        );
+        let sink = json!({"connector": "c", "signature": {"secret": "s", "header": "x-sign"}});
+        let seen = shown(SINK, sink.clone());
+        assert_eq!(
+            seen,
+            json!({"connector": "c", "signature": {"header": "x-sign"}})
+        );
+        assert_eq!(sealed(SINK, seen, Some(&sink)), sink);
+    }
+
+    #[test]
+    fn an_object_of_an_unknown_type_shows_nothing() {
+        let stored = json!({"type": "gone", "key": "secret"});
+        assert_eq!(shown(CONNECTOR, stored), json!({"type": "gone"}));
+    }
+}
