@@ -9,6 +9,7 @@ use tokio::sync::{Mutex, Semaphore, watch};
 
 use crate::access::Gatekeeper;
 use crate::config::{Anonymous, LiveConfig, Openness};
+use crate::connector_tools::ConnectorTools;
 use crate::node::{Node, Program};
 use crate::objects::ObjectRules;
 use crate::rule_tools::RuleTools;
@@ -22,6 +23,7 @@ pub struct Parts {
     /// With it HTTP is served over TLS only.
     pub tls: Option<Arc<ListenerTls>>,
     pub rule_tools: Arc<dyn RuleTools>,
+    pub connector_tools: Arc<dyn ConnectorTools>,
     /// The token in the data directory that makes its owner an admin, for requests from this machine.
     pub local_token: Option<String>,
 }
@@ -35,6 +37,7 @@ pub(crate) struct App {
     pub(crate) anonymous: Anonymous,
     pub(crate) max_event_streams: usize,
     pub(crate) rule_tools: Arc<dyn RuleTools>,
+    pub(crate) connector_tools: Arc<dyn ConnectorTools>,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) started: SystemTime,
     /// Bound to loopback.

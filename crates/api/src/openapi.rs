@@ -27,6 +27,10 @@ const TAGS: &[(&str, &str)] = &[
         "rules",
         "Who may connect and what they may do: users, authenticators, ACL rules, bans.",
     ),
+    (
+        "connectors",
+        "Outside systems, the sinks that write to them, and what could not be written.",
+    ),
     ("configuration", "Listeners, settings, backup."),
     ("events", "What happens, as it happens."),
 ];

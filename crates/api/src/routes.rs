@@ -38,6 +38,7 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::retained::endpoints,
         of::publish::endpoints,
         of::rules::endpoints,
+        of::connectors::endpoints,
         of::listeners::endpoints,
         of::settings::endpoints,
         of::events::endpoints,

@@ -127,6 +127,7 @@ fn router(
         program: parts.program,
         objects: parts.objects,
         rule_tools: parts.rule_tools,
+        connector_tools: parts.connector_tools,
         config: live.clone(),
         anonymous: config.anonymous,
         max_event_streams: config.max_event_streams,

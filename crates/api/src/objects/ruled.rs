@@ -24,6 +24,10 @@ pub enum RuledKind {
     Ban,
     /// What is done with messages.
     Rule,
+    /// An outside system.
+    Connector,
+    /// What is written to one.
+    Sink,
 }
 
 /// What a client wrote is not an object of its kind.
@@ -61,6 +65,8 @@ pub(super) fn kinds(rules: &Arc<dyn ObjectRules>) -> Vec<Ruled> {
         RuledKind::AclRule,
         RuledKind::Ban,
         RuledKind::Rule,
+        RuledKind::Connector,
+        RuledKind::Sink,
     ]
     .into_iter()
     .map(|kind| Ruled {
@@ -144,6 +150,33 @@ fn names_of(kind: RuledKind) -> Names {
             write: Role::Operator,
             id_prefix: None,
             about: "Statements over what happens, and what is done with what comes out.",
+        },
+        RuledKind::Connector => Names {
+            kind: "connector",
+            path: "connectors",
+            one: "a connector",
+            many: "connectors",
+            type_name: "Connector",
+            id_field: "name",
+            tag: "connectors",
+            // They say where the credentials of others are kept.
+            read: Role::Admin,
+            write: Role::Admin,
+            id_prefix: None,
+            about: "Outside systems with their addresses and credentials, shared by sinks.",
+        },
+        RuledKind::Sink => Names {
+            kind: "sink",
+            path: "sinks",
+            one: "a sink",
+            many: "sinks",
+            type_name: "Sink",
+            id_field: "name",
+            tag: "connectors",
+            read: Role::Viewer,
+            write: Role::Operator,
+            id_prefix: None,
+            about: "What rules send their outputs to: which connector, what is written there, and how.",
         },
     }
 }

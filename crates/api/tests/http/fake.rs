@@ -521,6 +521,7 @@ impl Server {
             rules: Arc::new(FakeRules),
             tls: None,
             rule_tools: Arc::new(api::NoRuleTools),
+            connector_tools: Arc::new(api::NoConnectorTools),
             local_token: Some(LOCAL_TOKEN.into()),
         };
         let running = tokio::spawn(async move {

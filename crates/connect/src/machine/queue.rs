@@ -124,6 +124,11 @@ impl MemoryQueue {
         self.is_full_for(1)
     }
 
+    /// Whether publishers are to wait.
+    pub(crate) fn is_blocking(&self) -> bool {
+        self.on_full.load(Relaxed) == 0 && self.is_full()
+    }
+
     /// Told whenever there may be room again.
     pub(crate) fn room(&self) -> Arc<Notify> {
         self.room.clone()

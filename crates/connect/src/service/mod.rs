@@ -156,7 +156,7 @@ impl Service {
     pub fn is_full(&self, sink: SinkId) -> bool {
         let table = self.inner.table.load();
         let sink = table.sinks.get(sink.0 as usize);
-        matches!(sink, Some(Some(sink)) if sink.queue.is_full())
+        matches!(sink, Some(Some(sink)) if sink.queue.is_blocking())
     }
 
     /// Resolves when the sink has room, or is gone. For those who were told [`Pushed::Blocked`].

@@ -75,13 +75,13 @@ fn file_name(name: &str) -> String {
 
 pub(super) fn queue_directory(options: &Options, name: &str) -> Option<PathBuf> {
     let directory = options.directory.as_ref()?;
-    Some(directory.join("connect/queues").join(file_name(name)))
+    Some(directory.join("queues").join(file_name(name)))
 }
 
 pub(super) fn letters_path(options: &Options, name: &str) -> Option<PathBuf> {
     let directory = options.directory.as_ref()?;
     let file = format!("{}.jsonl", file_name(name));
-    Some(directory.join("connect/dead-letters").join(file))
+    Some(directory.join("dead-letters").join(file))
 }
 
 impl Sink {

@@ -93,11 +93,10 @@ fn split(text: &str) -> Result<Vec<Word>, String> {
             match next {
                 '\'' | '"' => rest = quoted(&rest[1..], next, &mut word)?,
                 _ if rest.starts_with("${") => {
-                    let end = rest
-                        .find('}')
+                    let (_, behind) = super::split_placeholder(&rest[2..])
                         .ok_or_else(|| format!("a ${{ without its }} in {text:?}"))?;
-                    word.push_str(&rest[..=end]);
-                    rest = &rest[end + 1..];
+                    word.push_str(&rest[..rest.len() - behind.len()]);
+                    rest = behind;
                 }
                 _ => {
                     word.push(next);

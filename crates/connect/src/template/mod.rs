@@ -1,10 +1,12 @@
 //! Texts with `${...}` for what differs between rows, parsed once and filled in for each row.
 
 mod command;
+mod expression;
 mod path;
 mod sql;
 
 pub use command::Commands;
+use expression::Expression;
 pub use path::Path;
 pub use sql::{Dialect, Sql};
 
@@ -23,6 +25,7 @@ pub struct Template {
 pub(crate) enum Part {
     Text(String),
     Path(Path),
+    Expression(Expression),
 }
 
 impl Template {
@@ -48,6 +51,9 @@ impl Template {
             match part {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),
                 Part::Path(path) => path.find(row, &mut scratch).write_text(out),
+                Part::Expression(expression) => {
+                    expression.find(row, &mut scratch).write_text(out);
+                }
             }
         }
     }
@@ -62,22 +68,25 @@ impl Template {
     /// The text for a row, with each value encoded for a URL.
     pub fn render_encoded(&self, row: Row<'_>) -> String {
         let mut scratch = Vec::new();
-        let mut value = Vec::new();
+        let mut text = Vec::new();
         let mut url = String::new();
         for part in &self.parts {
-            match part {
-                Part::Text(text) => url.push_str(text),
-                Part::Path(path) => {
-                    value.clear();
-                    path.find(row, &mut scratch).write_text(&mut value);
-                    for byte in &value {
-                        match byte {
-                            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                                url.push(char::from(*byte));
-                            }
-                            byte => url.push_str(&format!("%{byte:02X}")),
-                        }
+            let value = match part {
+                Part::Text(text) => {
+                    url.push_str(text);
+                    continue;
+                }
+                Part::Path(path) => path.find(row, &mut scratch),
+                Part::Expression(expression) => expression.find(row, &mut scratch),
+            };
+            text.clear();
+            value.write_text(&mut text);
+            for byte in &text {
+                match byte {
+                    b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                        url.push(char::from(*byte));
                     }
+                    byte => url.push_str(&format!("%{byte:02X}")),
                 }
             }
         }
@@ -89,6 +98,7 @@ impl Template {
     pub fn value<'a>(&self, row: Row<'a>, scratch: &'a mut Vec<u8>) -> Value<'a> {
         match &self.parts[..] {
             [Part::Path(path)] => path.find(row, scratch),
+            [Part::Expression(expression)] => expression.find(row, scratch),
             _ => {
                 scratch.clear();
                 self.render(row, scratch);
@@ -101,6 +111,20 @@ impl Template {
     }
 }
 
+/// What is up to the `}` that ends a placeholder, quotes minded, and what is behind it.
+pub(crate) fn split_placeholder(text: &str) -> Option<(&str, &str)> {
+    let mut quote = None;
+    for (at, c) in text.char_indices() {
+        match (quote, c) {
+            (None, '}') => return Some((&text[..at], &text[at + 1..])),
+            (None, '\'' | '"') => quote = Some(c),
+            (Some(open), c) if c == open => quote = None,
+            _ => {}
+        }
+    }
+    None
+}
+
 fn parse(text: &str) -> Result<Vec<Part>, String> {
     if text.len() > MAX_TEMPLATE_BYTES {
         return Err(format!("it is longer than {MAX_TEMPLATE_BYTES} bytes"));
@@ -108,13 +132,15 @@ fn parse(text: &str) -> Result<Vec<Part>, String> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("${") {
-        let (inside, behind) = after
-            .split_once('}')
-            .ok_or_else(|| format!("a ${{ without its }} in {text:?}"))?;
+        let (inside, behind) =
+            split_placeholder(after).ok_or_else(|| format!("a ${{ without its }} in {text:?}"))?;
         if !before.is_empty() {
             parts.push(Part::Text(before.to_owned()));
         }
-        parts.push(Part::Path(Path::parse(inside)?));
+        parts.push(match Path::is_path(inside) {
+            true => Part::Path(Path::parse(inside)?),
+            false => Part::Expression(Expression::parse(inside)?),
+        });
         rest = behind;
     }
     if !rest.is_empty() {
@@ -151,6 +177,22 @@ mod tests {
         assert_eq!(filled("${m}"), r#"{"a b":{"c":true}}"#);
         assert_eq!(filled("${m.'a b'.c} ${m.\"a b\".c}"), "true true");
         assert_eq!(filled("$ {x} }"), "$ {x} }");
+    }
+
+    #[test]
+    fn a_placeholder_may_be_an_expression() {
+        assert_eq!(filled("${upper(topic)}-${n + 1}"), "T/1-8");
+        assert_eq!(filled("${concat('}', topic)}"), "}t/1");
+        assert_eq!(filled("a${none + 1}b"), "ab");
+        let bytes = row();
+        let mut scratch = Vec::new();
+        let sum = Template::parse("f", "${n * 2}").unwrap();
+        assert_eq!(
+            sum.value(Row::from_bytes(&bytes), &mut scratch),
+            Value::Int(14)
+        );
+        let error = Template::parse("f", "${nosuchfunction(1)}").unwrap_err();
+        assert!(error.detail.contains("nosuchfunction"), "{error}");
     }
 
     #[test]

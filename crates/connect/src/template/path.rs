@@ -15,6 +15,24 @@ enum Step {
 }
 
 impl Path {
+    /// Whether a placeholder is the way to a value and nothing else: names, quoted or not, and indexes.
+    pub(crate) fn is_path(text: &str) -> bool {
+        let mut quote = None;
+        text.trim().chars().all(|c| match (quote, c) {
+            (Some(open), c) => {
+                if c == open {
+                    quote = None;
+                }
+                true
+            }
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                true
+            }
+            (None, c) => c.is_alphanumeric() || matches!(c, '.' | '_' | '[' | ']' | '-' | '$'),
+        })
+    }
+
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text == "." {
@@ -32,11 +50,6 @@ impl Path {
             };
             if key.is_empty() {
                 return Err(wrong("expected the name of a field"));
-            }
-            if key.contains(['(', ')']) && !rest.starts_with(['\'', '"']) {
-                return Err(wrong(
-                    "functions cannot be called here; compute the value in the rule and name it with AS",
-                ));
             }
             steps.push(Step::Key(key.to_owned()));
             rest = behind;

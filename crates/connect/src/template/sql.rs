@@ -197,7 +197,8 @@ impl<'t> Scanner<'t> {
     }
 
     fn placeholder(&mut self) -> Result<(), String> {
-        let (inside, behind) = self.rest[2..].split_once('}').ok_or("a ${ without its }")?;
+        let (inside, behind) =
+            super::split_placeholder(&self.rest[2..]).ok_or("a ${ without its }")?;
         let is_part_of_name = |c: char| c.is_alphanumeric() || c == '_';
         if self.text.ends_with(is_part_of_name) || behind.starts_with(is_part_of_name) {
             return Err(format!(

@@ -35,14 +35,14 @@ impl AuthTables {
     }
 }
 
-/// A TOML table as JSON; paths start at `folder`.
-pub(super) fn json_of(table: &DeTable<'_>, folder: &Path) -> Value {
+/// A TOML table as JSON; paths start at `folder`, if there is one.
+pub(super) fn json_of(table: &DeTable<'_>, folder: Option<&Path>) -> Value {
     let mut fields = Map::new();
     for (key, value) in table {
         let key = key.get_ref().as_ref();
         let mut value = json_of_value(value.get_ref(), folder);
         let is_path = key == "path" || key == "tls_ca" || key.ends_with("_file");
-        if let (true, Some(text)) = (is_path, value.as_str()) {
+        if let (true, Some(folder), Some(text)) = (is_path, folder, value.as_str()) {
             value = folder.join(text).display().to_string().into();
         }
         fields.insert(key.to_owned(), value);
@@ -50,7 +50,7 @@ pub(super) fn json_of(table: &DeTable<'_>, folder: &Path) -> Value {
     Value::Object(fields)
 }
 
-fn json_of_value(value: &DeValue<'_>, folder: &Path) -> Value {
+fn json_of_value(value: &DeValue<'_>, folder: Option<&Path>) -> Value {
     match value {
         DeValue::String(text) => text.as_ref().into(),
         DeValue::Boolean(flag) => (*flag).into(),

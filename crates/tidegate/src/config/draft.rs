@@ -19,6 +19,10 @@ pub(super) struct Draft {
     pub(super) auth_tables: AuthTables,
     /// `[[rule]]`
     pub(super) rules: Vec<AuthTable>,
+    /// `[[connector]]`
+    pub(super) connectors: Vec<AuthTable>,
+    /// `[[sink]]`
+    pub(super) sinks: Vec<AuthTable>,
     pub(super) problems: Vec<Problem>,
     /// Who said last what a key is; keys with their section, `listener.NAME.bind` for those of a listener.
     pub(super) origins: HashMap<String, Origin>,
@@ -40,6 +44,8 @@ impl Draft {
             users: Vec::new(),
             auth_tables: AuthTables::default(),
             rules: Vec::new(),
+            connectors: Vec::new(),
+            sinks: Vec::new(),
             problems: Vec::new(),
             origins: HashMap::new(),
         }

@@ -7,6 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::auth_tables::{self, AuthTable};
+use super::connector_tables;
 use super::draft::Draft;
 use super::nearest::nearest;
 use super::problem::Origin;
@@ -72,6 +73,12 @@ pub(super) fn read_text(path: &Path, text: &str, draft: &mut Draft) {
             _ if repeated => draft.problem(here, name, format!("write it as [[{name}]]")),
             DeValue::Array(entries) if name == "rule" => read_rules(entries, &places, draft),
             _ if name == "rule" => draft.problem(here, name, "write it as [[rule]]"),
+            DeValue::Array(entries) if matches!(name, "connector" | "sink") => {
+                read_connectors(name, entries, &places, draft);
+            }
+            _ if matches!(name, "connector" | "sink") => {
+                draft.problem(here, name, format!("write it as [[{name}]]"));
+            }
             DeValue::Table(table) if name == "auth" => read_auth(table, &places, draft),
             DeValue::Table(table) if is_section(name) => read_table(name, table, &places, draft),
             _ if is_section(name) => draft.problem(here, name, format!("write it as [{name}]")),
@@ -156,7 +163,7 @@ fn read_auth(table: &DeTable<'_>, places: &Places<'_>, draft: &mut Draft) {
             let origin = places.at(entry.span().start);
             match entry.get_ref() {
                 DeValue::Table(entry) => list.push(AuthTable {
-                    value: auth_tables::json_of(entry, &places.folder),
+                    value: auth_tables::json_of(entry, Some(&places.folder)),
                     origin,
                 }),
                 other => wrong.push((origin, other.type_str())),
@@ -175,12 +182,39 @@ fn read_rules(entries: &[Spanned<DeValue<'_>>], places: &Places<'_>, draft: &mut
         let origin = places.at(entry.span().start);
         match entry.get_ref() {
             DeValue::Table(entry) => draft.rules.push(AuthTable {
-                value: auth_tables::json_of(entry, &places.folder),
+                value: auth_tables::json_of(entry, Some(&places.folder)),
                 origin,
             }),
             other => {
                 let found = other.type_str();
                 draft.problem(origin, "rule", format!("expected a table, found {found}"));
+            }
+        }
+    }
+}
+
+/// `[[connector]]` and `[[sink]]`, likewise.
+fn read_connectors(
+    name: &str,
+    entries: &[Spanned<DeValue<'_>>],
+    places: &Places<'_>,
+    draft: &mut Draft,
+) {
+    for entry in entries {
+        let origin = places.at(entry.span().start);
+        match entry.get_ref() {
+            DeValue::Table(entry) => {
+                let mut value = auth_tables::json_of(entry, None);
+                connector_tables::resolve_files(&mut value, &places.folder);
+                let tables = match name {
+                    "connector" => &mut draft.connectors,
+                    _ => &mut draft.sinks,
+                };
+                tables.push(AuthTable { value, origin });
+            }
+            other => {
+                let found = other.type_str();
+                draft.problem(origin, name, format!("expected a table, found {found}"));
             }
         }
     }

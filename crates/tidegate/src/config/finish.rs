@@ -13,7 +13,7 @@ use super::draft::Draft;
 use super::nearest::nearest;
 use super::setting::{Bind, Choice as _};
 use super::table::{Listener, Protocol, QueuePlace};
-use super::{Config, Running, auth_tables, rule_tables, shown, tls_files};
+use super::{Config, Running, auth_tables, connector_tables, rule_tables, shown, tls_files};
 
 /// Longest path a Unix socket can have on Linux, the closing NUL aside.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
@@ -40,6 +40,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
     let auth = auth_tables::finish(&mut draft, broker.users.clone());
     let knows_nobody = broker.users.is_empty() && auth.authenticators.is_empty();
     let declared_rules = rule_tables::finish(&mut draft);
+    let declared_connectors = connector_tables::finish(&mut draft);
     let queue = finish_queue(u64::from(max_packet_size), &mut draft);
     let data_dir = draft.node.data_dir.take();
     let data_dir = data_dir.unwrap_or_else(|| home.default_dir());
@@ -54,6 +55,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         running,
         rules: draft.node.rules.clone(),
         declared_rules,
+        declared_connectors,
         queue,
         store: draft.node.store_enabled.then(|| draft.node.store.clone()),
         warnings: warnings(

@@ -2,6 +2,7 @@
 //! whole, explained by a reference that comes from the same table.
 
 mod auth_tables;
+mod connector_tables;
 mod draft;
 mod environment;
 mod file;
@@ -39,6 +40,8 @@ pub(crate) struct Config {
     pub(crate) rules: engine::Settings,
     /// `[[rule]]`: names and what the API would take.
     pub(crate) declared_rules: Vec<(String, serde_json::Value)>,
+    /// `[[connector]]` and `[[sink]]`, connectors first.
+    pub(crate) declared_connectors: Vec<connector_tables::Declared>,
     pub(crate) data_dir: PathBuf,
     /// `None`: everything is in memory only.
     pub(crate) store: Option<store::Config>,

@@ -2,6 +2,7 @@
 
 mod allocator;
 mod banned;
+mod connectors;
 pub(crate) mod data_dir;
 mod greeting;
 mod node;
@@ -9,6 +10,7 @@ mod open_files;
 mod program;
 mod rules;
 mod signals;
+mod sink_metrics;
 mod sinks;
 mod start_error;
 mod store_watch;

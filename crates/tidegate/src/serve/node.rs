@@ -15,8 +15,9 @@ use store::Store;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::connectors::Connectors;
 use super::data_dir::{DataDir, OpenListener};
-use super::program::Program;
+use super::program::{self, Program};
 use super::rules::{Rules, Tools};
 use super::sinks::Sinks;
 use super::{banned, start_error, store_watch};
@@ -30,7 +31,7 @@ pub(super) struct Node {
     broker: Broker,
     handle: Handle,
     engine: Engine,
-    connectors: connect::Service,
+    connectors: Connectors,
     store: Store,
     http: Option<Http>,
     listeners: Vec<OpenListener>,
@@ -98,6 +99,14 @@ impl Node {
             },
         );
         engine.set_outlet(Arc::new(Sinks(connectors.clone())));
+        let connectors = Connectors::new(connectors, &config.declared_connectors);
+        let following = (connectors.clone(), store.objects().clone());
+        // It reads files of dead letters.
+        let followed = tokio::task::spawn_blocking(move || following.0.follow(&following.1));
+        followed
+            .await
+            .context("reading the connectors ended by a panic")?
+            .context("cannot read the connectors from the store")?;
         let following = (engine.clone(), store.objects().clone());
         // Very many rules take seconds to compile.
         let followed = tokio::task::spawn_blocking(move || following.0.follow(&following.1));
@@ -130,21 +139,26 @@ impl Node {
                 let parts = api::Parts {
                     node: Arc::new(handle.clone()),
                     program: Arc::new(Program::new(
-                        log_levels,
-                        handle.clone(),
-                        store.clone(),
-                        auth.clone(),
-                        live.clone(),
-                        engine.clone(),
+                        program::Parts {
+                            log_levels,
+                            handle: handle.clone(),
+                            store: store.clone(),
+                            auth: auth.clone(),
+                            engine: engine.clone(),
+                            connectors: connectors.clone(),
+                            http: live.clone(),
+                        },
                         config,
                     )),
                     objects: store.objects().clone(),
                     rules: Arc::new(Rules {
                         auth: auth.clone(),
                         engine: engine.clone(),
+                        connectors: connectors.clone(),
                     }),
                     tls: http_tls,
                     rule_tools: Arc::new(Tools(engine.clone())),
+                    connector_tools: Arc::new(connectors.clone()),
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;

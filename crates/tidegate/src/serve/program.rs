@@ -10,19 +10,26 @@ use engine::Engine;
 use serde_json::{Value, json};
 use store::Store;
 
-use super::{allocator, store_watch};
+use super::connectors::Connectors;
+use super::{allocator, sink_metrics, store_watch};
 use crate::config::{Config, Running};
 use crate::logging::LogLevels;
 
 const LOG_LEVEL: &str = "log.level";
 
+/// What the program steers and shows.
+pub(super) struct Parts {
+    pub(super) log_levels: LogLevels,
+    pub(super) handle: Handle,
+    pub(super) store: Store,
+    pub(super) auth: Auth,
+    pub(super) engine: Engine,
+    pub(super) connectors: Connectors,
+    pub(super) http: LiveConfig,
+}
+
 pub(super) struct Program {
-    log_levels: LogLevels,
-    handle: Handle,
-    store: Store,
-    auth: Auth,
-    engine: Engine,
-    http: LiveConfig,
+    parts: Parts,
     state: Mutex<State>,
 }
 
@@ -33,26 +40,13 @@ struct State {
 }
 
 impl Program {
-    pub(super) fn new(
-        log_levels: LogLevels,
-        handle: Handle,
-        store: Store,
-        auth: Auth,
-        http: LiveConfig,
-        engine: Engine,
-        config: &Config,
-    ) -> Self {
+    pub(super) fn new(parts: Parts, config: &Config) -> Self {
         let state = State {
             running: config.running.clone(),
             shown: config.settings.clone(),
         };
         Self {
-            log_levels,
-            handle,
-            store,
-            auth,
-            engine,
-            http,
+            parts,
             state: Mutex::new(state),
         }
     }
@@ -65,12 +59,12 @@ impl Program {
     fn apply(&self, key: &str, running: &Running) -> Result<(), SettingError> {
         match key.split('.').next() {
             Some("log") => {
-                let set = self.log_levels.set(running.log_level());
+                let set = self.parts.log_levels.set(running.log_level());
                 set.map_err(SettingError::Invalid)?;
             }
-            Some("limits") => self.handle.set_limits(running.limits().clone()),
-            Some("auth") => self.auth.set_limits(running.auth()),
-            Some("http") => self.http.set(running.http(&self.http.get())),
+            Some("limits") => self.parts.handle.set_limits(running.limits().clone()),
+            Some("auth") => self.parts.auth.set_limits(running.auth()),
+            Some("http") => self.parts.http.set(running.http(&self.parts.http.get())),
             _ => return Err(SettingError::Fixed),
         }
         Ok(())
@@ -79,7 +73,7 @@ impl Program {
 
 impl api::Program for Program {
     fn log_level(&self) -> String {
-        self.log_levels.current()
+        self.parts.log_levels.current()
     }
 
     fn set_log_level(&self, level: &str) -> Result<(), String> {
@@ -109,12 +103,13 @@ impl api::Program for Program {
 
     fn metrics(&self) -> Vec<MetricFamily> {
         let mut metrics = allocator::metrics();
-        metrics.extend(store_watch::metrics(&self.store));
-        metrics.extend(self.auth.metrics());
+        metrics.extend(store_watch::metrics(&self.parts.store));
+        metrics.extend(self.parts.auth.metrics());
+        metrics.extend(sink_metrics::metrics(self.parts.connectors.service()));
         metrics
     }
 
     fn rule_metrics(&self) -> Vec<MetricFamily> {
-        self.engine.metrics()
+        self.parts.engine.metrics()
     }
 }

@@ -1,4 +1,5 @@
-//! Who understands the objects that the API keeps: `auth` users, authenticators, ACL rules and bans; `engine` rules.
+//! Who understands the objects that the API keeps: `auth` users, authenticators, ACL rules and bans; `engine`
+//! rules; `connect` connectors and sinks.
 
 use std::sync::Arc;
 
@@ -8,9 +9,12 @@ use engine::{Condition, Count, Engine, Status, Trial};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
+use super::connectors::{self, Connectors};
+
 pub(super) struct Rules {
     pub(super) auth: Auth,
     pub(super) engine: Engine,
+    pub(super) connectors: Connectors,
 }
 
 /// The name of a kind that `auth` understands.
@@ -20,7 +24,7 @@ fn name(kind: RuledKind) -> Option<&'static str> {
         RuledKind::Authenticator => Some(objects::AUTHENTICATOR),
         RuledKind::AclRule => Some(objects::ACL_RULE),
         RuledKind::Ban => Some(objects::BAN),
-        RuledKind::Rule => None,
+        RuledKind::Rule | RuledKind::Connector | RuledKind::Sink => None,
     }
 }
 
@@ -32,6 +36,9 @@ impl ObjectRules for Rules {
         input: Value,
         current: Option<&Value>,
     ) -> Result<Value, Invalid> {
+        if let Some(object) = connectors::object(kind) {
+            return self.connectors.accept(object, id, input, current);
+        }
         let Some(name) = name(kind) else {
             return self.engine.accept(id, &input).map_err(invalid);
         };
@@ -50,6 +57,9 @@ impl ObjectRules for Rules {
     }
 
     fn show(&self, kind: RuledKind, stored: &Value) -> Value {
+        if let Some(object) = connectors::object(kind) {
+            return connect::objects::shown(object, stored.clone());
+        }
         match name(kind) {
             Some(name) => objects::shown(name, stored.clone()),
             // A rule has no secrets; those of its sinks stand elsewhere.
@@ -58,6 +68,9 @@ impl ObjectRules for Rules {
     }
 
     fn schemas(&self, kind: RuledKind) -> (Value, Value) {
+        if let Some(object) = connectors::object(kind) {
+            return connect::objects::schemas(object);
+        }
         match name(kind) {
             Some(name) => objects::schemas(name),
             None => engine::schemas(),

@@ -1,0 +1,289 @@
+//! Connectors and sinks beyond their objects: which types there are, whether a system is reached, how sinks do, what they
+//! could not write.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::access::Role;
+use crate::audit;
+use crate::call::{self, Call, Page};
+use crate::endpoint::{Endpoint, Outcome, get, post};
+use crate::parameters::Cursor;
+use crate::problem::Problem;
+
+/// A type of connectors.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the connectors answer")]
+struct ConnectorType {
+    r#type: String,
+    /// For people.
+    title: String,
+    /// JSON schema of the settings of a connector.
+    connector_schema: Map<String, Value>,
+    /// JSON schema of the settings of a sink.
+    sink_schema: Map<String, Value>,
+    /// Sizes of batches where a sink does not say.
+    batch: Value,
+}
+
+/// How a connector does.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the connectors answer")]
+struct ConnectorStatus {
+    name: String,
+    r#type: String,
+    description: String,
+    /// Sinks that use it.
+    sinks: Vec<String>,
+    /// Whether one of these cannot write at the moment.
+    is_failing: bool,
+    /// It stands in the configuration and cannot be changed over the API.
+    is_declared: bool,
+}
+
+/// How a sink does, since the node started.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the connectors answer")]
+struct SinkStatus {
+    name: String,
+    connector: String,
+    /// That of its connector, if there is one.
+    r#type: Option<String>,
+    /// `running`, `starting`, `disabled`, `no_connector` or `invalid`.
+    state: String,
+    /// Why it does not run.
+    problem: Option<String>,
+    /// `closed`: it writes; `open`: it waits before it tries again; `half_open`: one batch shows whether the system is back.
+    circuit: String,
+    /// Failures in a row of the system as a whole.
+    failures: u32,
+    last_error: Option<String>,
+    last_error_at_ms: Option<u64>,
+    last_success_at_ms: Option<u64>,
+    /// Counts by name: queued, sent, retried, failed and so on.
+    metrics: Map<String, Value>,
+    /// It stands in the configuration and cannot be changed over the API.
+    is_declared: bool,
+}
+
+/// A row that could not be written.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the connectors answer")]
+struct DeadLetter {
+    id: u64,
+    at_ms: u64,
+    error: String,
+    attempts: u32,
+    row: Value,
+}
+
+/// Whether the system of a connector was reached.
+#[derive(Serialize, JsonSchema)]
+struct TestOutcome {
+    is_reached: bool,
+    /// Who answered, or why nobody did.
+    detail: String,
+}
+
+/// Dead letters of a sink.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Chosen {
+    /// Left out: all there are.
+    #[schemars(length(max = 10_000))]
+    ids: Option<Vec<u64>>,
+}
+
+/// How many there were.
+#[derive(Serialize, JsonSchema)]
+struct Count {
+    count: usize,
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    let of_sink = |endpoint: Endpoint| {
+        endpoint
+            .tag("connectors")
+            .path_parameter("name", "The sink's name, percent-encoded.")
+    };
+    vec![
+        get("/api/v1/connector-types", "listConnectorTypes", types)
+            .role(Role::Viewer)
+            .tag("connectors")
+            .summary("List types of connectors")
+            .description("With the schemas of what connectors and sinks of each type are told.")
+            .list::<ConnectorType>(),
+        get(
+            "/api/v1/connector-status",
+            "listConnectorStatus",
+            connectors,
+        )
+        .role(Role::Viewer)
+        .tag("connectors")
+        .summary("How connectors do")
+        .pages::<ConnectorStatus>(),
+        post(
+            "/api/v1/connectors/test",
+            "testConnectorSettings",
+            test_settings,
+        )
+        .role(Role::Admin)
+        .tag("connectors")
+        .summary("Try a connector before it is made")
+        .description("The body is a connector as it would be made; nothing is stored.")
+        .body::<Map<String, Value>>()
+        .answers::<TestOutcome>(200, "What came of it."),
+        post("/api/v1/connectors/{name}/test", "testConnector", test)
+            .role(Role::Operator)
+            .tag("connectors")
+            .summary("Try a connector")
+            .description("Connects to the system with the connector's credentials.")
+            .path_parameter("name", "The connector's name, percent-encoded.")
+            .answers::<TestOutcome>(200, "What came of it."),
+        get("/api/v1/sink-status", "listSinkStatus", sinks)
+            .role(Role::Viewer)
+            .tag("connectors")
+            .summary("How sinks do")
+            .pages::<SinkStatus>(),
+        of_sink(get("/api/v1/sinks/{name}/status", "sinkStatus", sink))
+            .role(Role::Viewer)
+            .summary("How a sink does")
+            .answers::<SinkStatus>(200, "Since the node started."),
+        of_sink(get(
+            "/api/v1/sinks/{name}/dead-letters",
+            "listDeadLetters",
+            dead_letters,
+        ))
+        .role(Role::Operator)
+        .summary("List the dead letters of a sink")
+        .description(
+            "Rows that could not be written, the oldest first. What clients have sent is in them.",
+        )
+        .pages::<DeadLetter>(),
+        of_sink(post(
+            "/api/v1/sinks/{name}/dead-letters/replay",
+            "replayDeadLetters",
+            replay,
+        ))
+        .role(Role::Operator)
+        .summary("Queue dead letters again")
+        .description("Those for which the sink's queue has no room stay what they are.")
+        .optional_body::<Chosen>()
+        .answers::<Count>(200, "How many were queued."),
+        of_sink(post(
+            "/api/v1/sinks/{name}/dead-letters/discard",
+            "discardDeadLetters",
+            discard,
+        ))
+        .role(Role::Operator)
+        .summary("Throw dead letters away")
+        .optional_body::<Chosen>()
+        .answers::<Count>(200, "How many there were."),
+    ]
+}
+
+fn no_sink(name: &str) -> Problem {
+    Problem::not_found(format!("There is no sink {name:?}."))
+}
+
+async fn types(call: Call) -> Outcome {
+    call::ok(json!({"data": call.app.connector_tools.types()}))
+}
+
+/// A page of rows that are sorted by name.
+fn page_by_name(call: &Call, rows: Vec<Value>) -> Outcome {
+    let limit = call.query.limit();
+    let after = call.query.after().map(|cursor| cursor.first);
+    let name = |row: &Value| row["name"].as_str().unwrap_or_default().to_owned();
+    let behind = rows
+        .into_iter()
+        .filter(|row| after.as_ref().is_none_or(|after| name(row) > *after));
+    let mut data: Vec<_> = behind.take(limit + 1).collect();
+    let has_more = data.len() > limit;
+    data.truncate(limit);
+    let last = data.last().filter(|_| has_more).map(name);
+    call::ok(Page {
+        data,
+        next: last.map(|name| Cursor::new(&name, "").encode()),
+    })
+}
+
+async fn connectors(call: Call) -> Outcome {
+    page_by_name(&call, call.app.connector_tools.connectors())
+}
+
+async fn sinks(call: Call) -> Outcome {
+    page_by_name(&call, call.app.connector_tools.sinks())
+}
+
+async fn sink(call: Call) -> Outcome {
+    let name = call.path("name");
+    let found = call.app.connector_tools.sink(name);
+    call::ok(found.ok_or_else(|| no_sink(name))?)
+}
+
+fn outcome_of(tested: Result<String, String>) -> Outcome {
+    let is_reached = tested.is_ok();
+    let (Ok(detail) | Err(detail)) = tested;
+    call::ok(TestOutcome { is_reached, detail })
+}
+
+async fn test(call: Call) -> Outcome {
+    let name = call.path("name");
+    let tested = call.app.connector_tools.test(name).await;
+    outcome_of(
+        tested.ok_or_else(|| Problem::not_found(format!("There is no connector {name:?}.")))?,
+    )
+}
+
+async fn test_settings(mut call: Call) -> Outcome {
+    let settings = call.value().await?;
+    let tested = call.app.connector_tools.test_settings(&settings).await;
+    outcome_of(tested.map_err(|invalid| match invalid.field.as_str() {
+        "" => Problem::unprocessable(invalid.detail),
+        field => Problem::field(field, format!("{field}: {}", invalid.detail)),
+    })?)
+}
+
+async fn dead_letters(call: Call) -> Outcome {
+    let name = call.path("name");
+    let limit = call.query.limit();
+    let after = call.query.after().map(|cursor| cursor.first);
+    let after = after.and_then(|id| id.parse().ok()).unwrap_or(0);
+    let found = call
+        .app
+        .connector_tools
+        .dead_letters(name, after, limit + 1);
+    let mut data = found.ok_or_else(|| no_sink(name))?;
+    let has_more = data.len() > limit;
+    data.truncate(limit);
+    let last = data.last().filter(|_| has_more);
+    let next = last.map(|letter| Cursor::new(&letter["id"].to_string(), "").encode());
+    call::ok(Page { data, next })
+}
+
+async fn chosen(call: &mut Call) -> Result<Option<Vec<u64>>, Problem> {
+    let chosen: Chosen = call.json_or_default().await?;
+    Ok(chosen.ids)
+}
+
+async fn replay(mut call: Call) -> Outcome {
+    let ids = chosen(&mut call).await?;
+    let name = call.path("name");
+    let count = call.app.connector_tools.replay(name, ids).await;
+    let count = count.ok_or_else(|| no_sink(name))?;
+    let after = Some(json!({"count": count}));
+    audit::action(&call, "dead_letters.replay", Some(name), after).await;
+    call::ok(Count { count })
+}
+
+async fn discard(mut call: Call) -> Outcome {
+    let ids = chosen(&mut call).await?;
+    let name = call.path("name");
+    let count = call.app.connector_tools.discard(name, ids).await;
+    let count = count.ok_or_else(|| no_sink(name))?;
+    let after = Some(json!({"count": count}));
+    audit::action(&call, "dead_letters.discard", Some(name), after).await;
+    call::ok(Count { count })
+}

@@ -1,0 +1,148 @@
+//! A placeholder that is more than the way to a value: an expression of the rule language, such as `${upper(clientid)}`, over
+//! the fields of the row.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use rules::{
+    Arena, Event, EventKind, KvLimits, Options, Output, Placeholders, RuleState, Scratch,
+    SqlTemplate, Tools,
+};
+
+use crate::row::{ItemWriter, Row, RowWriter, Value};
+
+/// Memory a thread keeps between rows.
+const KEEP_BYTES: usize = 256 << 10;
+
+/// An expression, ready.
+#[derive(Clone)]
+pub(crate) struct Expression {
+    text: String,
+    // The form for SQL gives the value with its type.
+    compiled: Arc<SqlTemplate>,
+}
+
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Expression {}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(scratch());
+}
+
+fn scratch() -> Scratch {
+    let mut seed = [0; 32];
+    // Without randomness all threads make the same ids: the functions that make some say so themselves.
+    let _ = SystemRandom::new().fill(&mut seed);
+    let node = u16::from_le_bytes([seed[0], seed[1]]);
+    Scratch::new(Tools::new(seed, node), KEEP_BYTES)
+}
+
+impl Expression {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let placeholder = format!("${{{text}}}");
+        let compiled =
+            SqlTemplate::compile(&placeholder, Placeholders::Numbered, &Options::default())
+                .map_err(|error| format!("{placeholder}: {error}"))?;
+        Ok(Self {
+            text: placeholder,
+            compiled: Arc::new(compiled),
+        })
+    }
+
+    /// The value for a row; null if the expression fails. `scratch` is what it borrows from.
+    pub(crate) fn find<'a>(&self, row: Row<'_>, into: &'a mut Vec<u8>) -> Value<'a> {
+        into.clear();
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.reset();
+            let scratch = &*scratch;
+            let columns = columns_of(row, scratch.arena());
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            let now_ms = now.map_or(0, |now| now.as_millis() as u64);
+            let event = Event::new(EventKind::Publish, now_ms);
+            let view = scratch.view(&event, now_ms);
+            let mut state = RuleState::new(KvLimits::default());
+            let bound = self.compiled.bind(&Output { columns }, &view, &mut state);
+            if let Ok([value]) = bound {
+                put(&mut RowWriter::new(into), "", *value);
+            }
+        });
+        Row::from_bytes(into).get("").unwrap_or(Value::Null)
+    }
+}
+
+fn columns_of<'a>(row: Row<'a>, arena: &'a Arena) -> &'a [(&'a str, rules::Value<'a>)] {
+    arena.alloc_slice_fill_iter(
+        row.fields()
+            .map(|(name, value)| (name, value_of(value, arena)))
+            .collect::<Vec<_>>(),
+    )
+}
+
+fn value_of<'a>(value: Value<'a>, arena: &'a Arena) -> rules::Value<'a> {
+    match value {
+        Value::Null => rules::Value::Null,
+        Value::Bool(value) => rules::Value::Bool(value),
+        Value::Int(value) => rules::Value::Int(value),
+        Value::Float(value) => rules::Value::Float(value),
+        Value::Text(value) => rules::Value::Str(value),
+        Value::Bytes(value) => rules::Value::Bytes(value),
+        Value::Json(value) => rules::Value::Json(value),
+        Value::Array(items) => {
+            let items: Vec<_> = items.map(|item| value_of(item, arena)).collect();
+            rules::Value::Array(arena.alloc_slice_copy(&items))
+        }
+        Value::Map(map) => rules::Value::Map(columns_of(map, arena)),
+    }
+}
+
+fn put(out: &mut RowWriter<'_>, key: &str, value: rules::Value<'_>) {
+    match value {
+        rules::Value::Null => out.null(key),
+        rules::Value::Bool(value) => out.bool(key, value),
+        rules::Value::Int(value) => out.int(key, value),
+        rules::Value::Float(value) => out.float(key, value),
+        rules::Value::Str(value) => out.text(key, value),
+        rules::Value::Bytes(value) => out.bytes(key, value),
+        rules::Value::Json(value) => out.json(key, value),
+        rules::Value::Array(items) => out.array(key, |out| put_items(out, items)),
+        rules::Value::Map(fields) => out.map(key, |out| {
+            for (key, value) in fields {
+                put(out, key, *value);
+            }
+        }),
+    }
+}
+
+fn put_items(out: &mut ItemWriter<'_>, items: &[rules::Value<'_>]) {
+    for item in items {
+        match *item {
+            rules::Value::Null => out.null(),
+            rules::Value::Bool(value) => out.bool(value),
+            rules::Value::Int(value) => out.int(value),
+            rules::Value::Float(value) => out.float(value),
+            rules::Value::Str(value) => out.text(value),
+            rules::Value::Bytes(value) => out.bytes(value),
+            rules::Value::Json(value) => out.json(value),
+            rules::Value::Array(items) => out.array(|out| put_items(out, items)),
+            rules::Value::Map(fields) => out.map(|out| {
+                for (key, value) in fields {
+                    put(out, key, *value);
+                }
+            }),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! `[[connector]]` and `[[sink]]`: tables the crate `connect` understands, as the JSON it reads from the store, too.
+
+use std::path::{Path, PathBuf};
+
+use connect::objects::{CONNECTOR, SINK};
+use connect::{Options, Service};
+use serde_json::Value;
+
+use super::auth_tables::AuthTable;
+use super::draft::Draft;
+
+/// Kind, name and settings of an object.
+pub(crate) type Declared = (&'static str, String, Value);
+
+/// Files that settings name lie where the configuration does, unless they say otherwise.
+pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
+    let resolve = |value: &mut Value| {
+        if let Some(text) = value.as_str() {
+            *value = folder.join(text).display().to_string().into();
+        }
+    };
+    for name in ["ca", "certificate", "key"] {
+        if let Some(value) = table.pointer_mut(&format!("/tls/{name}")) {
+            resolve(value);
+        }
+    }
+    for (name, value) in table.as_object_mut().into_iter().flatten() {
+        if name.ends_with("_file") {
+            resolve(value);
+        }
+    }
+}
+
+/// The connectors and sinks of the file, checked as the node will read them.
+pub(super) fn finish(draft: &mut Draft) -> Vec<Declared> {
+    let tables = [
+        (CONNECTOR, std::mem::take(&mut draft.connectors)),
+        (SINK, std::mem::take(&mut draft.sinks)),
+    ];
+    if tables.iter().all(|(_, tables)| tables.is_empty()) {
+        return Vec::new();
+    }
+    // Nobody is connected to here: what is started on this runtime never runs.
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let origin = draft.origin(CONNECTOR);
+            draft.problem(origin, CONNECTOR, format!("cannot be checked: {error}"));
+            return Vec::new();
+        }
+    };
+    let options = Options {
+        // Nothing is written there.
+        directory: Some(PathBuf::new()),
+        shards: 1,
+    };
+    let service = Service::new(runtime.handle().clone(), options);
+    let mut declared: Vec<Declared> = Vec::new();
+    for (kind, tables) in tables {
+        for table in tables {
+            read(kind, table, &service, &mut declared, draft);
+        }
+    }
+    declared
+}
+
+fn read(
+    kind: &'static str,
+    mut table: AuthTable,
+    service: &Service,
+    declared: &mut Vec<Declared>,
+    draft: &mut Draft,
+) {
+    let name = table
+        .value
+        .as_object_mut()
+        .and_then(|table| table.remove("name"));
+    let key = format!("{kind}.name");
+    let Some(Value::String(name)) = name.filter(|name| name != "") else {
+        let message = format!("expected a text: a {kind} is known by its name");
+        draft.problem(table.origin, key, message);
+        return;
+    };
+    if declared
+        .iter()
+        .any(|(of, known, _)| *of == kind && *known == name)
+    {
+        let message = format!("there is a {kind} {name:?} already; names are unique");
+        draft.problem(table.origin, key, message);
+        return;
+    }
+    let checked = match kind {
+        CONNECTOR => service.set_connector(&name, &table.value),
+        _ => service.check_sink(&table.value),
+    };
+    match checked {
+        Ok(()) => declared.push((kind, name, table.value)),
+        Err(error) if kind == SINK && error.field == "connector" => {
+            let detail = format!("{name}: {}; declare it as [[connector]], too", error.detail);
+            draft.problem(table.origin, "sink.connector", detail);
+        }
+        Err(error) => {
+            let key = match error.field.as_str() {
+                "" => kind.to_owned(),
+                field => format!("{kind}.{field}"),
+            };
+            draft.problem(table.origin, key, format!("{name}: {}", error.detail));
+        }
+    }
+}

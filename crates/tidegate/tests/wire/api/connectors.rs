@@ -1,0 +1,177 @@
+//! What a rule says arrives in an outside system, by connectors and sinks made over the API or in the configuration.
+
+use serde_json::{Value, json};
+
+use super::{closed, local_token, own_node, send};
+use crate::support::{Connect, Node, Raw, eventually, unique};
+
+fn publish(node: &Node, topic: &str, payload: &str) {
+    let mut raw = Raw::open(node, 5);
+    raw.hand_shake(&Connect::new(5, &unique("sink")));
+    raw.publish_qos1(topic, payload, 1);
+}
+
+fn lines(node: &Node, file: &str) -> Vec<Value> {
+    let path = node.data_dir().join("sinks/files").join(file);
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_message_goes_through_a_rule_into_a_sink() {
+    if !own_node() {
+        return;
+    }
+    let node = closed();
+    let token = local_token(&node);
+    let put = |path: &str, body: Value| send(&node, &token, "PUT", path, &body);
+    let sink = json!({"connector": "disk", "file": "out.jsonl"});
+    let refused = put("/api/v1/sinks/archive", sink.clone());
+    assert_eq!(
+        (refused.status, &refused.body["parameter"]),
+        (422, &json!("connector"))
+    );
+    let made = put("/api/v1/connectors/disk", json!({"type": "file"}));
+    assert_eq!(made.status, 201, "{}", made.body);
+    let refused = put(
+        "/api/v1/sinks/archive",
+        json!({"connector": "disk", "fil": "x"}),
+    );
+    assert_eq!(refused.status, 422, "{}", refused.body);
+    let made = put("/api/v1/sinks/archive", sink);
+    assert_eq!(made.status, 201, "{}", made.body);
+    let tested = send(
+        &node,
+        &token,
+        "POST",
+        "/api/v1/connectors/disk/test",
+        &Value::Null,
+    );
+    assert_eq!(
+        (tested.status, &tested.body["is_reached"]),
+        (200, &json!(true))
+    );
+    let topic = unique("sink/");
+    let rule = json!({
+        "sql": format!("SELECT clientid, payload.t AS t, topic FROM \"{topic}\""),
+        "actions": [{"kind": "sink", "sink": "archive"}]
+    });
+    let made = put("/api/v1/rules/keep", rule);
+    assert_eq!(made.status, 201, "{}", made.body);
+    publish(&node, &topic, r#"{"t": 21.5}"#);
+    eventually("the row is in the file", || {
+        !lines(&node, "out.jsonl").is_empty()
+    });
+    let row = &lines(&node, "out.jsonl")[0];
+    assert_eq!((&row["t"], &row["topic"]), (&json!(21.5), &json!(topic)));
+    let path = "/api/v1/sinks/archive/status";
+    eventually("the row is counted", || {
+        let status = send(&node, &token, "GET", path, &Value::Null);
+        status.body["metrics"]["sent"] == 1 && status.body["state"] == "running"
+    });
+    assert_eq!(
+        send(
+            &node,
+            &token,
+            "DELETE",
+            "/api/v1/sinks/archive",
+            &Value::Null
+        )
+        .status,
+        204
+    );
+    assert_eq!(send(&node, &token, "GET", path, &Value::Null).status, 404);
+}
+
+#[test]
+fn secrets_of_connectors_are_kept_and_never_shown() {
+    if !own_node() {
+        return;
+    }
+    let node = closed();
+    let token = local_token(&node);
+    let path = "/api/v1/connectors/hook";
+    // Nobody listens there.
+    let written = json!({
+        "type": "http", "url": "http://127.0.0.1:9", "username": "u", "password": "pencil-password",
+        "headers": {"x-key": "header-secret"}
+    });
+    let made = send(&node, &token, "PUT", path, &written);
+    assert_eq!(made.status, 201, "{}", made.body);
+    let shown = send(&node, &token, "GET", path, &Value::Null);
+    let text = shown.body.to_string();
+    assert!(
+        !text.contains("pencil-password") && !text.contains("header-secret"),
+        "{text}"
+    );
+    assert_eq!(shown.body["username"], "u");
+    // What was shown may be put back.
+    let again = send(&node, &token, "PUT", path, &shown.body);
+    assert_eq!(again.status, 200, "{}", again.body);
+    let tested = send(&node, &token, "POST", &format!("{path}/test"), &Value::Null);
+    assert_eq!(
+        (tested.status, &tested.body["is_reached"]),
+        (200, &json!(false))
+    );
+    assert!(!tested.body.to_string().contains("pencil-password"));
+    let unstored = json!({"type": "http", "url": "nonsense"});
+    let tested = send(&node, &token, "POST", "/api/v1/connectors/test", &unstored);
+    assert_eq!(
+        (tested.status, &tested.body["parameter"]),
+        (422, &json!("url"))
+    );
+    let types = send(
+        &node,
+        &token,
+        "GET",
+        "/api/v1/connector-types",
+        &Value::Null,
+    );
+    let types = types.body["data"].as_array().unwrap().clone();
+    assert!(
+        types
+            .iter()
+            .any(|of| of["type"] == "http" && of["sink_schema"]["type"] == "object")
+    );
+}
+
+#[test]
+fn sinks_of_the_configuration_work_and_stay() {
+    if !own_node() {
+        return;
+    }
+    let config = r#"
+        [[connector]]
+        name = "disk"
+        type = "file"
+
+        [[sink]]
+        name = "archive"
+        connector = "disk"
+        file = "declared.jsonl"
+        batch = { max_wait_ms = 1 }
+
+        [[rule]]
+        name = "keep"
+        sql = 'SELECT topic FROM "declared/#"'
+        actions = [{ kind = "sink", sink = "archive" }]
+    "#;
+    let node = Node::start_with_config(&["--set", "http.anonymous=none"], config);
+    let token = local_token(&node);
+    publish(&node, "declared/x", "y");
+    eventually("the row is in the file", || {
+        !lines(&node, "declared.jsonl").is_empty()
+    });
+    let refused = send(
+        &node,
+        &token,
+        "PUT",
+        "/api/v1/sinks/archive",
+        &json!({"connector": "disk", "file": "other"}),
+    );
+    assert_eq!(refused.status, 422, "{}", refused.body);
+    let status = send(&node, &token, "GET", "/api/v1/sink-status", &Value::Null);
+    assert_eq!(status.body["data"][0]["is_declared"], true);
+}
