@@ -1,4 +1,4 @@
-//! The database servers of the tests: those of the machine, or Debian's packages unpacked under `target/tools`. Unpacked
+//! The servers of the tests, databases and brokers: those of the machine, or Debian's packages unpacked under `target/tools`. Unpacked
 //! and not installed, because an installed server is also started; the tests start their own.
 
 use std::fs;
@@ -24,6 +24,8 @@ pub(crate) struct DatabaseServer {
     program: &'static str,
     /// Where the program lies in its package.
     place: Place,
+    /// With this it says something and ends well, if anything makes it do so.
+    probe: Option<&'static str>,
 }
 
 enum Place {
@@ -33,7 +35,7 @@ enum Place {
     Versions,
 }
 
-pub(crate) const ALL: [DatabaseServer; 3] = [
+pub(crate) const ALL: [DatabaseServer; 5] = [
     DatabaseServer {
         title: "MariaDB server",
         variable: "TIDEGATE_TEST_MARIADBD",
@@ -41,6 +43,7 @@ pub(crate) const ALL: [DatabaseServer; 3] = [
         folder: "mariadb",
         program: "mariadbd",
         place: Place::Sbin,
+        probe: Some("--version"),
     },
     DatabaseServer {
         title: "PostgreSQL server",
@@ -49,6 +52,7 @@ pub(crate) const ALL: [DatabaseServer; 3] = [
         folder: "postgres",
         program: "postgres",
         place: Place::Versions,
+        probe: Some("--version"),
     },
     DatabaseServer {
         title: "Redis server",
@@ -57,6 +61,25 @@ pub(crate) const ALL: [DatabaseServer; 3] = [
         folder: "redis",
         program: "redis-server",
         place: Place::Bin,
+        probe: Some("--version"),
+    },
+    DatabaseServer {
+        title: "NATS server",
+        variable: "TIDEGATE_TEST_NATS",
+        package: "nats-server",
+        folder: "nats",
+        program: "nats-server",
+        place: Place::Sbin,
+        probe: Some("--version"),
+    },
+    DatabaseServer {
+        title: "mosquitto broker",
+        variable: "TIDEGATE_TEST_MOSQUITTO",
+        package: "mosquitto",
+        folder: "mosquitto",
+        program: "mosquitto",
+        place: Place::Sbin,
+        probe: None,
     },
 ];
 
@@ -76,10 +99,13 @@ impl DatabaseServer {
                 .below(dir)
                 .ok_or_else(|| format!("the package {} has no {}", self.package, self.program))?;
             // A library may be missing: say so here and once, rather than in each test.
+            let Some(probe) = self.probe else {
+                return Ok(());
+            };
             let mut command = Command::new(program);
             let folders = libraries(dir).into_iter().map(|folder| dir.join(folder));
             let path = std::env::join_paths(folders).map_err(|error| error.to_string())?;
-            capture(command.arg("--version").env("LD_LIBRARY_PATH", path)).map(drop)
+            capture(command.arg(probe).env("LD_LIBRARY_PATH", path)).map(drop)
         })?;
         let list = dir.join(LIBRARIES);
         fs::write(&list, libraries(&dir).join("\n"))

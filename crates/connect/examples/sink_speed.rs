@@ -73,6 +73,7 @@ fn prepare(server: &Server) {
             "CREATE TABLE t (n bigint, device varchar(32), v double precision); GRANT ALL ON t TO {USER}"
         ))),
         Kind::Redis => {}
+        other => panic!("{other:?} is not measured"),
     }
 }
 
@@ -259,5 +260,6 @@ fn bare(runtime: &Runtime, server: &Server, rows: usize) -> Duration {
             }
             start.elapsed()
         }),
+        other => panic!("{other:?} is not measured"),
     }
 }

@@ -7,8 +7,12 @@
 
 pub mod batch;
 pub mod connector;
+#[cfg(feature = "http")]
+mod dated;
 mod kinds;
 mod machine;
+#[cfg(any(feature = "mqtt", feature = "nats"))]
+mod net;
 pub mod objects;
 pub mod row;
 pub mod secret;
@@ -16,9 +20,11 @@ mod service;
 pub mod settings;
 pub mod template;
 pub mod tls;
+#[cfg(feature = "http")]
+mod web;
 
 pub use batch::{Batch, RowId};
-pub use connector::{Connector, Context, Failure, Kind, Lasting, Writer, Written};
+pub use connector::{Connector, Context, Failure, Kind, Lasting, Reader, Writer, Written};
 pub use kinds::{KINDS, kind};
 pub use machine::circuit::{CircuitState, Health};
 pub use machine::dead::Letter;

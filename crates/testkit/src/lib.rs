@@ -1,4 +1,4 @@
-//! What tests of several crates need and no program does: children that do not outlive the test, real database
+//! What tests of several crates need and no program does: children that do not outlive the test, real
 //! servers on ports of their own, certificates for them, and a network that can be made slow or cut. Only ever a dev-dependency.
 //!
 //! Anything that goes wrong in here is a test that cannot go on, so it panics and says why.
@@ -10,7 +10,7 @@ mod server;
 
 pub use certificates::{Authority, Identity};
 pub use proxy::{Mode, Proxy};
-pub use server::{DATABASE, Kind, PASSWORD, Rows, Server, USER};
+pub use server::{DATABASE, Kind, NatsClient, PASSWORD, Rows, Server, USER};
 
 /// Says that the current test does not run. Written past libtest's capture, so that it is seen when the test
 /// "passes"; `cargo xtask test` counts these lines.

@@ -70,6 +70,36 @@ fn redis() {
     keeps_its_data_through_a_kill(server, |server| server.redis(&["GET", "thing"]).remove(0));
 }
 
+#[test]
+fn nats() {
+    let Some(server) = Server::start_or_skip(Kind::Nats) else {
+        return;
+    };
+    let mut client = server.nats();
+    client.subscribe("a.*");
+    client.publish("a.b", "hello");
+    let next = client.next(Duration::from_secs(10));
+    assert_eq!(next, Some(("a.b".into(), "hello".into())));
+    let made = client.request(
+        "$JS.API.STREAM.CREATE.kept",
+        r#"{"name": "kept", "subjects": ["kept"], "storage": "file"}"#,
+    );
+    assert!(!made.contains("error"), "{made}");
+    assert!(client.request("kept", "x").contains("\"seq\":1"));
+    keeps_its_data_through_a_kill(server, |server| {
+        let info = server.nats().request("$JS.API.STREAM.INFO.kept", "");
+        info.contains("\"messages\":1").then(|| "kept".into())
+    });
+}
+
+#[test]
+fn mosquitto() {
+    let Some(server) = Server::start_or_skip(Kind::Mosquitto) else {
+        return;
+    };
+    keeps_its_data_through_a_kill(server, |_| Some("kept".into()));
+}
+
 /// A server that answers each byte with the same byte.
 fn echo() -> std::net::SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,28 +1,52 @@
 //! All kinds of connectors: one file and one line each.
 
+#[cfg(feature = "http")]
+mod clickhouse;
+#[cfg(feature = "http")]
+mod elasticsearch;
 mod file;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "http")]
+mod influxdb;
+#[cfg(feature = "mqtt")]
+mod mqtt;
 #[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(feature = "nats")]
+mod nats;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "http")]
+mod s3;
 
 use crate::connector::Kind;
 
 /// The table of kinds.
 pub const KINDS: &[&Kind] = &[
+    #[cfg(feature = "http")]
+    &clickhouse::KIND,
+    #[cfg(feature = "http")]
+    &elasticsearch::KIND,
     &file::KIND,
     #[cfg(feature = "http")]
     &http::KIND,
+    #[cfg(feature = "http")]
+    &influxdb::KIND,
+    #[cfg(feature = "mqtt")]
+    &mqtt::KIND,
     #[cfg(feature = "mysql")]
     &mysql::KIND,
+    #[cfg(feature = "nats")]
+    &nats::KIND,
     #[cfg(feature = "postgres")]
     &postgres::KIND,
     #[cfg(feature = "redis")]
     &redis::KIND,
+    #[cfg(feature = "http")]
+    &s3::KIND,
 ];
 
 /// The kind of this name.

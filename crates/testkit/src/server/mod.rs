@@ -1,6 +1,8 @@
-//! A real database server for a test: its own process, port and data; to be stopped, killed and started again.
+//! A real server for a test, a database or a broker: its own process, port and data; to be stopped, killed and started again.
 
 mod mariadb;
+mod mosquitto;
+mod nats;
 mod postgres;
 mod redis;
 
@@ -15,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::certificates::Identity;
 use crate::life;
+pub use nats::NatsClient;
 
 /// Whom the program under test logs in as: this user, with this password, may do everything in this database.
 pub const USER: &str = "tidegate";
@@ -34,6 +37,8 @@ pub enum Kind {
     MariaDb,
     Postgres,
     Redis,
+    Nats,
+    Mosquitto,
 }
 
 impl Kind {
@@ -43,6 +48,8 @@ impl Kind {
             Self::MariaDb => "TIDEGATE_TEST_MARIADBD",
             Self::Postgres => "TIDEGATE_TEST_POSTGRES",
             Self::Redis => "TIDEGATE_TEST_REDIS",
+            Self::Nats => "TIDEGATE_TEST_NATS",
+            Self::Mosquitto => "TIDEGATE_TEST_MOSQUITTO",
         }
     }
 
@@ -58,6 +65,8 @@ impl Kind {
             Self::MariaDb => tools.join("mariadb"),
             Self::Postgres => tools.join("postgres"),
             Self::Redis => tools.join("redis"),
+            Self::Nats => tools.join("nats"),
+            Self::Mosquitto => tools.join("mosquitto"),
         };
         self.program_below(&unpacked)
             .or_else(|| self.program_below(Path::new("/")))
@@ -67,6 +76,8 @@ impl Kind {
         let program = match self {
             Self::MariaDb => root.join("usr/sbin/mariadbd"),
             Self::Redis => root.join("usr/bin/redis-server"),
+            Self::Nats => root.join("usr/sbin/nats-server"),
+            Self::Mosquitto => root.join("usr/sbin/mosquitto"),
             Self::Postgres => {
                 let versions = fs::read_dir(root.join("usr/lib/postgresql")).ok()?;
                 let newest = versions
@@ -83,7 +94,7 @@ impl Kind {
         match self {
             // Killed, it would leave its children a moment longer and a shared memory segment for ever.
             Self::Postgres => libc::SIGQUIT,
-            Self::MariaDb | Self::Redis => libc::SIGKILL,
+            Self::MariaDb | Self::Redis | Self::Nats | Self::Mosquitto => libc::SIGKILL,
         }
     }
 
@@ -92,7 +103,7 @@ impl Kind {
         match self {
             // Does not wait for its clients, which SIGTERM would.
             Self::Postgres => libc::SIGINT,
-            Self::MariaDb | Self::Redis => libc::SIGTERM,
+            Self::MariaDb | Self::Redis | Self::Nats | Self::Mosquitto => libc::SIGTERM,
         }
     }
 }
@@ -142,6 +153,7 @@ impl Server {
             Kind::MariaDb => mariadb::add_tls(&mut arguments, identity, port),
             Kind::Postgres => postgres::add_tls(&mut arguments, identity, port),
             Kind::Redis => redis::add_tls(&mut arguments, identity, free_port()),
+            Kind::Nats | Kind::Mosquitto => panic!("{kind:?} is started without TLS only"),
         });
         let server = Server {
             kind,
@@ -155,13 +167,14 @@ impl Server {
         match kind {
             Kind::MariaDb => mariadb::prepare(&server),
             Kind::Postgres => postgres::prepare(&server),
-            Kind::Redis => {}
+            Kind::Mosquitto => mosquitto::prepare(&server),
+            Kind::Redis | Kind::Nats => {}
         }
         server.start();
         match kind {
             Kind::MariaDb => mariadb::make_user(&server),
             Kind::Postgres => postgres::make_user(&server),
-            Kind::Redis => {}
+            Kind::Redis | Kind::Nats | Kind::Mosquitto => {}
         }
         Some(server)
     }
@@ -195,6 +208,8 @@ impl Server {
             Kind::MariaDb => ("mysql", DATABASE),
             Kind::Postgres => ("postgres", DATABASE),
             Kind::Redis => ("redis", "0"),
+            Kind::Nats => ("nats", ""),
+            Kind::Mosquitto => ("mqtt", ""),
         };
         format!("{scheme}://{USER}:{PASSWORD}@{address}/{path}")
     }
@@ -212,6 +227,8 @@ impl Server {
             Kind::MariaDb => mariadb::command(self),
             Kind::Postgres => postgres::command(self),
             Kind::Redis => redis::command(self),
+            Kind::Nats => nats::command(self),
+            Kind::Mosquitto => mosquitto::command(self),
         };
         command.args(&self.arguments).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("a file can be shared"));
@@ -267,7 +284,7 @@ impl Server {
     }
 
     /// Runs statements, separated by semicolons, as the server's administrator in [`DATABASE`]. Returns the rows of
-    /// the last that gave any. Not for Redis.
+    /// the last that gave any. For databases with SQL.
     pub fn sql(&self, statements: &str) -> Rows {
         match self.try_sql(statements) {
             Ok(rows) => rows,
@@ -280,6 +297,7 @@ impl Server {
             Kind::MariaDb => mariadb::run(self.connect()?, Some(DATABASE), statements),
             Kind::Postgres => postgres::run(self.connect()?, DATABASE, statements),
             Kind::Redis => Err("Redis has no SQL: see `redis`".into()),
+            Kind::Nats | Kind::Mosquitto => Err("a broker has no SQL".into()),
         }
     }
 
@@ -293,12 +311,21 @@ impl Server {
         }
     }
 
+    /// A client of NATS, to look into it.
+    pub fn nats(&self) -> NatsClient {
+        assert_eq!(self.kind, Kind::Nats);
+        let client = self.connect().and_then(NatsClient::over);
+        client.unwrap_or_else(|why| panic!("{why}"))
+    }
+
     fn answers(&self) -> Result<(), String> {
         let stream = self.connect()?;
         match self.kind {
             Kind::MariaDb => mariadb::run(stream, None, "SELECT 1").map(drop),
             Kind::Postgres => postgres::run(stream, "postgres", "SELECT 1").map(drop),
             Kind::Redis => redis::run(stream, &["PING"]).map(drop),
+            Kind::Nats => NatsClient::over(stream).map(drop),
+            Kind::Mosquitto => Ok(()),
         }
     }
 

@@ -1,0 +1,250 @@
+//! ClickHouse by its HTTP interface: one INSERT of JSON lines per batch.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::Method;
+use hyper::header::HeaderName;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::batch::Batch;
+use crate::connector::{
+    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+};
+use crate::row::RowWriter;
+use crate::secret::Secret;
+use crate::settings::{Invalid, read};
+use crate::template::Template;
+use crate::tls::Tls;
+use crate::web::{Answer, Web, url_encoded};
+
+pub(super) const KIND: Kind = Kind {
+    name: "clickhouse",
+    title: "ClickHouse",
+    // It likes few large inserts.
+    batch: BatchDefaults {
+        max_rows: 10_000,
+        max_bytes: 8 << 20,
+        max_wait_ms: 500,
+    },
+    connector_schema: schema_of::<Settings>,
+    sink_schema: schema_of::<SinkSettings>,
+    open,
+};
+
+/// Errors that are about what was sent, by the numbers of ClickHouse; everything else can pass.
+const OF_ROWS: [u32; 22] = [
+    6, 25, 26, 27, 33, 38, 41, 53, 69, 70, 72, 117, 130, 131, 190, 321, 349, 376, 407, 469, 675,
+    691,
+];
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// As `http://HOST:8123`. Another is asked when one fails.
+    #[schemars(length(min = 1, max = 64))]
+    urls: Vec<String>,
+    user: Option<String>,
+    password: Option<Secret>,
+    /// File with the password.
+    password_file: Option<PathBuf>,
+    database: Option<String>,
+    tls: Option<Tls>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SinkSettings {
+    #[schemars(length(min = 1, max = 256))]
+    table: String,
+    /// Columns and what is in them, with placeholders; a placeholder by itself keeps its type. Left out: the fields of the
+    /// row are the columns.
+    columns: Option<BTreeMap<String, String>>,
+    /// Further settings of ClickHouse for the insert, such as `async_insert = "1"`.
+    #[serde(default)]
+    settings: BTreeMap<String, String>,
+}
+
+struct ClickHouse {
+    web: Web,
+    database: Option<String>,
+}
+
+fn open(fields: Map<String, Value>, _: &Context) -> Opened {
+    let settings: Settings = read(fields)?;
+    let password = Secret::of_setting(
+        "password",
+        settings.password.as_ref(),
+        settings.password_file.as_ref(),
+    )?;
+    let mut web = Web::new("urls", &settings.urls, settings.tls.as_ref())?;
+    if let Some(user) = &settings.user {
+        let name = HeaderName::from_static("x-clickhouse-user");
+        web = web.with_header(name, user, "user")?;
+    }
+    if let Some(password) = &password {
+        let name = HeaderName::from_static("x-clickhouse-key");
+        web = web.with_header(name, password.reveal(), "password")?;
+    }
+    Ok(Arc::new(ClickHouse {
+        web,
+        database: settings.database,
+    }))
+}
+
+/// A name within a statement.
+fn quoted(name: &str) -> String {
+    format!("`{}`", name.replace('\\', "\\\\").replace('`', "\\`"))
+}
+
+impl Connector for ClickHouse {
+    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
+        let settings: SinkSettings = read(settings)?;
+        if settings.table.is_empty() {
+            return Err(Invalid::new("table", "expected the name of one"));
+        }
+        let columns = match &settings.columns {
+            None => None,
+            Some(columns) if columns.is_empty() => {
+                return Err(Invalid::new("columns", "expected at least one"));
+            }
+            Some(columns) => {
+                let columns = columns.iter().map(|(name, text)| {
+                    let field = format!("columns.{name}");
+                    Ok((name.clone(), Template::parse(&field, text)?))
+                });
+                Some(columns.collect::<Result<Vec<_>, Invalid>>()?)
+            }
+        };
+        // `database.table` names both.
+        let table: Vec<_> = settings.table.splitn(2, '.').map(quoted).collect();
+        let names = columns.as_ref().map(|columns: &Vec<(String, _)>| {
+            let names: Vec<_> = columns.iter().map(|(name, _)| quoted(name)).collect();
+            format!(" ({})", names.join(", "))
+        });
+        let statement = format!(
+            "INSERT INTO {}{} FORMAT JSONEachRow",
+            table.join("."),
+            names.unwrap_or_default()
+        );
+        let mut path = format!("/?query={}", url_encoded(&statement));
+        if let Some(database) = &self.database {
+            path.push_str(&format!("&database={}", url_encoded(database)));
+        }
+        let usual = [
+            ("date_time_input_format", "best_effort"),
+            ("input_format_skip_unknown_fields", "1"),
+        ];
+        let usual = usual.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let mut all = BTreeMap::from(usual);
+        all.extend(settings.settings);
+        if all.get("async_insert").is_some_and(|value| value != "0")
+            && all
+                .get("wait_for_async_insert")
+                .is_some_and(|value| value == "0")
+        {
+            let detail = "it must not be 0: rows would be lost with the server";
+            return Err(Invalid::new("settings.wait_for_async_insert", detail));
+        }
+        for (name, value) in &all {
+            path.push_str(&format!("&{}={}", url_encoded(name), url_encoded(value)));
+        }
+        Ok(Arc::new(Insert {
+            system: self,
+            path,
+            columns,
+        }))
+    }
+
+    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+        Box::pin(async {
+            let mut path = format!("/?query={}", url_encoded("SELECT version()"));
+            if let Some(database) = &self.database {
+                path.push_str(&format!("&database={}", url_encoded(database)));
+            }
+            let answer = self.web.ask(Method::GET, &path, &[], Bytes::new()).await?;
+            match answer.is_good() {
+                true => {
+                    let version = String::from_utf8_lossy(&answer.body);
+                    Ok(format!("ClickHouse {}", version.trim()))
+                }
+                false => Err(answer.passing()),
+            }
+        })
+    }
+}
+
+struct Insert {
+    system: Arc<ClickHouse>,
+    path: String,
+    columns: Option<Vec<(String, Template)>>,
+}
+
+impl Insert {
+    fn body(&self, batch: &Batch) -> Vec<u8> {
+        let mut body = Vec::with_capacity(batch.byte_len() * 2);
+        let mut packed = Vec::new();
+        let mut scratch = Vec::new();
+        for row in batch.rows() {
+            match &self.columns {
+                None => row.write_json(&mut body),
+                Some(columns) => {
+                    packed.clear();
+                    let mut out = RowWriter::new(&mut packed);
+                    for (name, template) in columns {
+                        out.value(name, template.value(row, &mut scratch));
+                    }
+                    crate::Row::from_bytes(&packed).write_json(&mut body);
+                }
+            }
+            body.push(b'\n');
+        }
+        body
+    }
+
+    async fn insert(&self, batch: &Batch) -> Result<(), Failure> {
+        // The same rows sent again have the same token: a table that looks for duplicates takes them once.
+        let last = batch.len().saturating_sub(1);
+        let path = match batch.is_empty() {
+            true => return Ok(()),
+            false => format!(
+                "{}&insert_deduplication_token={}-{}-{}",
+                self.path,
+                batch.id(0),
+                batch.id(last).number,
+                batch.len()
+            ),
+        };
+        let body = Bytes::from(self.body(batch));
+        let web = &self.system.web;
+        let answer = web.ask(Method::POST, &path, &[], body).await?;
+        match answer.is_good() && code(&answer).is_none() {
+            true => Ok(()),
+            false if code(&answer).is_some_and(|code| OF_ROWS.contains(&code)) => {
+                Err(answer.of_rows())
+            }
+            false => Err(answer.passing()),
+        }
+    }
+}
+
+/// The number of an error: of a header, or of a text that begins `Code: 27. DB::Exception`.
+fn code(answer: &Answer) -> Option<u32> {
+    let header = answer.headers.get("x-clickhouse-exception-code");
+    if let Some(code) = header.and_then(|value| value.to_str().ok()?.parse().ok()) {
+        return Some(code);
+    }
+    let text = std::str::from_utf8(&answer.body).ok()?;
+    let rest = text.strip_prefix("Code: ")?;
+    rest.split('.').next()?.parse().ok()
+}
+
+impl Writer for Insert {
+    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+        Box::pin(async move { self.insert(batch).await.into() })
+    }
+}

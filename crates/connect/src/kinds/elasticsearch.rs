@@ -1,0 +1,313 @@
+//! Elasticsearch and OpenSearch: a bulk request per batch, answered item by item.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::Method;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value, json};
+
+use crate::batch::Batch;
+use crate::connector::{
+    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+};
+use crate::dated::{Dated, time_of};
+use crate::row::Row;
+use crate::secret::Secret;
+use crate::settings::{Invalid, read};
+use crate::template::Template;
+use crate::tls::Tls;
+use crate::web::{Answer, Web, url_encoded};
+
+pub(super) const KIND: Kind = Kind {
+    name: "elasticsearch",
+    title: "Elasticsearch and OpenSearch",
+    batch: BatchDefaults {
+        max_rows: 1000,
+        max_bytes: 5 << 20,
+        max_wait_ms: 50,
+    },
+    connector_schema: schema_of::<Settings>,
+    sink_schema: schema_of::<SinkSettings>,
+    open,
+};
+
+const JSON_LINES: (HeaderName, HeaderValue) = (
+    CONTENT_TYPE,
+    HeaderValue::from_static("application/x-ndjson"),
+);
+/// Elasticsearch allows no more in an id.
+const MAX_ID_BYTES: usize = 512;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// Nodes of one cluster, as `https://HOST:9200`. Another is asked when one fails.
+    #[schemars(length(min = 1, max = 64))]
+    urls: Vec<String>,
+    user: Option<String>,
+    password: Option<Secret>,
+    /// File with the password.
+    password_file: Option<PathBuf>,
+    /// In its encoded form.
+    api_key: Option<Secret>,
+    /// File with the key.
+    api_key_file: Option<PathBuf>,
+    tls: Option<Tls>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SinkSettings {
+    /// With the date and placeholders: `logs-%Y.%m.%d`. The date is that of the row's `timestamp`.
+    #[schemars(length(min = 1, max = 1000))]
+    index: String,
+    /// The document's id, with placeholders. Left out: one of our own, the same each time a row is sent.
+    id: Option<String>,
+    /// The document, JSON with placeholders. Left out: the row.
+    document: Option<String>,
+    #[serde(default)]
+    action: Action,
+    /// With placeholders.
+    routing: Option<String>,
+    /// The ingest pipeline.
+    pipeline: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Action {
+    /// Replaces a document of the same id.
+    #[default]
+    Index,
+    /// Leaves a document of the same id as it is. For data streams, which take nothing else.
+    Create,
+}
+
+struct Elasticsearch {
+    web: Web,
+}
+
+fn open(fields: Map<String, Value>, _: &Context) -> Opened {
+    let settings: Settings = read(fields)?;
+    let password = Secret::of_setting(
+        "password",
+        settings.password.as_ref(),
+        settings.password_file.as_ref(),
+    )?;
+    let api_key = Secret::of_setting(
+        "api_key",
+        settings.api_key.as_ref(),
+        settings.api_key_file.as_ref(),
+    )?;
+    let web = Web::new("urls", &settings.urls, settings.tls.as_ref())?;
+    let web = match (&settings.user, &password, &api_key) {
+        (None, None, None) => web,
+        (Some(user), Some(password), None) => web.with_login(user, password)?,
+        (None, None, Some(key)) => {
+            let value = format!("ApiKey {}", key.reveal());
+            web.with_header(AUTHORIZATION, &value, "api_key")?
+        }
+        _ => {
+            let detail = "expected a user with a password, or an api_key";
+            return Err(Invalid::new("user", detail));
+        }
+    };
+    Ok(Arc::new(Elasticsearch { web }))
+}
+
+impl Connector for Elasticsearch {
+    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
+        let settings: SinkSettings = read(settings)?;
+        let template = |field: &str, text: &Option<String>| {
+            let text = text.as_deref();
+            text.map(|text| Template::parse(field, text)).transpose()
+        };
+        let path = match &settings.pipeline {
+            None => "/_bulk".to_owned(),
+            Some(pipeline) => format!("/_bulk?pipeline={}", url_encoded(pipeline)),
+        };
+        Ok(Arc::new(Bulk {
+            index: Dated::parse("index", &settings.index)?,
+            id: template("id", &settings.id)?,
+            document: template("document", &settings.document)?,
+            routing: template("routing", &settings.routing)?,
+            action: settings.action,
+            path,
+            system: self,
+        }))
+    }
+
+    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+        Box::pin(async {
+            let answer = self.web.ask(Method::GET, "/", &[], Bytes::new()).await?;
+            if !answer.is_good() {
+                return Err(answer.passing());
+            }
+            let said: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+            let version = said["version"]["number"].as_str();
+            let version = version.ok_or_else(|| Failure::passing("it is no Elasticsearch"))?;
+            Ok(match said["version"]["distribution"].as_str() {
+                Some("opensearch") => format!("OpenSearch {version}"),
+                _ => format!("Elasticsearch {version}"),
+            })
+        })
+    }
+}
+
+struct Bulk {
+    system: Arc<Elasticsearch>,
+    index: Dated,
+    id: Option<Template>,
+    document: Option<Template>,
+    routing: Option<Template>,
+    action: Action,
+    path: String,
+}
+
+#[derive(Deserialize)]
+struct BulkAnswer {
+    items: Vec<Map<String, Value>>,
+}
+
+impl Bulk {
+    /// Appends the two lines of a row.
+    fn lines(&self, row: Row<'_>, own_id: &str, out: &mut Vec<u8>) -> Result<(), Failure> {
+        let index = self.index.render(row, time_of(row));
+        let is_name = !index.is_empty()
+            && !index.starts_with(['-', '_', '+'])
+            && !index.contains(['\\', '/', '*', '?', '"', '<', '>', '|', ' ', ',', '#', ':'])
+            && index.len() <= 255;
+        if !is_name {
+            let what = format!("{index:?} is no name of an index");
+            return Err(Failure::of_rows(what));
+        }
+        let id = self.id.as_ref().map(|template| template.render_string(row));
+        let id = id.filter(|id| !id.is_empty());
+        let id = id.as_deref().unwrap_or(own_id);
+        if id.len() > MAX_ID_BYTES {
+            let what = format!("an id of more than {MAX_ID_BYTES} bytes");
+            return Err(Failure::of_rows(what));
+        }
+        // Indexes have lower-case names; a topic in one may not be.
+        let mut target = json!({"_index": index.to_lowercase(), "_id": id});
+        if let Some(routing) = &self.routing {
+            target["routing"] = routing.render_string(row).into();
+        }
+        let action = match self.action {
+            Action::Index => "index",
+            Action::Create => "create",
+        };
+        let line = json!({action: target}).to_string();
+        let start = out.len();
+        out.extend_from_slice(line.as_bytes());
+        out.push(b'\n');
+        let document = out.len();
+        match &self.document {
+            None => row.write_json(out),
+            Some(template) => {
+                template.render(row, out);
+                // What is no JSON would spoil the request for all rows.
+                if serde_json::from_slice::<Map<String, Value>>(&out[document..]).is_err() {
+                    out.truncate(start);
+                    return Err(Failure::of_rows("the document is no JSON object"));
+                }
+                for byte in &mut out[document..] {
+                    if matches!(byte, b'\n' | b'\r') {
+                        *byte = b' ';
+                    }
+                }
+            }
+        }
+        out.push(b'\n');
+        Ok(())
+    }
+
+    async fn bulk(&self, batch: &Batch) -> Result<Written, Failure> {
+        let mut body = Vec::with_capacity(batch.byte_len() + batch.len() * 100);
+        let mut failures = Vec::new();
+        let mut places = Vec::with_capacity(batch.len());
+        for (place, row) in batch.rows().enumerate() {
+            match self.lines(row, &batch.id(place).to_string(), &mut body) {
+                Ok(()) => places.push(place),
+                Err(failure) => failures.push((place, failure)),
+            }
+        }
+        if !places.is_empty() {
+            let body = Bytes::from(body);
+            let web = &self.system.web;
+            let answer = web
+                .ask(Method::POST, &self.path, &[JSON_LINES], body)
+                .await?;
+            self.read(&answer, &places, &mut failures)?;
+        }
+        Ok(Written::except(batch.len(), failures))
+    }
+
+    fn read(
+        &self,
+        answer: &Answer,
+        places: &[usize],
+        failures: &mut Vec<(usize, Failure)>,
+    ) -> Result<(), Failure> {
+        match answer.status {
+            200..300 => {}
+            // The request as a whole: too large, or not understood. Smaller ones will show which row it is.
+            400 | 413 => return Err(answer.of_rows()),
+            _ => return Err(answer.passing()),
+        }
+        let wrong = |_| Failure::passing("the answer to a bulk request is not one");
+        // Without this the whole answer is read only to learn that all is well.
+        #[derive(Deserialize)]
+        struct Head {
+            errors: bool,
+            #[serde(rename = "items")]
+            _items: Option<IgnoredAny>,
+        }
+        let head: Head = serde_json::from_slice(&answer.body).map_err(wrong)?;
+        if !head.errors {
+            return Ok(());
+        }
+        let read: BulkAnswer = serde_json::from_slice(&answer.body).map_err(wrong)?;
+        if read.items.len() != places.len() {
+            return Err(Failure::passing("the answer has not one item for each row"));
+        }
+        for (item, place) in read.items.iter().zip(places) {
+            let result = item.values().next().unwrap_or(&Value::Null);
+            let status = result["status"].as_u64().unwrap_or(500);
+            let what = || {
+                let error = &result["error"];
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                // Where it is a nested error, the cause says more.
+                let cause = text(&error["caused_by"]["reason"]);
+                let reason = text(&error["reason"]);
+                let kind = text(&error["type"]);
+                match cause.is_empty() {
+                    true => format!("status {status}: {kind}: {reason}"),
+                    false => format!("status {status}: {kind}: {reason}: {cause}"),
+                }
+            };
+            match status {
+                200..300 => {}
+                // Sent before, and there already.
+                409 if self.action == Action::Create => {}
+                429 | 500.. => failures.push((*place, Failure::passing(what()))),
+                _ => failures.push((*place, Failure::of_rows(what()))),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Writer for Bulk {
+    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+        Box::pin(async move {
+            let bulk = self.bulk(batch).await;
+            bulk.unwrap_or_else(Written::Failed)
+        })
+    }
+}

@@ -1,0 +1,361 @@
+//! InfluxDB 1, 2 and 3, and what speaks their line protocol: a write request per batch.
+
+mod line;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::Method;
+use hyper::header::AUTHORIZATION;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value as Json};
+
+use crate::batch::Batch;
+use crate::connector::{
+    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+};
+use crate::row::{Row, Value};
+use crate::secret::Secret;
+use crate::settings::{Invalid, read};
+use crate::template::Template;
+use crate::tls::Tls;
+use crate::web::{Answer, Web, url_encoded};
+use line::FieldType;
+
+pub(super) const KIND: Kind = Kind {
+    name: "influxdb",
+    title: "InfluxDB",
+    batch: BatchDefaults {
+        max_rows: 5000,
+        max_bytes: 4 << 20,
+        max_wait_ms: 100,
+    },
+    connector_schema: schema_of::<Settings>,
+    sink_schema: schema_of::<SinkSettings>,
+    open,
+};
+
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// As `http://HOST:8086`. Another is asked when one fails.
+    #[schemars(length(min = 1, max = 64))]
+    urls: Vec<String>,
+    /// Of InfluxDB: 1, 2 or 3.
+    #[schemars(range(min = 1, max = 3))]
+    version: u8,
+    /// Of versions 1 and 3.
+    database: Option<String>,
+    /// Of version 1.
+    retention_policy: Option<String>,
+    /// Of version 2.
+    organization: Option<String>,
+    /// Of version 2.
+    bucket: Option<String>,
+    /// Of version 1.
+    user: Option<String>,
+    password: Option<Secret>,
+    /// File with the password.
+    password_file: Option<PathBuf>,
+    /// Of versions 2 and 3.
+    token: Option<Secret>,
+    /// File with the token.
+    token_file: Option<PathBuf>,
+    tls: Option<Tls>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SinkSettings {
+    /// With placeholders.
+    #[schemars(length(min = 1, max = 1000))]
+    measurement: String,
+    /// Values with placeholders.
+    #[serde(default)]
+    tags: BTreeMap<String, String>,
+    /// Values with placeholders. Left out: all fields of the row that are neither arrays nor objects, without `timestamp`.
+    fields: Option<BTreeMap<String, FieldSetting>>,
+    /// A placeholder. What has no time gets that of the server.
+    #[serde(default = "timestamp")]
+    timestamp: String,
+    /// What the timestamp counts.
+    #[serde(default)]
+    precision: Precision,
+}
+
+fn timestamp() -> String {
+    "${timestamp}".into()
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum FieldSetting {
+    /// Of the type the value has.
+    Plain(String),
+    Typed(TypedField),
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct TypedField {
+    value: String,
+    #[serde(rename = "type")]
+    wanted: FieldType,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Precision {
+    Ns,
+    Us,
+    #[default]
+    Ms,
+    S,
+}
+
+struct Influx {
+    web: Web,
+    settings: Settings,
+}
+
+fn open(fields: Map<String, Json>, _: &Context) -> Opened {
+    let settings: Settings = read(fields)?;
+    let password = Secret::of_setting(
+        "password",
+        settings.password.as_ref(),
+        settings.password_file.as_ref(),
+    )?;
+    let token = Secret::of_setting(
+        "token",
+        settings.token.as_ref(),
+        settings.token_file.as_ref(),
+    )?;
+    let needed = |field: &str, given: &Option<String>| match given {
+        Some(_) => Ok(()),
+        None => {
+            let detail = format!("missing; version {} needs it", settings.version);
+            Err(Invalid::new(field, detail))
+        }
+    };
+    match settings.version {
+        1 | 3 => needed("database", &settings.database)?,
+        2 => {
+            needed("organization", &settings.organization)?;
+            needed("bucket", &settings.bucket)?;
+        }
+        other => {
+            let detail = format!("expected 1, 2 or 3, found {other}");
+            return Err(Invalid::new("version", detail));
+        }
+    }
+    let mut web = Web::new("urls", &settings.urls, settings.tls.as_ref())?;
+    match (&token, &settings.user) {
+        (Some(token), None) => {
+            let scheme = if settings.version == 3 {
+                "Bearer"
+            } else {
+                "Token"
+            };
+            let value = format!("{scheme} {}", token.reveal());
+            web = web.with_header(AUTHORIZATION, &value, "token")?;
+        }
+        (None, Some(user)) => {
+            web = web.with_login(user, &password.unwrap_or_default())?;
+        }
+        (None, None) => {}
+        (Some(_), Some(_)) => {
+            return Err(Invalid::new("user", "expected a user or a token, not both"));
+        }
+    }
+    Ok(Arc::new(Influx { web, settings }))
+}
+
+impl Influx {
+    /// Where lines are written to.
+    fn path(&self, precision: Precision) -> String {
+        let Settings { version, .. } = self.settings;
+        let text = |text: &Option<String>| url_encoded(text.as_deref().unwrap_or_default());
+        let unit = match (version, precision) {
+            (1, Precision::Us) => "u",
+            (1 | 2, Precision::Ms) => "ms",
+            (1 | 2, Precision::S) => "s",
+            (1 | 2, Precision::Ns) => "ns",
+            (2, Precision::Us) => "us",
+            (_, Precision::Ns) => "nanosecond",
+            (_, Precision::Us) => "microsecond",
+            (_, Precision::Ms) => "millisecond",
+            (_, Precision::S) => "second",
+        };
+        let database = text(&self.settings.database);
+        match version {
+            1 => {
+                let policy = self.settings.retention_policy.as_ref();
+                let policy = policy.map(|name| format!("&rp={}", url_encoded(name)));
+                let policy = policy.unwrap_or_default();
+                format!("/write?db={database}{policy}&precision={unit}")
+            }
+            2 => {
+                let organization = text(&self.settings.organization);
+                let bucket = text(&self.settings.bucket);
+                format!("/api/v2/write?org={organization}&bucket={bucket}&precision={unit}")
+            }
+            // All or nothing: what is refused is then found by halves.
+            _ => {
+                format!("/api/v3/write_lp?db={database}&precision={unit}&accept_partial=false")
+            }
+        }
+    }
+}
+
+impl Connector for Influx {
+    fn writer(self: Arc<Self>, settings: Map<String, Json>) -> Result<Arc<dyn Writer>, Invalid> {
+        let settings: SinkSettings = read(settings)?;
+        let tags = settings.tags.iter().map(|(name, text)| {
+            let field = format!("tags.{name}");
+            Ok((name.clone(), Template::parse(&field, text)?))
+        });
+        let tags = tags.collect::<Result<Vec<_>, Invalid>>()?;
+        let fields = match &settings.fields {
+            None => None,
+            Some(fields) if fields.is_empty() => {
+                return Err(Invalid::new("fields", "expected at least one"));
+            }
+            Some(fields) => {
+                let fields = fields.iter().map(|(name, setting)| {
+                    let field = format!("fields.{name}");
+                    let (text, wanted) = match setting {
+                        FieldSetting::Plain(text) => (text, None),
+                        FieldSetting::Typed(typed) => (&typed.value, Some(typed.wanted)),
+                    };
+                    Ok((name.clone(), Template::parse(&field, text)?, wanted))
+                });
+                Some(fields.collect::<Result<Vec<_>, Invalid>>()?)
+            }
+        };
+        Ok(Arc::new(Lines {
+            measurement: Template::parse("measurement", &settings.measurement)?,
+            tags,
+            fields,
+            timestamp: Template::parse("timestamp", &settings.timestamp)?,
+            path: self.path(settings.precision),
+            influx: self,
+        }))
+    }
+
+    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+        Box::pin(async {
+            let ping = self
+                .web
+                .ask(Method::GET, "/ping", &[], Bytes::new())
+                .await?;
+            let version = |name: &str| Some(ping.headers.get(name)?.to_str().ok()?.to_owned());
+            let version = version("x-influxdb-version").unwrap_or_default();
+            // Writing nothing shows whether we may write: servers find that there is nothing last, or do not mind.
+            let path = self.path(Precision::Ms);
+            let answer = self.web.ask(Method::POST, &path, &[], Bytes::new()).await?;
+            match answer.status {
+                200..300 | 400 => Ok(format!("InfluxDB {version}").trim_end().to_owned()),
+                _ => Err(answer.passing()),
+            }
+        })
+    }
+}
+
+type Fields = Vec<(String, Template, Option<FieldType>)>;
+
+struct Lines {
+    influx: Arc<Influx>,
+    measurement: Template,
+    tags: Vec<(String, Template)>,
+    fields: Option<Fields>,
+    timestamp: Template,
+    path: String,
+}
+
+impl Lines {
+    /// Appends the line of a row.
+    fn line(&self, row: Row<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
+        let start = out.len();
+        let measurement = self.measurement.render_string(row);
+        if measurement.is_empty() {
+            return Err(Failure::of_rows("the name of the measurement is empty"));
+        }
+        line::put_measurement(out, &measurement);
+        for (name, template) in &self.tags {
+            line::put_tag(out, name, &template.render_string(row));
+        }
+        let mut is_first = true;
+        match &self.fields {
+            Some(fields) => {
+                let mut scratch = Vec::new();
+                for (name, template, wanted) in fields {
+                    let value = template.value(row, &mut scratch);
+                    is_first &= !line::put_field(out, name, value, *wanted, is_first);
+                }
+            }
+            None => {
+                for (name, value) in row.fields() {
+                    let is_nested =
+                        matches!(value, Value::Json(_) | Value::Array(_) | Value::Map(_));
+                    if !is_nested && name != "timestamp" {
+                        is_first &= !line::put_field(out, name, value, None, is_first);
+                    }
+                }
+            }
+        }
+        if is_first {
+            out.truncate(start);
+            return Err(Failure::of_rows("the row has none of the fields"));
+        }
+        let timestamp = self.timestamp.render_string(row);
+        match (timestamp.trim(), timestamp.trim().parse::<i64>()) {
+            ("", _) => {}
+            (_, Ok(number)) => out.extend_from_slice(format!(" {number}").as_bytes()),
+            (text, Err(_)) => {
+                let what = format!("the timestamp {text:?} is no whole number");
+                out.truncate(start);
+                return Err(Failure::of_rows(what));
+            }
+        }
+        out.push(b'\n');
+        Ok(())
+    }
+
+    async fn lines(&self, batch: &Batch) -> Result<Written, Failure> {
+        let mut body = Vec::with_capacity(batch.byte_len());
+        let mut failures = Vec::new();
+        for (place, row) in batch.rows().enumerate() {
+            if let Err(failure) = self.line(row, &mut body) {
+                failures.push((place, failure));
+            }
+        }
+        if !body.is_empty() {
+            let web = &self.influx.web;
+            let answer = web.ask(Method::POST, &self.path, &[], body.into()).await?;
+            if !answer.is_good() {
+                return Err(refusal(&answer));
+            }
+        }
+        Ok(Written::except(batch.len(), failures))
+    }
+}
+
+/// A point that is written twice is there once, so a batch of which some are there can be cut into halves.
+fn refusal(answer: &Answer) -> Failure {
+    match answer.status {
+        400 | 413 | 422 => answer.of_rows(),
+        _ => answer.passing(),
+    }
+}
+
+impl Writer for Lines {
+    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+        Box::pin(async move {
+            let lines = self.lines(batch).await;
+            lines.unwrap_or_else(Written::Failed)
+        })
+    }
+}

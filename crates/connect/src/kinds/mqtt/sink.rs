@@ -1,0 +1,225 @@
+//! Publishing rows to the other broker.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mqtt::{
+    Packet, PropertiesBuf, Property, Publish, QoS, ReasonCode, TopicLimits, Version,
+    validate_topic_name,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::link::Link;
+use super::{MARK, Remote};
+use crate::batch::Batch;
+use crate::connector::{Doing, Failure, Writer, Written};
+use crate::row::Row;
+use crate::settings::{Invalid, check_range};
+use crate::template::Template;
+
+const MAX_PROPERTIES: usize = 64;
+
+/// What is published, and where.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settings {
+    /// With placeholders: `site-1/${topic}`.
+    #[schemars(length(min = 1, max = 65_535))]
+    topic: String,
+    /// With placeholders. Left out: the row as JSON.
+    payload: Option<String>,
+    /// 0 or 1.
+    #[serde(default = "one")]
+    #[schemars(range(max = 1))]
+    qos: u8,
+    #[serde(default)]
+    retain: bool,
+    /// Values with placeholders; of version 5.
+    #[serde(default)]
+    user_properties: BTreeMap<String, String>,
+}
+
+fn one() -> u8 {
+    1
+}
+
+pub(super) struct Sink {
+    remote: Arc<Remote>,
+    topic: Template,
+    payload: Option<Template>,
+    qos: QoS,
+    retain: bool,
+    user_properties: Vec<(String, Template)>,
+}
+
+struct Outgoing {
+    place: usize,
+    topic: String,
+    payload: Vec<u8>,
+    properties: PropertiesBuf,
+}
+
+impl Sink {
+    pub(super) fn new(remote: Arc<Remote>, settings: Settings) -> Result<Self, Invalid> {
+        check_range("qos", settings.qos, 0..=1)?;
+        let topic = Template::parse("topic", &settings.topic)?;
+        if let Some(text) = topic.constant() {
+            validate_topic_name(text, &TopicLimits::NONE)
+                .map_err(|error| Invalid::new("topic", error.to_string()))?;
+        }
+        let properties = &settings.user_properties;
+        if !properties.is_empty() && remote.version != Version::V5 {
+            let detail = "version 3.1.1 has none";
+            return Err(Invalid::new("user_properties", detail));
+        }
+        if properties.len() > MAX_PROPERTIES {
+            let detail = format!("expected at most {MAX_PROPERTIES}");
+            return Err(Invalid::new("user_properties", detail));
+        }
+        let user_properties = properties.iter().map(|(name, value)| {
+            let field = format!("user_properties.{name}");
+            Ok((name.clone(), Template::parse(&field, value)?))
+        });
+        let payload = settings.payload.as_deref();
+        Ok(Self {
+            user_properties: user_properties.collect::<Result<_, Invalid>>()?,
+            remote,
+            topic,
+            payload: payload
+                .map(|text| Template::parse("payload", text))
+                .transpose()?,
+            qos: match settings.qos {
+                0 => QoS::AtMostOnce,
+                _ => QoS::AtLeastOnce,
+            },
+            retain: settings.retain,
+        })
+    }
+
+    fn message(&self, row: Row<'_>, place: usize) -> Result<Outgoing, Failure> {
+        let topic = self.topic.render_string(row);
+        if let Err(error) = validate_topic_name(&topic, &TopicLimits::NONE) {
+            return Err(Failure::of_rows(format!("topic {topic:?}: {error}")));
+        }
+        let mut payload = Vec::new();
+        match &self.payload {
+            Some(template) => template.render(row, &mut payload),
+            None => row.write_json(&mut payload),
+        }
+        let mut properties = PropertiesBuf::new();
+        if self.remote.version == Version::V5 {
+            for (name, template) in &self.user_properties {
+                // The protocol has no such sign.
+                let value = template.render_string(row).replace('\0', "");
+                if value.len() > usize::from(u16::MAX) {
+                    let what = format!("user property {name}: more than 65535 bytes");
+                    return Err(Failure::of_rows(what));
+                }
+                properties.push(Property::UserProperty(name, &value));
+            }
+            properties.push(Property::UserProperty(MARK, &self.remote.client_id));
+        }
+        Ok(Outgoing {
+            place,
+            topic,
+            payload,
+            properties,
+        })
+    }
+
+    fn encode(&self, message: &Outgoing, qos: QoS, packet_id: u16, out: &mut Vec<u8>) {
+        let publish = Packet::Publish(Publish {
+            dup: false,
+            qos,
+            retain: self.retain,
+            topic: &message.topic,
+            packet_id,
+            properties: message.properties.as_properties(),
+            payload: &message.payload,
+        });
+        publish.encode(self.remote.version, out);
+    }
+
+    async fn publish(&self, batch: &Batch) -> Result<Written, Failure> {
+        let link = self.remote.link().await?;
+        if self.retain && !link.retains {
+            let what = "the broker keeps no retained messages; set retain = false";
+            return Err(Failure::passing(what));
+        }
+        let qos = match link.max_qos {
+            QoS::AtMostOnce => QoS::AtMostOnce,
+            _ => self.qos,
+        };
+        let mut failures = Vec::new();
+        let mut messages = Vec::with_capacity(batch.len());
+        for (place, row) in batch.rows().enumerate() {
+            let message = self.message(row, place).and_then(|message| {
+                // The fixed header and what else is not counted here fit into this.
+                let about = message.topic.len() + message.payload.len() + 16;
+                let size = about + message.properties.as_properties().as_bytes().len();
+                match size > link.max_packet {
+                    true => {
+                        let what = format!("{size} bytes are more than the broker takes");
+                        Err(Failure::of_rows(what))
+                    }
+                    false => Ok(message),
+                }
+            });
+            match message {
+                Ok(message) => messages.push(message),
+                Err(failure) => failures.push((place, failure)),
+            }
+        }
+        match qos {
+            QoS::AtMostOnce => {
+                let mut bytes = Vec::new();
+                for message in &messages {
+                    self.encode(message, qos, 0, &mut bytes);
+                }
+                link.send(bytes).await?;
+            }
+            _ => self.publish_surely(&link, &messages, &mut failures).await?,
+        }
+        Ok(Written::except(batch.len(), failures))
+    }
+
+    async fn publish_surely(
+        &self,
+        link: &Link,
+        messages: &[Outgoing],
+        failures: &mut Vec<(usize, Failure)>,
+    ) -> Result<(), Failure> {
+        let encode = |at: usize, id, out: &mut Vec<u8>| {
+            self.encode(&messages[at], QoS::AtLeastOnce, id, out);
+        };
+        let codes = link.publish(messages.len(), encode).await?;
+        for (message, code) in messages.iter().zip(codes) {
+            if !code.is_error() {
+                continue;
+            }
+            let what = format!("topic {:?}: {code}", message.topic);
+            let is_of_row = match code {
+                ReasonCode::TOPIC_NAME_INVALID | ReasonCode::PAYLOAD_FORMAT_INVALID => true,
+                // Where all rows have one topic, nothing in a row can be to blame.
+                ReasonCode::NOT_AUTHORIZED => self.topic.constant().is_none(),
+                _ => false,
+            };
+            let failure = match is_of_row {
+                true => Failure::of_rows(what),
+                false => Failure::passing(what),
+            };
+            failures.push((message.place, failure));
+        }
+        Ok(())
+    }
+}
+
+impl Writer for Sink {
+    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+        Box::pin(async move {
+            let published = self.publish(batch).await;
+            published.unwrap_or_else(Written::Failed)
+        })
+    }
+}

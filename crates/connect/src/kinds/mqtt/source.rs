@@ -1,0 +1,177 @@
+//! Receiving what is subscribed to at the other broker. The session there goes on while we are away.
+
+use std::sync::Arc;
+
+use mqtt::{Publish, QoS, SubscriptionOptions, TopicLimits, validate_topic_filter};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Map;
+
+use super::link::{Link, Wish};
+use super::{MARK, Remote};
+use crate::connector::{Doing, Failure, Inlet, Reader, Received};
+use crate::row::{Row, RowWriter};
+use crate::settings::{Invalid, check_range};
+use crate::template::Template;
+
+const MAX_TOPICS: usize = 256;
+
+/// What is received.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settings {
+    /// Topic filters.
+    #[schemars(length(min = 1, max = 256))]
+    topics: Vec<String>,
+    /// 0 or 1.
+    #[serde(default = "one")]
+    #[schemars(range(max = 1))]
+    qos: u8,
+    /// How long the broker keeps messages while we are away, in version 5; 3.1.1 leaves it to the broker. 0: it does not.
+    #[serde(default = "a_day_s")]
+    session_expiry_s: u32,
+    /// Publishes the messages here as well, under this topic: `remote/${topic}`.
+    local_topic: Option<String>,
+}
+
+fn one() -> u8 {
+    1
+}
+
+fn a_day_s() -> u32 {
+    86_400
+}
+
+pub(super) struct Source {
+    remote: Arc<Remote>,
+    client_id: String,
+    expiry_s: u32,
+    filters: Vec<(String, SubscriptionOptions)>,
+    local_topic: Option<Template>,
+}
+
+impl Source {
+    pub(super) fn new(remote: Arc<Remote>, settings: Settings) -> Result<Self, Invalid> {
+        check_range("qos", settings.qos, 0..=1)?;
+        if settings.topics.is_empty() || settings.topics.len() > MAX_TOPICS {
+            let detail = format!("expected 1 to {MAX_TOPICS}");
+            return Err(Invalid::new("topics", detail));
+        }
+        for (at, filter) in settings.topics.iter().enumerate() {
+            validate_topic_filter(filter, &TopicLimits::NONE)
+                .map_err(|error| Invalid::new(&format!("topics[{at}]"), error.to_string()))?;
+        }
+        let options = SubscriptionOptions {
+            qos: match settings.qos {
+                0 => QoS::AtMostOnce,
+                _ => QoS::AtLeastOnce,
+            },
+            no_local: true,
+            retain_as_published: true,
+            // Retained messages come when the subscription is new, not each time we come back.
+            retain_handling: 1,
+        };
+        // A shared subscription must not be told to leave out what is local.
+        let options = |filter: &str| match filter.starts_with("$share/") {
+            true => SubscriptionOptions {
+                no_local: false,
+                ..options
+            },
+            false => options,
+        };
+        // Other filters, another session: the broker would keep sending what the old ones match.
+        let sum = crc32c::crc32c(settings.topics.join("\0").as_bytes());
+        let filters = settings.topics.into_iter();
+        let filters = filters.map(|filter| {
+            let options = options(&filter);
+            (filter, options)
+        });
+        let local_topic = settings.local_topic.as_deref();
+        Ok(Self {
+            client_id: format!("{}-in-{sum:08x}", remote.client_id),
+            expiry_s: settings.session_expiry_s,
+            filters: filters.collect(),
+            local_topic: local_topic
+                .map(|text| Template::parse("local_topic", text))
+                .transpose()?,
+            remote,
+        })
+    }
+
+    async fn receive(&self, inlet: &dyn Inlet) -> Result<(), Failure> {
+        let wish = Wish {
+            client_id: &self.client_id,
+            expiry_s: self.expiry_s,
+        };
+        let link = Link::open(&self.remote, &wish).await?;
+        let Some(mut incoming) = link.incoming() else {
+            return Ok(());
+        };
+        link.subscribe(&self.filters).await?;
+        while let Some((message, packet_id)) = incoming.recv().await {
+            if !self.is_own(&message) {
+                inlet.take(self.mapped(message)).await;
+            }
+            if let Some(packet_id) = packet_id {
+                link.acknowledge(packet_id).await?;
+            }
+        }
+        Err(link.why())
+    }
+
+    /// Whether one of our own sinks sent it: it would go round for ever.
+    fn is_own(&self, message: &Received) -> bool {
+        let marks = message.properties.iter().filter(|(name, _)| name == MARK);
+        marks
+            .into_iter()
+            .any(|(_, id)| *id == self.remote.client_id)
+    }
+
+    fn mapped(&self, mut message: Received) -> Received {
+        if let Some(template) = &self.local_topic {
+            let mut bytes = Vec::new();
+            let mut row = RowWriter::new(&mut bytes);
+            row.text("topic", &message.topic);
+            row.int("qos", message.qos.into());
+            message.local_topic = Some(template.render_string(Row::from_bytes(&bytes)));
+        }
+        message
+    }
+}
+
+/// A message as sources hand it on.
+pub(super) fn received(publish: &Publish<'_>) -> Received {
+    let mut fields = Map::new();
+    let texts = [
+        ("content_type", publish.properties.content_type()),
+        ("response_topic", publish.properties.response_topic()),
+    ];
+    for (name, text) in texts {
+        if let Some(text) = text {
+            fields.insert(name.to_owned(), text.into());
+        }
+    }
+    let properties = publish.properties.user_properties();
+    Received {
+        topic: publish.topic.to_owned(),
+        payload: publish.payload.to_vec(),
+        qos: publish.qos as u8,
+        retain: publish.retain,
+        properties: properties
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+        fields,
+        ..Received::default()
+    }
+}
+
+impl Reader for Source {
+    fn read<'a>(&'a self, inlet: &'a dyn Inlet) -> Doing<'a, Failure> {
+        Box::pin(async move {
+            match self.receive(inlet).await {
+                Ok(()) => Failure::passing("it ended"),
+                Err(failure) => failure,
+            }
+        })
+    }
+}

@@ -1,0 +1,149 @@
+//! NATS's keys: an Ed25519 seed in base 32 with a checksum, which signs what the server asks for.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+
+/// The first five bits of what every seed begins with: `S`.
+const SEED: u8 = 18 << 3;
+
+/// A key with which a server knows us.
+pub(super) struct NKey {
+    pair: Ed25519KeyPair,
+    /// The public key as servers write it: `U...` of a user.
+    public: String,
+}
+
+impl NKey {
+    /// From a seed, such as `SUA...`. The error does not tell it.
+    pub(super) fn from_seed(seed: &str) -> Result<Self, String> {
+        let wrong = "expected a seed, which is 58 letters and digits that begin with SU";
+        let bytes = from_base32(seed.trim()).ok_or(wrong)?;
+        // Two bytes of prefix, the seed, the checksum.
+        let [first, second, seed @ .., low, high] = &bytes[..] else {
+            return Err(wrong.into());
+        };
+        let sum = u16::from_le_bytes([*low, *high]);
+        if first & 0xf8 != SEED || sum != crc16(&bytes[..bytes.len() - 2]) {
+            return Err(wrong.into());
+        }
+        let pair = Ed25519KeyPair::from_seed_unchecked(seed).map_err(|_| wrong)?;
+        let kind = (first & 7) << 5 | (second & 0xf8) >> 3;
+        let mut public = vec![kind];
+        public.extend_from_slice(pair.public_key().as_ref());
+        let sum = crc16(&public);
+        public.extend_from_slice(&sum.to_le_bytes());
+        Ok(Self {
+            public: to_base32(&public),
+            pair,
+        })
+    }
+
+    pub(super) fn public(&self) -> &str {
+        &self.public
+    }
+
+    /// The signature of what a server sent, as it wants it.
+    pub(super) fn sign(&self, nonce: &str) -> String {
+        URL_SAFE_NO_PAD.encode(self.pair.sign(nonce.as_bytes()))
+    }
+}
+
+/// The token and the seed in a file that the tools of NATS write (`.creds`): each between two lines of dashes.
+pub(super) fn read_credentials(text: &str) -> Option<(String, String)> {
+    let is_line = |line: &&str| !line.is_empty();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(is_line).collect();
+    let is_fence = |line: &str, word| line.starts_with("---") && line.contains(word);
+    let mut inside = lines
+        .windows(3)
+        .filter(|lines| is_fence(lines[0], "BEGIN") && is_fence(lines[2], "END"))
+        .map(|lines| lines[1].to_owned());
+    Some((inside.next()?, inside.next()?))
+}
+
+const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+
+fn from_base32(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let (mut held, mut bits) = (0_u32, 0);
+    for letter in text.bytes() {
+        let value = ALPHABET.iter().position(|known| *known == letter)?;
+        held = (held << 5 | value as u32) & 0xfff;
+        bits += 5;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((held >> bits) as u8);
+        }
+    }
+    Some(bytes)
+}
+
+fn to_base32(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    let (mut held, mut bits) = (0_u32, 0);
+    for byte in bytes {
+        held = (held << 8 | u32::from(*byte)) & 0xf_ffff;
+        bits += 8;
+        while bits >= 5 {
+            bits -= 5;
+            text.push(char::from(ALPHABET[(held >> bits & 31) as usize]));
+        }
+    }
+    if bits > 0 {
+        text.push(char::from(ALPHABET[(held << (5 - bits) & 31) as usize]));
+    }
+    text
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |sum, byte| {
+        (0..8).fold(sum ^ u16::from(*byte) << 8, |sum, _| match sum & 0x8000 {
+            0 => sum << 1,
+            _ => sum << 1 ^ 0x1021,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pair from the documentation of NATS.
+    const USER_SEED: &str = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY";
+    const USER: &str = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4";
+
+    #[test]
+    fn a_seed_gives_the_key_the_server_knows() {
+        let key = NKey::from_seed(USER_SEED).unwrap();
+        assert_eq!(key.public(), USER);
+        let signature = URL_SAFE_NO_PAD.decode(key.sign("nonce")).unwrap();
+        let public = ring::signature::UnparsedPublicKey::new(
+            &ring::signature::ED25519,
+            key.pair.public_key().as_ref(),
+        );
+        assert!(public.verify(b"nonce", &signature).is_ok());
+    }
+
+    #[test]
+    fn other_texts_are_no_seeds() {
+        let mut broken = USER_SEED.to_owned();
+        broken.replace_range(10..11, "Z");
+        for text in ["", "SU", "x", USER, &broken, "SUAC1"] {
+            let error = NKey::from_seed(text).err().unwrap();
+            assert!(text.len() < 3 || !error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_credentials_is_read() {
+        let text = format!(
+            "-----BEGIN NATS USER JWT-----\neyJ0.a-b_c.x\n------END NATS USER JWT------\n\n\
+             ************************* IMPORTANT *************************\n\n\
+             -----BEGIN USER NKEY SEED-----\r\n{USER_SEED}\r\n------END USER NKEY SEED------\n"
+        );
+        let read = read_credentials(&text);
+        assert_eq!(read, Some(("eyJ0.a-b_c.x".into(), USER_SEED.into())));
+        assert_eq!(read_credentials("nothing"), None);
+    }
+}

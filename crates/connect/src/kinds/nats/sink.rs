@@ -1,0 +1,282 @@
+//! Publishing rows. Without JetStream a batch is there when the server has read it; with it, when the stream has it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::Nats;
+use super::session::Session;
+use super::wire::{self, Message};
+use crate::batch::Batch;
+use crate::connector::{Doing, Failure, Writer, Written};
+use crate::row::Row;
+use crate::settings::Invalid;
+use crate::template::Template;
+
+/// For a stream to say that it has a message.
+const ACK_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_HEADERS: usize = 64;
+
+/// What is published, and where.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settings {
+    /// With placeholders: `mqtt.${topic}`.
+    #[schemars(length(min = 1, max = 1000))]
+    subject: String,
+    /// With placeholders. Left out: the row as JSON.
+    payload: Option<String>,
+    /// Values with placeholders.
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    /// Waits until a stream has the message, and lets it recognise what is sent twice.
+    #[serde(default)]
+    jetstream: bool,
+    /// Makes the `/` of MQTT topics the `.` of subjects.
+    #[serde(default = "yes")]
+    slash_to_dot: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+pub(super) struct Sink {
+    nats: Arc<Nats>,
+    subject: Template,
+    payload: Option<Template>,
+    headers: Vec<(String, Template)>,
+    jetstream: bool,
+    slash_to_dot: bool,
+}
+
+/// A row as a message.
+struct Outgoing {
+    place: usize,
+    subject: String,
+    payload: Vec<u8>,
+    headers: Vec<(String, String)>,
+}
+
+impl Sink {
+    pub(super) fn new(nats: Arc<Nats>, settings: Settings) -> Result<Self, Invalid> {
+        let subject = Template::parse("subject", &settings.subject)?;
+        if subject
+            .constant()
+            .is_some_and(|text| !wire::is_subject(text))
+        {
+            let detail = "expected words between dots, without white space and wildcards";
+            return Err(Invalid::new("subject", detail));
+        }
+        if settings.headers.len() > MAX_HEADERS {
+            let detail = format!("expected at most {MAX_HEADERS}");
+            return Err(Invalid::new("headers", detail));
+        }
+        let headers = settings.headers.iter().map(|(name, value)| {
+            let field = format!("headers.{name}");
+            let is_name = |c: char| c.is_ascii_graphic() && c != ':';
+            if name.is_empty() || !name.chars().all(is_name) {
+                return Err(Invalid::new(&field, "no name a header can have"));
+            }
+            Ok((name.clone(), Template::parse(&field, value)?))
+        });
+        let payload = settings.payload.as_deref();
+        Ok(Self {
+            nats,
+            subject,
+            payload: payload
+                .map(|text| Template::parse("payload", text))
+                .transpose()?,
+            headers: headers.collect::<Result<_, _>>()?,
+            jetstream: settings.jetstream,
+            slash_to_dot: settings.slash_to_dot,
+        })
+    }
+
+    fn message(&self, row: Row<'_>, place: usize, max: usize) -> Result<Outgoing, Failure> {
+        let mut subject = self.subject.render_string(row);
+        if self.slash_to_dot {
+            subject = subject.replace('/', ".");
+        }
+        if !wire::is_subject(&subject) {
+            let what = format!("{subject:?} is no subject that can be published to");
+            return Err(Failure::of_rows(what));
+        }
+        let mut payload = Vec::new();
+        match &self.payload {
+            Some(template) => template.render(row, &mut payload),
+            None => row.write_json(&mut payload),
+        }
+        let headers = self.headers.iter();
+        let headers: Vec<_> = headers
+            .map(|(name, value)| (name.clone(), value.render_string(row)))
+            .collect();
+        let header_bytes = headers
+            .iter()
+            .map(|(name, value)| name.len() + value.len() + 4);
+        let size = payload.len() + header_bytes.sum::<usize>();
+        if max > 0 && size > max {
+            let what = format!("{size} bytes are more than the server's max_payload, {max}");
+            return Err(Failure::of_rows(what));
+        }
+        Ok(Outgoing {
+            place,
+            subject,
+            payload,
+            headers,
+        })
+    }
+
+    async fn publish(&self, batch: &Batch) -> Result<Written, Failure> {
+        let session = self.nats.session().await?;
+        if !session.info.headers && (self.jetstream || !self.headers.is_empty()) {
+            return Err(Failure::passing(
+                "the server knows no headers; it is too old",
+            ));
+        }
+        let mut failures = Vec::new();
+        let mut messages = Vec::with_capacity(batch.len());
+        for (place, row) in batch.rows().enumerate() {
+            match self.message(row, place, session.info.max_payload) {
+                Ok(message) => messages.push(message),
+                Err(failure) => failures.push((place, failure)),
+            }
+        }
+        match self.jetstream {
+            false => {
+                self.publish_plainly(&session, &messages, &mut failures)
+                    .await?
+            }
+            true => publish_to_stream(&session, batch, &messages, &mut failures).await?,
+        }
+        Ok(Written::except(batch.len(), failures))
+    }
+
+    async fn publish_plainly(
+        &self,
+        session: &Session,
+        messages: &[Outgoing],
+        failures: &mut Vec<(usize, Failure)>,
+    ) -> Result<(), Failure> {
+        let mut bytes = Vec::new();
+        for message in messages {
+            let headers = message.headers.iter();
+            let headers: Vec<_> = headers.map(|(n, v)| (n.as_str(), v.as_str())).collect();
+            wire::publish(
+                &mut bytes,
+                &message.subject,
+                None,
+                &headers,
+                &message.payload,
+            );
+        }
+        let refused = session.send(bytes).await?;
+        for why in refused {
+            // `Permissions Violation for Publish to "SUBJECT"`
+            let Some(subject) = why.split('"').nth(1) else {
+                continue;
+            };
+            let concerned = messages.iter().filter(|message| message.subject == subject);
+            for message in concerned {
+                let failure = match self.subject.constant() {
+                    // Nothing in a row can be to blame.
+                    Some(_) => Failure::passing(&why),
+                    None => Failure::of_rows(&why),
+                };
+                if !failures.iter().any(|(place, _)| *place == message.place) {
+                    failures.push((message.place, failure));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn publish_to_stream(
+    session: &Session,
+    batch: &Batch,
+    messages: &[Outgoing],
+    failures: &mut Vec<(usize, Failure)>,
+) -> Result<(), Failure> {
+    let fill = |reply: &dyn Fn(usize) -> String, out: &mut Vec<u8>| {
+        for (at, message) in messages.iter().enumerate() {
+            let id = batch.id(message.place).to_string();
+            let own = message.headers.iter();
+            let mut headers: Vec<_> = own.map(|(n, v)| (n.as_str(), v.as_str())).collect();
+            let is_id = |(name, _): &(&str, &str)| name.eq_ignore_ascii_case("Nats-Msg-Id");
+            if !headers.iter().any(is_id) {
+                headers.push(("Nats-Msg-Id", &id));
+            }
+            let reply = reply(at);
+            wire::publish(
+                out,
+                &message.subject,
+                Some(&reply),
+                &headers,
+                &message.payload,
+            );
+        }
+    };
+    let answers = session.ask_all(messages.len(), ACK_TIMEOUT, fill).await?;
+    for (message, answer) in messages.iter().zip(answers) {
+        if let Err(failure) = stored(&message.subject, answer) {
+            failures.push((message.place, failure));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a stream has a message.
+fn stored(subject: &str, answer: Option<Message>) -> Result<(), Failure> {
+    #[derive(Deserialize)]
+    struct Answer {
+        error: Option<Refusal>,
+    }
+    #[derive(Deserialize)]
+    #[serde(default)]
+    #[derive(Default)]
+    struct Refusal {
+        code: u16,
+        err_code: u32,
+        description: String,
+    }
+    let Some(answer) = answer else {
+        let what = "the stream did not say in time that it has the message";
+        return Err(Failure::passing(what));
+    };
+    if answer.status() == Some(503) {
+        let what = format!("no stream takes the subject {subject}");
+        return Err(Failure::passing(what));
+    }
+    let read: Answer = serde_json::from_slice(&answer.payload)
+        .map_err(|_| Failure::passing(format!("it is no stream that answers to {subject}")))?;
+    match read.error {
+        None => Ok(()),
+        Some(Refusal {
+            code,
+            err_code,
+            description,
+        }) => {
+            let what = format!("{description} ({err_code})");
+            // Everything else, such as a stream that is full, can change.
+            Err(match code {
+                400 => Failure::of_rows(what),
+                _ => Failure::passing(what),
+            })
+        }
+    }
+}
+
+impl Writer for Sink {
+    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+        Box::pin(async move {
+            match self.publish(batch).await {
+                Ok(written) => written,
+                Err(failure) => Written::Failed(failure),
+            }
+        })
+    }
+}

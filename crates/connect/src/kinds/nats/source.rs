@@ -1,0 +1,287 @@
+//! Receiving messages: of subjects as they come, or of a stream with a consumer that remembers how far we are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::Nats;
+use super::session::Session;
+use super::wire::{self, Message};
+use crate::connector::{Doing, Failure, Inlet, Reader, Received};
+use crate::settings::{Invalid, check_range};
+
+const MAX_SUBJECTS: usize = 256;
+const API_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the server keeps a request for messages open.
+const PULL: Duration = Duration::from_secs(10);
+
+/// What is received.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settings {
+    /// Subjects, with the wildcards of NATS. With a stream: the one of its subjects that is wanted, or none for all.
+    #[serde(default)]
+    subjects: Vec<String>,
+    /// Several nodes with the same group share the messages. Not with a stream.
+    queue_group: Option<String>,
+    /// The stream to receive from.
+    stream: Option<String>,
+    /// The durable consumer of the stream; it is made if it is not there.
+    consumer: Option<String>,
+    /// Where a new consumer begins.
+    #[serde(default)]
+    deliver: Deliver,
+    /// Messages on their way at the same time, of a stream.
+    #[serde(default = "two_hundred")]
+    #[schemars(range(min = 1, max = 10_000))]
+    batch: u32,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Deliver {
+    /// At the first message the stream has.
+    #[default]
+    All,
+    /// At the next.
+    New,
+}
+
+fn two_hundred() -> u32 {
+    200
+}
+
+pub(super) struct Source {
+    nats: Arc<Nats>,
+    settings: Settings,
+}
+
+impl Source {
+    pub(super) fn new(nats: Arc<Nats>, settings: Settings) -> Result<Self, Invalid> {
+        if settings.subjects.len() > MAX_SUBJECTS {
+            let detail = format!("expected at most {MAX_SUBJECTS}");
+            return Err(Invalid::new("subjects", detail));
+        }
+        for (at, subject) in settings.subjects.iter().enumerate() {
+            if !wire::is_filter(subject) {
+                let detail = format!("{subject:?} is no subject of NATS");
+                return Err(Invalid::new(&format!("subjects[{at}]"), detail));
+            }
+        }
+        check_range("batch", settings.batch, 1..=10_000)?;
+        let is_name = |name: &str| {
+            let is_allowed = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+            !name.is_empty() && name.chars().all(is_allowed)
+        };
+        let names = [
+            ("queue_group", &settings.queue_group),
+            ("stream", &settings.stream),
+            ("consumer", &settings.consumer),
+        ];
+        for (field, name) in names {
+            if name.as_deref().is_some_and(|name| !is_name(name)) {
+                let detail = "expected letters, digits, - and _";
+                return Err(Invalid::new(field, detail));
+            }
+        }
+        match (&settings.stream, &settings.consumer) {
+            (None, None) if settings.subjects.is_empty() => {
+                Err(Invalid::new("subjects", "missing; or name a stream"))
+            }
+            (None, Some(_)) => Err(Invalid::new("stream", "missing; there is a consumer")),
+            (Some(_), None) => Err(Invalid::new("consumer", "missing; there is a stream")),
+            (Some(_), Some(_)) if settings.queue_group.is_some() => {
+                let detail = "nodes with the same consumer share a stream; leave this out";
+                Err(Invalid::new("queue_group", detail))
+            }
+            (Some(_), Some(_)) if settings.subjects.len() > 1 => {
+                Err(Invalid::new("subjects", "expected at most one of a stream"))
+            }
+            _ => Ok(Self { nats, settings }),
+        }
+    }
+
+    async fn receive(&self, inlet: &dyn Inlet) -> Result<(), Failure> {
+        // One of its own: what it receives must not hold up what sinks wait for.
+        let session = self.nats.connect().await?;
+        match (&self.settings.stream, &self.settings.consumer) {
+            (Some(stream), Some(consumer)) => {
+                self.make_consumer(&session, stream, consumer).await?;
+                self.pull(&session, stream, consumer, inlet).await
+            }
+            _ => self.listen(&session, inlet).await,
+        }
+    }
+
+    async fn listen(&self, session: &Session, inlet: &dyn Inlet) -> Result<(), Failure> {
+        let group = self.settings.queue_group.as_deref();
+        let mut all = Vec::new();
+        for subject in &self.settings.subjects {
+            all.push(session.subscribe(subject, group).await?);
+        }
+        loop {
+            let next = std::future::poll_fn(|context| {
+                let mut open = 0;
+                for messages in &mut all {
+                    match messages.poll_recv(context) {
+                        std::task::Poll::Ready(Some(message)) => {
+                            return std::task::Poll::Ready(Some(message));
+                        }
+                        std::task::Poll::Ready(None) => {}
+                        std::task::Poll::Pending => open += 1,
+                    }
+                }
+                match open {
+                    0 => std::task::Poll::Ready(None),
+                    _ => std::task::Poll::Pending,
+                }
+            });
+            match next.await {
+                Some(message) => inlet.take(received(message)).await,
+                None => return Err(session.over()),
+            }
+        }
+    }
+
+    async fn make_consumer(
+        &self,
+        session: &Session,
+        stream: &str,
+        consumer: &str,
+    ) -> Result<(), Failure> {
+        let api = |verb: &str| format!("$JS.API.CONSUMER.{verb}.{stream}.{consumer}");
+        let known = session.ask(&api("INFO"), b"", API_TIMEOUT).await?;
+        if refusal(&known).is_none() {
+            return Ok(());
+        }
+        let mut config = json!({
+            "durable_name": consumer, "ack_policy": "explicit", "max_ack_pending": 10_000,
+            "deliver_policy": match self.settings.deliver { Deliver::All => "all", Deliver::New => "new" },
+        });
+        if let Some(subject) = self.settings.subjects.first() {
+            config["filter_subject"] = subject.as_str().into();
+        }
+        let body = json!({"stream_name": stream, "config": config}).to_string();
+        let create = api("DURABLE.CREATE");
+        let made = session.ask(&create, body.as_bytes(), API_TIMEOUT).await?;
+        match refusal(&made) {
+            None => Ok(()),
+            Some(why) => {
+                let what = format!("consumer {consumer} of stream {stream}: {why}");
+                Err(Failure::passing(what))
+            }
+        }
+    }
+
+    async fn pull(
+        &self,
+        session: &Session,
+        stream: &str,
+        consumer: &str,
+        inlet: &dyn Inlet,
+    ) -> Result<(), Failure> {
+        let own = session.own_subject();
+        let mut messages = session.subscribe(&own, None).await?;
+        let ask = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
+        let batch = self.settings.batch;
+        let body = json!({"batch": batch, "expires": PULL.as_nanos() as u64}).to_string();
+        loop {
+            let mut request = Vec::new();
+            wire::publish(&mut request, &ask, Some(&own), &[], body.as_bytes());
+            session.send(request).await?;
+            let mut taken = 0;
+            while taken < batch {
+                // The server says when time is up; if it does not, it is asked again.
+                let next = tokio::time::timeout(PULL * 2, messages.recv()).await;
+                let message = match next {
+                    Ok(Some(message)) => message,
+                    Ok(None) => return Err(session.over()),
+                    Err(_) => break,
+                };
+                match message.status() {
+                    None => {
+                        let reply = message.reply.clone();
+                        inlet.take(received(message)).await;
+                        if let Some(reply) = reply {
+                            session.tell(&reply, b"+ACK").await?;
+                        }
+                        taken += 1;
+                    }
+                    // No more messages, or time is up.
+                    Some(404 | 408) => break,
+                    // A sign of life.
+                    Some(100) => {}
+                    Some(503) => {
+                        let what = format!("stream {stream} has no consumer {consumer} any more");
+                        return Err(Failure::passing(what));
+                    }
+                    Some(_) => {
+                        let what = format!("stream {stream}: {}", message.status_text());
+                        return Err(Failure::passing(what));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What JetStream's API says is wrong.
+fn refusal(answer: &Message) -> Option<String> {
+    if answer.status() == Some(503) {
+        return Some("the server has no JetStream".into());
+    }
+    let read: Value = serde_json::from_slice(&answer.payload).ok()?;
+    let error = read.get("error")?;
+    let text = error.get("description").and_then(Value::as_str);
+    Some(text.unwrap_or("unknown error").to_owned())
+}
+
+/// A message with what JetStream tells in the subject for its acknowledgement.
+fn received(message: Message) -> Received {
+    let properties = message
+        .header_fields()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    let mut fields = Map::new();
+    // `$JS.ACK.STREAM.CONSUMER.DELIVERIES.STREAM SEQUENCE.CONSUMER SEQUENCE.TIME IN NS.WAITING`, or with a domain and an
+    // account before the stream's name.
+    if let Some(rest) = message
+        .reply
+        .as_deref()
+        .and_then(|r| r.strip_prefix("$JS.ACK."))
+    {
+        let words: Vec<&str> = rest.split('.').collect();
+        let words = match words.len() {
+            0..=7 => &words[..],
+            _ => &words[2..],
+        };
+        if let [stream, _, deliveries, sequence, _, time_ns, ..] = words {
+            let number = |text: &str| text.parse::<u64>().unwrap_or_default();
+            fields.insert("stream".into(), (*stream).into());
+            fields.insert("sequence".into(), number(sequence).into());
+            fields.insert("deliveries".into(), number(deliveries).into());
+            fields.insert("timestamp".into(), (number(time_ns) / 1_000_000).into());
+        }
+    }
+    Received {
+        topic: message.subject,
+        payload: message.payload,
+        properties,
+        fields,
+        ..Received::default()
+    }
+}
+
+impl Reader for Source {
+    fn read<'a>(&'a self, inlet: &'a dyn Inlet) -> Doing<'a, Failure> {
+        Box::pin(async move {
+            match self.receive(inlet).await {
+                Ok(()) => Failure::passing("it ended"),
+                Err(failure) => failure,
+            }
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! Connections to outside systems whose protocol is spoken here: TCP, with TLS where asked.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::connector::Failure;
+
+/// For TCP and again for TLS; a sink's own limit on writing may be shorter.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection.
+pub(crate) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Reaches a server.
+pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, Failure> {
+    let connecting = TcpStream::connect((host, port));
+    let stream = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return Err(Failure::passing(format!("{host}:{port}: {error}"))),
+        Err(_) => {
+            let s = CONNECT_TIMEOUT.as_secs();
+            let what = format!("{host}:{port} does not answer within {s} seconds");
+            return Err(Failure::passing(what));
+        }
+    };
+    // Fails on a connection that is already gone, which the next read tells.
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+/// Makes a connection one of TLS; `host` is whom the certificate must name.
+pub(crate) async fn secure(
+    stream: TcpStream,
+    host: &str,
+    config: &Arc<ClientConfig>,
+) -> Result<Stream, Failure> {
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| Failure::passing(format!("{host:?} is no name a certificate can have")))?;
+    let shaking_hands = TlsConnector::from(config.clone()).connect(name, stream);
+    match tokio::time::timeout(CONNECT_TIMEOUT, shaking_hands).await {
+        Ok(Ok(stream)) => Ok(Stream::Tls(Box::new(stream))),
+        Ok(Err(error)) => Err(Failure::passing(format!("TLS with {host}: {error}"))),
+        Err(_) => {
+            let s = CONNECT_TIMEOUT.as_secs();
+            let what = format!("TLS with {host} is not there after {s} seconds");
+            Err(Failure::passing(what))
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Asking HTTP servers: one of several addresses, one bounded answer, connections kept for the next.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::{Method, Request};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::connector::Failure;
+use crate::secret::Secret;
+use crate::settings::Invalid;
+use crate::tls::Tls;
+
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+const MAX_SERVERS: usize = 64;
+const IDLE_CONNECTIONS: usize = 32;
+const IDLE_FOR: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// As much of an answer as an error shows.
+const SHOWN_BYTES: usize = 400;
+
+/// Servers that are asked by HTTP.
+pub(crate) struct Web {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    /// Without a slash at the end.
+    bases: Vec<String>,
+    /// Which of them is asked next.
+    at: AtomicUsize,
+    /// Sent with each request.
+    headers: HeaderMap,
+}
+
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Web {
+    /// `field` is the setting the addresses are from, for errors. All must be reached the same way.
+    pub(crate) fn new(field: &str, urls: &[String], tls: Option<&Tls>) -> Result<Self, Invalid> {
+        if urls.is_empty() || urls.len() > MAX_SERVERS {
+            let detail = format!("expected 1 to {MAX_SERVERS} addresses");
+            return Err(Invalid::new(field, detail));
+        }
+        let bases = urls.iter().map(|url| {
+            let rest = url
+                .strip_prefix("http://")
+                .or_else(|| url.strip_prefix("https://"));
+            let host = rest.and_then(|rest| rest.split('/').next());
+            let is_url = host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
+                && !url.contains(['?', '#', ' ', '$'])
+                && url.parse::<hyper::Uri>().is_ok();
+            match is_url {
+                true => Ok(url.trim_end_matches('/').to_owned()),
+                false => {
+                    // Not shown: there may be a password in it.
+                    let detail = "expected http://HOST:PORT or https://HOST:PORT, without a user";
+                    Err(Invalid::new(field, detail))
+                }
+            }
+        });
+        let bases = bases.collect::<Result<Vec<_>, _>>()?;
+        let is_secure = bases.iter().any(|base| base.starts_with("https:"));
+        let config = match (tls, is_secure) {
+            (Some(tls), _) => ClientConfig::clone(&*tls.client_config("tls")?),
+            (None, true) => ClientConfig::clone(&*Tls::default().client_config(field)?),
+            // No authorities are needed, and a system without them is fine with it.
+            (None, false) => trusting_nobody(field)?,
+        };
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let connector = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_tls_config(config)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_FOR)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .build(connector);
+        Ok(Self {
+            client,
+            bases,
+            at: AtomicUsize::new(0),
+            headers: HeaderMap::new(),
+        })
+    }
+
+    /// Sends a header with each request; `field` is the setting its value is from.
+    pub(crate) fn with_header(
+        mut self,
+        name: HeaderName,
+        value: &str,
+        field: &str,
+    ) -> Result<Self, Invalid> {
+        let mut value = HeaderValue::from_str(value)
+            .map_err(|_| Invalid::new(field, "it has signs that cannot be sent"))?;
+        value.set_sensitive(true);
+        self.headers.insert(name, value);
+        Ok(self)
+    }
+
+    /// Sends a user name and password with each request.
+    pub(crate) fn with_login(self, user: &str, password: &Secret) -> Result<Self, Invalid> {
+        let both = STANDARD.encode(format!("{user}:{}", password.reveal()));
+        self.with_header(AUTHORIZATION, &format!("Basic {both}"), "user")
+    }
+
+    /// The address that is asked next.
+    pub(crate) fn base(&self) -> &str {
+        &self.bases[self.at.load(Relaxed) % self.bases.len()]
+    }
+
+    /// Asks one server; redirections are not followed. After an error the next server is asked the next time.
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(HeaderName, HeaderValue)],
+        body: Bytes,
+    ) -> Result<Answer, Failure> {
+        let base = self.base();
+        let answer = self.ask_at(base, method, path, headers, body).await;
+        if answer.as_ref().map_or(true, |answer| answer.status >= 500) && self.bases.len() > 1 {
+            self.at.fetch_add(1, Relaxed);
+        }
+        answer.map_err(|why| Failure::passing(format!("{base}: {why}")))
+    }
+
+    async fn ask_at(
+        &self,
+        base: &str,
+        method: Method,
+        path: &str,
+        headers: &[(HeaderName, HeaderValue)],
+        body: Bytes,
+    ) -> Result<Answer, String> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{base}{path}"));
+        if let Some(all) = request.headers_mut() {
+            all.extend(self.headers.clone());
+            all.extend(headers.iter().cloned());
+        }
+        let request = request.body(Full::new(body));
+        let request = request.map_err(|error| format!("the request cannot be made: {error}"))?;
+        let answer = self.client.request(request).await.map_err(|error| {
+            let mut what = error.to_string();
+            let mut cause = std::error::Error::source(&error);
+            while let Some(error) = cause {
+                what = format!("{what}: {error}");
+                cause = error.source();
+            }
+            what
+        })?;
+        let status = answer.status().as_u16();
+        let headers = answer.headers().clone();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
+        let body = body
+            .await
+            .map_err(|error| format!("the answer broke off: {error}"))?;
+        Ok(Answer {
+            status,
+            headers,
+            body: body.to_bytes(),
+        })
+    }
+}
+
+fn trusting_nobody(field: &str) -> Result<ClientConfig, Invalid> {
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Invalid::new(field, error.to_string()))?
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    Ok(config)
+}
+
+impl Answer {
+    pub(crate) fn is_good(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// What it says went wrong, as a failure that can pass.
+    pub(crate) fn passing(&self) -> Failure {
+        let failure = Failure::passing(self.told());
+        match self.retry_after() {
+            Some(pause) => failure.retry_after(pause),
+            None => failure,
+        }
+    }
+
+    /// What it says went wrong, as a failure because of what was sent.
+    pub(crate) fn of_rows(&self) -> Failure {
+        Failure::of_rows(self.told())
+    }
+
+    fn told(&self) -> String {
+        let shown = &self.body[..self.body.len().min(SHOWN_BYTES)];
+        let text = String::from_utf8_lossy(shown);
+        match text.trim() {
+            "" => format!("status {}", self.status),
+            text => format!("status {}: {text}", self.status),
+        }
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        let text = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
+        // At most a day; a date is not understood.
+        let seconds = text.trim().parse::<u64>().ok()?.min(86_400);
+        Some(Duration::from_secs(seconds))
+    }
+}
+
+/// A text within the query or a step of the path of a URL.
+pub(crate) fn url_encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(byte));
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_checked_without_being_shown() {
+        let error = |url: &str| Web::new("urls", &[url.to_owned()], None).err().unwrap();
+        for url in [
+            "",
+            "ftp://h",
+            "http://",
+            "http://u:secret@h",
+            "http://h?x",
+            "h:9200",
+        ] {
+            let error = error(url);
+            assert_eq!(error.field, "urls", "{url}");
+            assert!(!error.detail.contains("secret"));
+        }
+        assert!(Web::new("urls", &["http://h:1/".into()], None).is_ok());
+        assert!(Web::new("urls", &[], None).is_err());
+    }
+
+    #[test]
+    fn urls_are_encoded() {
+        assert_eq!(url_encoded("a-b_c.d~/ ü"), "a-b_c.d~%2F%20%C3%BC");
+    }
+}

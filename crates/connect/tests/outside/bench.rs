@@ -1,0 +1,168 @@
+//! A service with one connector and one sink, as a node has it.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use connect::connector::{Context, Doing, Inlet, Received};
+use connect::{Options, Pushed, Reader, Service, SinkId, SinkMetrics};
+use serde_json::{Map, Value, json};
+use tokio::runtime::Runtime;
+
+/// Generous: a machine may be building at the same time.
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) struct Bench {
+    pub(crate) runtime: Runtime,
+    pub(crate) service: Service,
+    sink: SinkId,
+}
+
+impl Bench {
+    /// `sink` without the name of its connector.
+    pub(crate) fn new(connector: Value, mut sink: Value) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let options = Options {
+            directory: None,
+            shards: 1,
+        };
+        let service = Service::new(runtime.handle().clone(), options);
+        service.set_connector("c", &connector).unwrap();
+        sink["connector"] = "c".into();
+        if sink.get("retry").is_none() {
+            sink["retry"] = json!({"first_ms": 5, "max_ms": 200});
+        }
+        service.check_sink(&sink).unwrap();
+        let sink = service.set_sink("s", &sink).unwrap();
+        Self {
+            runtime,
+            service,
+            sink,
+        }
+    }
+
+    /// Pushes a row; waits while there is no room.
+    pub(crate) fn push(&self, row: Value) {
+        let pushed = self.service.push(self.sink, 0, |out| {
+            out.json_fields(row.as_object().unwrap());
+        });
+        match pushed {
+            Pushed::Queued => {}
+            Pushed::Blocked => self.runtime.block_on(self.service.room(self.sink)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn push_numbers(&self, numbers: std::ops::Range<u64>) {
+        for n in numbers {
+            self.push(json!({"n": n, "key": n % 5, "topic": format!("t/{}", n % 5)}));
+        }
+    }
+
+    pub(crate) fn metrics(&self) -> SinkMetrics {
+        self.service.sink_status("s").unwrap().metrics
+    }
+
+    /// Waits until so many rows were written, or are dead letters.
+    pub(crate) fn until_settled(&self, rows: u64) -> SinkMetrics {
+        until("all rows are settled", || {
+            let metrics = self.metrics();
+            (metrics.sent + metrics.failed >= rows).then_some(metrics)
+        })
+        .unwrap_or_else(|| panic!("{:#?}", self.service.sink_status("s")))
+    }
+
+    /// Errors and rows of the dead letters.
+    pub(crate) fn letters(&self) -> Vec<(String, Value)> {
+        let letters = self.service.dead_letters("s", 0, 1000).unwrap();
+        let read = |row: &[u8]| connect::Row::from_bytes(row).to_json();
+        letters
+            .into_iter()
+            .map(|l| (l.error, read(&l.row)))
+            .collect()
+    }
+
+    /// What the sink says is wrong.
+    pub(crate) fn problem(&self) -> String {
+        format!("{:?}", self.service.sink_status("s").unwrap().health)
+    }
+
+    pub(crate) fn test(&self) -> Result<String, String> {
+        let answer = self.runtime.block_on(self.service.test_connector("c"));
+        answer.unwrap().map_err(|failure| failure.message)
+    }
+
+    pub(crate) fn stop(self) {
+        self.runtime
+            .block_on(self.service.stop(Duration::from_secs(10)));
+    }
+}
+
+/// Polls until there is something, or nothing after a minute.
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        if Instant::now() > deadline {
+            eprintln!("not within {LIMIT:?}: {what}");
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What a source received.
+#[derive(Default)]
+pub(crate) struct Caught(pub(crate) Mutex<Vec<Received>>);
+
+impl Inlet for Caught {
+    fn take<'a>(&'a self, message: Received) -> Doing<'a, ()> {
+        self.0.lock().unwrap().push(message);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// A source that is started again when it fails, as a node does it.
+pub(crate) struct Receiving {
+    _runtime: Runtime,
+    pub(crate) caught: Arc<Caught>,
+    pub(crate) failures: Arc<Mutex<Vec<String>>>,
+}
+
+impl Receiving {
+    pub(crate) fn start(connector: Value, source: Value) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let reader = reader(&runtime, connector, source);
+        let caught = Arc::new(Caught::default());
+        let failures = Arc::new(Mutex::new(Vec::new()));
+        let (inlet, told) = (caught.clone(), failures.clone());
+        runtime.spawn(async move {
+            loop {
+                let failure = reader.read(&*inlet).await;
+                told.lock().unwrap().push(failure.message);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        Self {
+            _runtime: runtime,
+            caught,
+            failures,
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.caught.0.lock().unwrap().len()
+    }
+}
+
+fn reader(runtime: &Runtime, mut connector: Value, source: Value) -> Arc<dyn Reader> {
+    let fields: &mut Map<String, Value> = connector.as_object_mut().unwrap();
+    let Some(Value::String(name)) = fields.remove("type") else {
+        panic!("a connector has a type");
+    };
+    let kind = connect::kind(&name).unwrap();
+    let _runtime = runtime.enter();
+    let opened = (kind.open)(fields.clone(), &Context::default()).unwrap();
+    opened.reader(source.as_object().unwrap().clone()).unwrap()
+}

@@ -1,0 +1,155 @@
+//! S3, against a small store that checks each signature with its own arithmetic.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use ring::{digest, hmac};
+use serde_json::{Value, json};
+
+use crate::bench::{Bench, until};
+use crate::http::{Asked, HttpServer, Reply, decoded};
+
+type Objects = Arc<Mutex<BTreeMap<String, String>>>;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_signed(asked: &Asked, secret: &str) -> bool {
+    let authorization = asked.header("authorization");
+    let part = |name: &str| {
+        let rest = authorization.split(name).nth(1).unwrap();
+        rest.split(',').next().unwrap().to_owned()
+    };
+    let (credential, names) = (part("Credential="), part("SignedHeaders="));
+    let (id, scope) = credential.split_once('/').unwrap();
+    assert_eq!(id, "tide");
+    let hash = hex(digest::digest(&digest::SHA256, asked.body.as_bytes()).as_ref());
+    assert_eq!(asked.header("x-amz-content-sha256"), hash);
+    let mut canonical = format!("{}\n{}\n{}\n", asked.method, asked.path, asked.raw_query);
+    for name in names.split(';') {
+        canonical.push_str(&format!("{name}:{}\n", asked.header(name)));
+    }
+    canonical.push_str(&format!("\n{names}\n{hash}"));
+    let canonical = hex(digest::digest(&digest::SHA256, canonical.as_bytes()).as_ref());
+    let date = asked.header("x-amz-date");
+    let text = format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{canonical}");
+    let mut key = format!("AWS4{secret}").into_bytes();
+    for step in scope.split('/').chain([text.as_str()]) {
+        let signing = hmac::Key::new(hmac::HMAC_SHA256, &key);
+        key = hmac::sign(&signing, step.as_bytes()).as_ref().to_vec();
+    }
+    scope.ends_with("/eu-west-1/s3/aws4_request") && part("Signature=") == hex(&key)
+}
+
+fn store(asked: &Asked, objects: &Objects) -> Reply {
+    if !is_signed(asked, "gate") {
+        let what = "<Error><Code>SignatureDoesNotMatch</Code></Error>";
+        return (403, Vec::new(), what.into());
+    }
+    let Some(key) = asked.path.strip_prefix("/bucket/") else {
+        return (
+            404,
+            Vec::new(),
+            "<Error><Code>NoSuchBucket</Code></Error>".into(),
+        );
+    };
+    if asked.method == "PUT" {
+        assert_eq!(asked.header("content-type"), "application/x-ndjson");
+        objects
+            .lock()
+            .unwrap()
+            .insert(decoded(key), asked.body.clone());
+    }
+    (200, Vec::new(), String::new())
+}
+
+fn start() -> (HttpServer, Objects) {
+    let objects = Objects::default();
+    let shared = objects.clone();
+    (
+        HttpServer::start(move |asked| store(asked, &shared)),
+        objects,
+    )
+}
+
+fn connector(server: &HttpServer) -> Value {
+    json!({
+        "type": "s3", "endpoint": server.url(), "region": "eu-west-1", "bucket": "bucket",
+        "access_key_id": "tide", "secret_access_key": "gate", "path_style": true
+    })
+}
+
+#[test]
+fn rows_are_put_together_by_key() {
+    let (server, objects) = start();
+    let sink = json!({"key": "a b/%Y/${key}/", "line": "${n}", "batch": {"max_rows": 100, "max_wait_ms": 300}});
+    let bench = Bench::new(connector(&server), sink);
+    assert_eq!(bench.test().unwrap(), "the bucket is there");
+    for n in 0..100 {
+        bench.push(json!({"n": n, "key": n % 2, "timestamp": 1_000_000_000_000_u64}));
+    }
+    assert_eq!(bench.until_settled(100).sent, 100);
+    let objects = objects.lock().unwrap();
+    for (key, parity) in [("a b/2001/0/", 0), ("a b/2001/1/", 1)] {
+        let own = objects.iter().filter(|(name, _)| name.starts_with(key));
+        let numbers: Vec<u64> = own
+            .flat_map(|(name, body)| {
+                assert!(name.ends_with(".jsonl"), "{name}");
+                body.lines().map(|line| line.parse().unwrap())
+            })
+            .collect();
+        let expected: Vec<u64> = (0..100).filter(|n| n % 2 == parity).collect();
+        assert_eq!(numbers, expected, "{:?}", objects.keys());
+    }
+    drop(objects);
+    bench.stop();
+}
+
+#[test]
+fn everything_is_there_once_though_answers_are_lost_and_the_store_is_down() {
+    let (server, objects) = start();
+    server.lose_every(4);
+    let sink = json!({"batch": {"max_rows": 100, "max_wait_ms": 5}});
+    let bench = Bench::new(connector(&server), sink);
+    bench.push_numbers(0..2000);
+    until("some are there", || {
+        (bench.metrics().sent > 300).then_some(())
+    })
+    .unwrap();
+    server.set_down(true);
+    bench.push_numbers(2000..3000);
+    until("it is noticed", || {
+        (bench.metrics().retried > 300).then_some(())
+    })
+    .unwrap();
+    server.set_down(false);
+    assert_eq!(bench.until_settled(3000).failed, 0);
+    let objects = objects.lock().unwrap();
+    let lines = objects.values().flat_map(|body| body.lines());
+    let mut numbers: Vec<u64> = lines
+        .map(|line| {
+            serde_json::from_str::<Value>(line).unwrap()["n"]
+                .as_u64()
+                .unwrap()
+        })
+        .collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..3000).collect::<Vec<_>>());
+    drop(objects);
+    bench.stop();
+}
+
+#[test]
+fn a_wrong_key_is_told_without_showing_it() {
+    let (server, _) = start();
+    let mut connector = connector(&server);
+    connector["secret_access_key"] = "wrong-secret".into();
+    let bench = Bench::new(connector, json!({}));
+    let why = bench.test().unwrap_err();
+    assert!(
+        why.contains("SignatureDoesNotMatch") && !why.contains("secret"),
+        "{why}"
+    );
+    bench.stop();
+}

@@ -1,0 +1,42 @@
+//! The broker mosquitto: how it is started, with what clients have been promised kept in a file.
+
+use std::fs;
+use std::process::Command;
+
+use super::{PASSWORD, Server, USER};
+
+pub(super) fn prepare(server: &Server) {
+    fs::create_dir_all(server.data()).expect("a folder can be made");
+    let passwords = server.dir.join("passwords");
+    // `-U` turns plain text into mosquitto's own form. The tool lies beside the broker, in `bin`.
+    fs::write(&passwords, format!("{USER}:{PASSWORD}\n")).expect("a file can be written");
+    let beside = server.program.ancestors().nth(2);
+    let tool = beside.map(|usr| usr.join("bin/mosquitto_passwd"));
+    let tool = tool
+        .filter(|tool| tool.is_file())
+        .unwrap_or("mosquitto_passwd".into());
+    let hashed = server.command_for(&tool).arg("-U").arg(&passwords).output();
+    let is_hashed = hashed.is_ok_and(|output| output.status.success());
+    // Without the tool everybody may come in: a test that needs the password says so.
+    let login = match is_hashed {
+        true => format!(
+            "allow_anonymous false\npassword_file {}\n",
+            passwords.display()
+        ),
+        false => "allow_anonymous true\n".into(),
+    };
+    // What was promised is saved when it is stopped, not when it is killed.
+    let settings = format!(
+        "listener {} 127.0.0.1\n{login}persistence true\npersistence_location {}/\n\
+         max_queued_messages 0\nuser root\n",
+        server.port,
+        server.data().display()
+    );
+    fs::write(server.dir.join("settings"), settings).expect("a file can be written");
+}
+
+pub(super) fn command(server: &Server) -> Command {
+    let mut command = server.command_for(&server.program);
+    command.arg("-c").arg(server.dir.join("settings"));
+    command
+}
