@@ -7,7 +7,7 @@ use crate::support::{Connect, Node, Raw, eventually, unique};
 
 fn publish(node: &Node, topic: &str, payload: &str) {
     let mut raw = Raw::open(node, 5);
-    raw.hand_shake(&Connect::new(5, &unique("sink")));
+    raw.hand_shake(&Connect::new(5, unique("sink")));
     raw.publish_qos1(topic, payload, 1);
 }
 
