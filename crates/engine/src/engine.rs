@@ -15,6 +15,7 @@ use store::{Change, Objects};
 use tokio::sync::broadcast;
 
 use crate::bound::{Bound, Standing, bind};
+use crate::bridge::Bridges;
 use crate::counters::Totals;
 use crate::definition::{Definition, KIND, check_name};
 use crate::error::Invalid;
@@ -39,6 +40,7 @@ pub struct Engine {
     /// The thread that keeps windows.
     keeper: Arc<Mutex<Option<JoinHandle<()>>>>,
     objects: Arc<OnceLock<Objects>>,
+    pub(crate) bridges: Arc<Bridges>,
 }
 
 /// What is known of each rule; changed by the control plane only.
@@ -91,13 +93,14 @@ impl Engine {
             rows,
             outlet: OnceLock::new(),
             handle: OnceLock::new(),
-            lanes: shards + 1,
+            lanes: shards + 2,
         };
         Self {
             shared: Arc::new(shared),
             book: Arc::default(),
             keeper: Arc::default(),
             objects: Arc::default(),
+            bridges: Arc::default(),
         }
     }
 

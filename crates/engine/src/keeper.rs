@@ -46,7 +46,7 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     pub(crate) fn new(shared: Arc<Shared>, saved: Option<Saved>) -> Self {
-        let lane = shared.lanes - 1;
+        let lane = shared.window_lane();
         Self {
             kept: HashMap::new(),
             by_serial: HashMap::new(),
@@ -182,7 +182,7 @@ impl Keeper {
             let Some(kept) = name.and_then(|name| self.kept.get_mut(name)) else {
                 continue;
             };
-            let counters = kept.bound.standing.counters.lane(self.shared.lanes - 1);
+            let counters = kept.bound.standing.counters.lane(self.shared.window_lane());
             let Ok(sample) = read_sample(&mut bytes, self.scratch.arena()) else {
                 tracing::error!(
                     rule = &*kept.bound.name,

@@ -6,6 +6,7 @@
 
 mod action;
 mod bound;
+mod bridge;
 mod counters;
 mod definition;
 mod engine;
@@ -25,6 +26,7 @@ mod template;
 mod trace;
 mod trial;
 
+pub use bridge::Incoming;
 pub use counters::{Count, Totals};
 pub use definition::{
     ActionDefinition, ActionKind, Definition, KIND, Republish, RuleLimits, WindowLimits,

@@ -31,7 +31,7 @@ pub enum Sent {
 pub trait Outlet: Send + Sync {
     /// The sink of this name, if there is one now. A sink keeps its id while it has its name.
     fn sink(&self, name: &str) -> Option<SinkId>;
-    /// `lane` tells apart who calls: the number of a shard, or one more for windows. Rows of one lane keep their order.
+    /// `lane` tells apart who calls: the number of a shard, one more for windows, and one more for what comes in through bridges. Rows of one lane keep their order.
     fn send(&self, sink: SinkId, lane: u16, row: Row<'_>) -> Sent;
     /// Whether publishers are to wait for it.
     fn is_full(&self, sink: SinkId) -> bool;

@@ -27,8 +27,18 @@ pub(crate) struct Shared {
     pub(crate) outlet: OnceLock<Arc<dyn Outlet>>,
     /// The broker, once it runs.
     pub(crate) handle: OnceLock<Handle>,
-    /// Shards, and one for windows.
+    /// Shards, one for windows and one for what comes in through bridges.
     pub(crate) lanes: usize,
+}
+
+impl Shared {
+    pub(crate) fn window_lane(&self) -> usize {
+        self.lanes - 2
+    }
+
+    pub(crate) fn bridge_lane(&self) -> usize {
+        self.lanes - 1
+    }
 }
 
 /// Which points of the broker the events of rules come from.

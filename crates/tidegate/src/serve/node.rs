@@ -94,8 +94,8 @@ impl Node {
             tokio::runtime::Handle::current(),
             connect::Options {
                 directory: Some(data_dir.path().join("sinks")),
-                // The last pushes what comes of windows.
-                shards: config.broker.shard_count() + 1,
+                // The last two push what comes of windows and of bridges.
+                shards: config.broker.shard_count() + 2,
             },
         );
         engine.set_outlet(Arc::new(Sinks(connectors.clone())));

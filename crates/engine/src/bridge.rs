@@ -1,0 +1,240 @@
+//! Messages that come in from other systems, shown to the rules that name them: `FROM "$bridges/TYPE:NAME"`.
+//!
+//! They come on the control plane, one at a time for all sources, and are done with when what the rules want published is
+//! published and no sink is full: whoever sends them waits so long, and so does the system they come from.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use broker::hooks::Outgoing;
+use rules::{Arena, Event, EventKind, Scratch, Value};
+use serde_json::Map;
+
+use crate::bound::Lineage;
+use crate::engine::Engine;
+use crate::hooks::{now_ms, scratch};
+use crate::run::Run;
+use crate::shared::Shared;
+use crate::stage::Stage;
+
+/// A shard that has not published in this time is not waited for any longer.
+const PUBLISHED_WITHIN: Duration = Duration::from_secs(5);
+/// Between two looks at whether sinks have room again.
+const FULL_PAUSE: Duration = Duration::from_millis(5);
+
+/// A message from outside.
+#[derive(Debug, Clone, Copy)]
+pub struct Incoming<'m> {
+    pub topic: &'m str,
+    pub payload: &'m [u8],
+    pub qos: u8,
+    pub retain: bool,
+    pub key: Option<&'m [u8]>,
+    /// Headers, user properties.
+    pub properties: &'m [(String, String)],
+    /// Further fields by name.
+    pub fields: &'m Map<String, serde_json::Value>,
+}
+
+/// What evaluating them needs; made with the first.
+#[derive(Default)]
+pub(crate) struct Bridges(Mutex<Option<Tools>>);
+
+struct Tools {
+    scratch: Scratch,
+    stage: Stage,
+}
+
+impl Bridges {
+    fn lock(&self) -> MutexGuard<'_, Option<Tools>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_saturated(&self) -> bool {
+        let mut tools = self.lock();
+        tools
+            .as_mut()
+            .is_some_and(|tools| tools.stage.is_saturated())
+    }
+}
+
+impl Engine {
+    /// Shows a message to the rules that take what comes in through a bridge, `TYPE:NAME`; resolves when it has been taken.
+    pub async fn take_bridged(&self, bridge: &str, incoming: Incoming<'_>) {
+        let outgoing = self.meet_bridged(bridge, &incoming);
+        if let (Some(outgoing), Some(handle)) = (outgoing, self.shared.handle.get()) {
+            let (done, published) = tokio::sync::oneshot::channel();
+            // Always the same shard for one bridge: what it brings stays in order.
+            let sum = bridge.bytes().map(usize::from).sum::<usize>();
+            let shard = (sum % handle.shards().max(1)) as u16;
+            handle.publish_all(shard, outgoing, move || {
+                // Nobody may be waiting any more.
+                let _ = done.send(());
+            });
+            if tokio::time::timeout(PUBLISHED_WITHIN, published)
+                .await
+                .is_err()
+            {
+                tracing::debug!(
+                    bridge,
+                    "a shard takes long to publish what came of a bridge"
+                );
+            }
+        }
+        while self.bridges.is_saturated() {
+            tokio::time::sleep(FULL_PAUSE).await;
+        }
+    }
+
+    fn meet_bridged(&self, bridge: &str, incoming: &Incoming<'_>) -> Option<Outgoing> {
+        let snapshot = self.shared.snapshot.load_full();
+        let rules = snapshot.index.from_bridge(bridge);
+        if rules.is_empty() {
+            return None;
+        }
+        let mut tools = self.bridges.lock();
+        let tools = tools.get_or_insert_with(|| Tools::new(&self.shared));
+        tools.scratch.reset();
+        let (scratch, at_ms) = (&tools.scratch, now_ms());
+        let event = Event {
+            node: &self.shared.settings.node_name,
+            topic: Some(incoming.topic),
+            qos: Some(incoming.qos),
+            retain: incoming.retain,
+            payload: Some(incoming.payload),
+            extra: fields_of(incoming, at_ms, scratch.arena()),
+            ..Event::new(EventKind::Publish, at_ms)
+        };
+        let view = scratch.view(&event, at_ms);
+        let mut run = Run {
+            index: &snapshot.index,
+            rows: &self.shared.rows,
+            scratch,
+            stage: &mut tools.stage,
+            lineage: Lineage::default(),
+            now_ms: at_ms,
+            chained: 0,
+        };
+        for rule in rules {
+            run.meet(rule, &view);
+        }
+        tools.stage.take_outgoing()
+    }
+}
+
+impl Tools {
+    fn new(shared: &Arc<Shared>) -> Self {
+        let lane = shared.bridge_lane();
+        Self {
+            scratch: scratch(lane),
+            stage: Stage::new(lane, shared.clone()),
+        }
+    }
+}
+
+/// The fields a rule sees, by name.
+fn fields_of<'a>(incoming: &Incoming<'a>, at_ms: u64, arena: &'a Arena) -> Value<'a> {
+    let text = |bytes: &'a [u8]| match std::str::from_utf8(bytes) {
+        Ok(text) => Value::Str(text),
+        Err(_) => Value::Bytes(bytes),
+    };
+    let properties = incoming.properties.iter();
+    let properties: Vec<_> = properties
+        .map(|(name, value)| (&*arena.alloc_str(name), Value::Str(arena.alloc_str(value))))
+        .collect();
+    let mut fields = vec![
+        ("topic", Value::Str(incoming.topic)),
+        ("payload", text(incoming.payload)),
+        ("qos", Value::Int(incoming.qos.into())),
+        ("retain", Value::Bool(incoming.retain)),
+        ("key", incoming.key.map_or(Value::Null, text)),
+        ("headers", Value::Map(arena.alloc_slice_copy(&properties))),
+        ("timestamp", Value::Int(at_ms as i64)),
+    ];
+    for (name, value) in incoming.fields {
+        fields.push((&*arena.alloc_str(name), value_of(value, arena)));
+    }
+    Value::Map(arena.alloc_slice_copy(&fields))
+}
+
+fn value_of<'a>(value: &serde_json::Value, arena: &'a Arena) -> Value<'a> {
+    use serde_json::Value as Json;
+    match value {
+        Json::Null => Value::Null,
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) => match number.as_i64() {
+            Some(number) => Value::Int(number),
+            None => number.as_f64().map_or(Value::Null, Value::Float),
+        },
+        Json::String(text) => Value::Str(arena.alloc_str(text)),
+        Json::Array(_) | Json::Object(_) => Value::Json(arena.alloc_str(&value.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outlet::{Outlet, Row, Sent, SinkId};
+    use crate::settings::Settings;
+    use serde_json::json;
+
+    /// Keeps rows, and has room for as many at a time as it is asked for.
+    #[derive(Default)]
+    struct Sink {
+        rows: Mutex<Vec<String>>,
+        looks_until_room: Mutex<u32>,
+    }
+
+    impl Outlet for Sink {
+        fn sink(&self, name: &str) -> Option<SinkId> {
+            (name == "db").then_some(SinkId(1))
+        }
+
+        fn send(&self, _sink: SinkId, lane: u16, row: Row<'_>) -> Sent {
+            assert_eq!(lane, 3, "of two shards, windows, bridges");
+            let mut json = Vec::new();
+            row.columns.write_json(&mut json);
+            let row = String::from_utf8(json).unwrap();
+            self.rows.lock().unwrap().push(row);
+            *self.looks_until_room.lock().unwrap() = 2;
+            Sent::Full
+        }
+
+        fn is_full(&self, _sink: SinkId) -> bool {
+            let mut left = self.looks_until_room.lock().unwrap();
+            *left = left.saturating_sub(1);
+            *left > 0
+        }
+    }
+
+    #[tokio::test]
+    async fn a_rule_sees_what_comes_in_and_its_source_waits_for_a_full_sink() {
+        let sink = Arc::new(Sink::default());
+        let engine = Engine::new(Settings::default(), 2);
+        engine.set_outlet(sink.clone());
+        let rule = |sql: &str| json!({"sql": sql, "actions": [{"kind": "sink", "sink": "db"}]});
+        let sql = "SELECT topic, payload.t AS t, qos, key, headers.h AS h, partition FROM \"$bridges/mqtt:in\" WHERE payload.t > 1";
+        engine.put("r", Some(&rule(sql)));
+        engine.put("other", Some(&rule("SELECT * FROM \"$bridges/mqtt:out\"")));
+        let fields = json!({"partition": 3});
+        let mut incoming = Incoming {
+            topic: "a/b",
+            payload: br#"{"t": 1}"#,
+            qos: 1,
+            retain: false,
+            key: Some(b"k"),
+            properties: &[("h".to_owned(), "v".to_owned())],
+            fields: fields.as_object().unwrap(),
+        };
+        engine.take_bridged("mqtt:in", incoming).await;
+        incoming.payload = br#"{"t": 2}"#;
+        engine.take_bridged("mqtt:in", incoming).await;
+        let expected = r#"{"topic":"a/b","t":2,"qos":1,"key":"k","h":"v","partition":3}"#;
+        assert_eq!(*sink.rows.lock().unwrap(), [expected]);
+        assert_eq!(
+            *sink.looks_until_room.lock().unwrap(),
+            0,
+            "it was waited for"
+        );
+    }
+}
