@@ -25,7 +25,7 @@ impl Builder {
             plan: Plan::default(),
             depths: Vec::new(),
             // Aliases may add to what the statement nests itself.
-            max_depth: (max_depth * 4).min(1000) as u16,
+            max_depth: (max_depth.saturating_mul(2).min(500) + 32) as u16,
             dialect,
             zone,
         }

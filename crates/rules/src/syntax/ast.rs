@@ -54,6 +54,8 @@ pub(crate) struct Group {
 #[derive(Debug, Clone)]
 pub(crate) struct Expr {
     pub(crate) span: Span,
+    /// Levels of expressions inside it, and itself.
+    pub(crate) depth: u16,
     pub(crate) node: Node,
 }
 
@@ -149,6 +151,62 @@ impl BinaryOp {
             Self::Divide => "/",
             Self::Quotient => "div",
             Self::Remainder => "mod",
+        }
+    }
+}
+
+impl Node {
+    /// Levels of expressions inside.
+    pub(crate) fn depth(&self) -> u16 {
+        let deepest = |exprs: &[Expr]| exprs.iter().map(|expr| expr.depth).max().unwrap_or(0);
+        match self {
+            Self::Null
+            | Self::Bool(_)
+            | Self::Int(_)
+            | Self::Float(_)
+            | Self::Text(_)
+            | Self::Name(_) => 0,
+            Self::Path(base, steps) => steps
+                .iter()
+                .map(Step::depth)
+                .max()
+                .unwrap_or(0)
+                .max(base.depth),
+            Self::Call { args, .. } => deepest(args),
+            Self::Not(inner) | Self::Negate(inner) | Self::IsNull(inner, _) => inner.depth,
+            Self::Binary(_, left, right)
+            | Self::Like(left, right, _)
+            | Self::Range(left, right) => left.depth.max(right.depth),
+            Self::In(inner, items, _) => inner.depth.max(deepest(items)),
+            Self::Between(inner, low, high, _) => inner.depth.max(low.depth).max(high.depth),
+            Self::Case {
+                subject,
+                arms,
+                otherwise,
+            } => {
+                let arms = arms
+                    .iter()
+                    .map(|(condition, result)| condition.depth.max(result.depth))
+                    .max();
+                let ends = [subject, otherwise].map(|end| end.as_ref().map_or(0, |end| end.depth));
+                arms.unwrap_or(0).max(ends[0]).max(ends[1])
+            }
+            Self::Array(items) => deepest(items),
+            Self::Map(fields) => fields
+                .iter()
+                .map(|(_, value)| value.depth)
+                .max()
+                .unwrap_or(0),
+        }
+    }
+}
+
+impl Step {
+    fn depth(&self) -> u16 {
+        match self {
+            Self::Key(_) => 0,
+            Self::Index(index) => index.depth,
+            Self::Slice(from, to) => from.depth.max(to.depth),
         }
     }
 }

@@ -53,9 +53,16 @@ impl Parser<'_> {
         Ok(left)
     }
 
+    /// What is not nested by brackets, such as a long sum, is bounded here: whoever walks the tree goes as deep.
     fn make(&mut self, span: Span, node: Node) -> Result<Expr, Error> {
         self.count_node(span)?;
-        Ok(Expr { span, node })
+        let depth = node.depth() + 1;
+        let most = self.bounds.max_depth.saturating_mul(2).min(500);
+        if usize::from(depth) > most {
+            let error = self.error(span, "too many operators or methods after one another");
+            return Err(error.expected(format!("at most {most} (twice max_depth)")));
+        }
+        Ok(Expr { span, depth, node })
     }
 
     fn prefix(&mut self) -> Result<Expr, Error> {
@@ -298,14 +305,6 @@ impl Parser<'_> {
     }
 
     fn method(&mut self, receiver: Expr) -> Result<Expr, Error> {
-        self.depth += 1;
-        if self.depth > self.bounds.max_depth {
-            let error = self.error(receiver.span, "too many methods after one another");
-            return Err(error.expected(format!(
-                "at most {} levels (max_depth)",
-                self.bounds.max_depth
-            )));
-        }
         let token = self.advance();
         let name = self.text(token.span);
         let mut call = self.call(name, token.span)?;
@@ -314,7 +313,7 @@ impl Parser<'_> {
             args.insert(0, receiver);
             *form = CallForm::Method;
         }
-        Ok(call)
+        self.make(call.span, call.node)
     }
 
     /// What stands after a dot: a word (keywords too), a number, or anything in quotes.

@@ -18,14 +18,22 @@ fn of_the_statement() {
     assert!(refused(&negations).contains("max_depth"));
     let path = format!("SELECT payload{} FROM \"t\"", ".a".repeat(100));
     assert!(refused(&path).contains("max_depth"));
-    let methods = format!("SELECT topic{} FROM \"t\"", ".trim()".repeat(100));
+    let methods = format!("SELECT topic{} FROM \"t\"", ".trim()".repeat(300));
     assert!(refused(&methods).contains("max_depth"));
     let items = format!("SELECT 1{} FROM \"t\"", ", 1".repeat(300));
     assert!(refused(&items).contains("max_items"));
     let long = format!("SELECT '{}' FROM \"t\"", "x".repeat(40_000));
     assert!(refused(&long).contains("max_sql_bytes"));
-    let sums = format!("SELECT {} FROM \"t\"", vec!["1"; 3000].join("+"));
-    assert!(refused(&sums).contains("max_nodes") || refused(&sums).contains("nested"));
+    let sum = |count| format!("SELECT {} FROM \"t\"", vec!["qos"; count].join("+"));
+    assert!(refused(&sum(3000)).contains("max_depth"));
+    rule(&sum(120));
+    let methods = vec!["topic.trim().length()"; 100].join(", ");
+    rule(&format!("SELECT {methods} FROM \"t\""));
+    let list = format!(
+        "SELECT {} FROM \"t\"",
+        vec!["[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]"; 250].join(",")
+    );
+    assert!(refused(&list).contains("max_nodes"));
 }
 
 #[test]
