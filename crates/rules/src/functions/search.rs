@@ -13,8 +13,8 @@ type Result<'a> = std::result::Result<Value<'a>, Fault>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("find", (2, 3), "text: string, part: string[, direction: 'leading' | 'trailing']", "string", "The text from the first (or last) place where the part is; empty if it is not there.", "find('Front, Middle, End', ', ', 'trailing')", r#"", End""#, find),
-    line("indexOf", (2, 2), "x: string | array, part: any", "int", "Where the part first is, counted from 0; -1 if it is not there.", "indexOf('hello', 'ell')", "1", |context, args| index_of(context, args, false)).alias(&["indexOfArray"]),
+    line("find", (2, 3), "text: string, part: string[, direction: 'leading' | 'trailing']", "string", "The text from the first (or last) place where the part is.", "find('Front, Middle, End', ', ', 'trailing')", r#"", End""#, find).differs("of a part that is not there: an empty text in EMQX, null in FluxMQ"),
+    line("indexOf", (2, 2), "x: string | array, part: any", "int", "Where the part first is, counted from 0; -1 if it is not there.", "indexOf('hello', 'ell')", "1", |context, args| index_of(context, args, false)),
     line("lastIndexOf", (2, 2), "x: string | array, part: any", "int", "Where the part last is, counted from 0; -1 if it is not there.", "lastIndexOf('hello hello', 'ello')", "7", |context, args| index_of(context, args, true)),
     line("contains", (2, 2), "x: string | array, part: any", "boolean", "Whether a text has the part, or an array the item.", "contains('hello', 'ell')", "true", contains).differs("EMQX writes the item first, contains(2, [1,2,3]), FluxMQ the array; either order works in both unless both arguments are arrays"),
     line("startsWith", (2, 2), "text: string, prefix: string", "boolean", "Whether the text starts so.", "startsWith('hello', 'he')", "true", |context, args| Ok(Value::Bool(args.text(0, context.arena)?.starts_with(args.text(1, context.arena)?)))),
@@ -46,9 +46,11 @@ fn find<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
             &[("leading", false), ("trailing", true)],
             "'leading' or 'trailing'",
         )?;
-    Ok(Value::Str(
-        position(text, part, last).map_or("", |at| &text[at..]),
-    ))
+    Ok(match (position(text, part, last), context.dialect) {
+        (Some(at), _) => Value::Str(&text[at..]),
+        (None, Dialect::Emqx) => Value::Str(""),
+        (None, Dialect::Fluxmq) => Value::Null,
+    })
 }
 
 fn position(text: &str, part: &str, last: bool) -> Option<usize> {
