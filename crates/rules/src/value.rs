@@ -145,13 +145,20 @@ impl<'a> Value<'a> {
         (self.is_null() && other.is_null()) || self.equals(other)
     }
 
-    /// An order of all values, for sorting: null, booleans, numbers, text, arrays, maps.
+    /// An order of all values, for sorting: null, booleans, numbers (what is none comes first), text, arrays, maps.
     #[must_use]
     pub fn order(&self, other: &Value<'_>) -> Ordering {
         match (self.rank(), other.rank()) {
             (left, right) if left != right => left.cmp(&right),
+            (2, _) => self
+                .compare(other)
+                .unwrap_or_else(|| other.is_nan().cmp(&self.is_nan())),
             _ => self.compare(other).unwrap_or(Ordering::Equal),
         }
+    }
+
+    fn is_nan(&self) -> bool {
+        matches!(self, Value::Float(number) if number.is_nan())
     }
 
     fn rank(&self) -> u8 {

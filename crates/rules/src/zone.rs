@@ -1,10 +1,15 @@
 //! Time zones: IANA names from a bundled database, and fixed offsets. Nothing is read from the system.
 
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use jiff::civil;
-use jiff::tz::TimeZone;
+use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::calendar::{Civil, DAY_S};
+
+/// Never the system's, also if another crate should turn that feature of jiff on.
+static BUNDLED: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
 /// A time zone. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -39,7 +44,7 @@ impl Zone {
             "" => None,
             "Z" | "z" | "UTC" | "utc" => Some(Zone::UTC),
             _ if text.starts_with(['+', '-']) => Zone::fixed(parse_offset(text)?),
-            _ => TimeZone::get(text).ok().map(|zone| Zone(Kind::Named(zone))),
+            _ => BUNDLED.get(text).ok().map(|zone| Zone(Kind::Named(zone))),
         }
     }
 

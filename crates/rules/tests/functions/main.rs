@@ -5,3 +5,4 @@ mod expression;
 #[cfg(feature = "jq")]
 mod jq;
 mod published;
+mod robust;

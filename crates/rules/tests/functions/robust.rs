@@ -1,0 +1,258 @@
+//! No function panics, whatever it is given, and every name of the language's description is there.
+
+use rules::{Arena, Context, Dialect, Kv, Limits, Rng, Tools, Value, Zone, functions, json};
+
+/// What functions stumble over, if anything.
+fn nasty(arena: &Arena) -> Vec<Value<'_>> {
+    let parse = |text| json::parse(text, arena).expect("valid");
+    let mut values = vec![
+        Value::Null,
+        Value::Bool(true),
+        Value::Bytes(b""),
+        Value::Bytes(b"\xff\xfe\x00"),
+        Value::Bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x13"),
+        Value::Json("[1,{\"a\":[]},\"x\"]"),
+        Value::Json("{\"a\":{\"b\":null},\"a\":2}"),
+        parse("[]"),
+        parse("{}"),
+        parse("[[1,2],[1,2],{\"a\":1},null,1,1.0,\"1\"]"),
+        parse("{\"topic\":\"t/+\",\"\":[0]}"),
+    ];
+    let ints = [
+        0,
+        1,
+        -1,
+        2,
+        3,
+        8,
+        64,
+        255,
+        1_000_000,
+        1_690_599_987_495,
+        i64::MAX,
+        i64::MIN,
+    ];
+    values.extend(ints.map(Value::Int));
+    let floats = [
+        0.0,
+        -0.0,
+        0.5,
+        -2.5,
+        1e15,
+        1e300,
+        -1e300,
+        5e-324,
+        f64::INFINITY,
+        f64::NAN,
+    ];
+    values.extend(floats.map(Value::Float));
+    values.extend(
+        [
+            "",
+            " ",
+            "a",
+            "höher 😀",
+            "0",
+            "-7",
+            "1e400",
+            "0x",
+            "%Y-%m-%d %H:%M:%S.%3N%::z",
+            "yyyy-MM-dd'T'HH:mm:ss.SSSXXX''G",
+            "2024-02-29 23:59:60+08:00",
+            "2023-07-29",
+            "11:06:27.495",
+            "Europe/Berlin",
+            "+08:20:30",
+            "second",
+            "nanosecond",
+            "leading",
+            "trailing",
+            "both",
+            "notrim",
+            "integer",
+            "float",
+            "bits",
+            "signed",
+            "little",
+            "urlsafe",
+            "nocrlf",
+            "desc",
+            "sha256",
+            "(a+)+$",
+            "(",
+            "[",
+            "\\x",
+            "\\",
+            "~p~10.2f~*c~",
+            "{0}{}{",
+            "$..a[*]['b'][-1:2]",
+            "$[",
+            "a.b.c",
+            "/",
+            "t/#",
+            "&lt;&#x1F600;&#xFFFFFFFF;&",
+            "%41%",
+            "+%C3%B6",
+            "aGVsbG8",
+            "{\"a\":[1,2,{\"b\":null}]}",
+            "[3,1,2]",
+            ".[] | .a?",
+            "9F4E58",
+        ]
+        .map(Value::Str),
+    );
+    values
+}
+
+#[test]
+fn no_arguments_make_a_function_panic() {
+    let arena = Arena::new();
+    let pool = nasty(&arena);
+    let mut rng = Rng::new([3; 32]);
+    let zone = Zone::parse("America/St_Johns").expect("a bundled zone");
+    let mut tools = Tools::new([7; 32], 1);
+    let mut kv = Kv::default();
+    for function in functions::all() {
+        for round in 0..1_500_u64 {
+            let scratch = Arena::new();
+            scratch.set_allocation_limit(Some(64 << 20));
+            let most = function.max_args.min(function.min_args + 4);
+            let count =
+                function.min_args + rng.below((most - function.min_args + 1) as u64) as usize;
+            let values: Vec<_> = (0..count)
+                .map(|_| pool[rng.below(pool.len() as u64) as usize])
+                .collect();
+            let values: Vec<_> = values
+                .iter()
+                .map(|value| value.into_owned().borrow(&scratch))
+                .collect();
+            let mut context = Context {
+                arena: &scratch,
+                tools: &mut tools,
+                kv: &mut kv,
+                message: None,
+                zone: &zone,
+                dialect: if round % 2 == 0 {
+                    Dialect::Emqx
+                } else {
+                    Dialect::Fluxmq
+                },
+                now_ms: rng.next_u64() >> rng.below(64),
+                limits: Limits::default(),
+            };
+            if let Ok(value) = function.call(&mut context, &values) {
+                let text = json::text(&value, &scratch);
+                assert!(
+                    json::check(text).is_ok(),
+                    "{}{values:?} gives {text}",
+                    function.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_wrong_number_of_arguments_is_a_fault() {
+    let arena = Arena::new();
+    let mut tools = Tools::new([7; 32], 1);
+    let mut kv = Kv::default();
+    for function in functions::all() {
+        let mut context = Context {
+            arena: &arena,
+            tools: &mut tools,
+            kv: &mut kv,
+            message: None,
+            zone: &Zone::UTC,
+            dialect: Dialect::Emqx,
+            now_ms: 0,
+            limits: Limits::default(),
+        };
+        let too_many = vec![Value::Int(1); function.max_args.min(9) + 1];
+        if function.max_args < 9 {
+            assert!(
+                function.call(&mut context, &too_many).is_err(),
+                "{}",
+                function.name
+            );
+        }
+        if function.min_args > 0 {
+            assert!(
+                function.call(&mut context, &[]).is_err(),
+                "{}",
+                function.name
+            );
+        }
+    }
+}
+
+#[test]
+fn a_small_compressed_payload_cannot_become_a_large_one() {
+    let arena = Arena::new();
+    let mut tools = Tools::new([7; 32], 1);
+    let mut kv = Kv::default();
+    let zeros = vec![0; 1 << 20];
+    for (compress, uncompress) in [
+        ("gzip", "gunzip"),
+        ("zip", "unzip"),
+        ("zip_compress", "zip_uncompress"),
+    ] {
+        let mut call = |name, values: &[Value<'_>], max_output_bytes| {
+            let mut context = Context {
+                arena: &arena,
+                tools: &mut tools,
+                kv: &mut kv,
+                message: None,
+                zone: &Zone::UTC,
+                dialect: Dialect::Emqx,
+                now_ms: 0,
+                limits: Limits {
+                    max_output_bytes,
+                    ..Limits::default()
+                },
+            };
+            let values: Vec<_> = values
+                .iter()
+                .map(|value| value.into_owned().borrow(&arena))
+                .collect();
+            functions::find(name)
+                .expect("a function")
+                .call(&mut context, &values)
+        };
+        let small = call(compress, &[Value::Bytes(&zeros)], 1 << 20).expect("it shrinks");
+        assert!(small.as_bytes().is_some_and(|bytes| bytes.len() < 2_000));
+        let fault = call(uncompress, &[small], 100_000).expect_err("a million bytes");
+        assert_eq!(fault.kind(), "too_large");
+    }
+}
+
+#[test]
+fn every_name_of_the_description_is_a_function() {
+    const NAMES: &str = "
+        str int8 int16 int32 int64 int float toFloat toDouble toBool bool toDecimal float2str hexStr hexToInt intToHex binToInt
+        intToBin octToInt intToOct bin2hexstr hexstr2bin bytes str_utf8 str_utf16_le map
+        length strlen upper lower trim ltrim rtrim reverse repeat find indexOf lastIndexOf replace replaceAll contains startsWith
+        endsWith split tokens substring substr left right charAt concat format sprintf padLeft padRight pad ascii regex_match
+        regex_replace regex_extract rm_prefix join_to_string unescape
+        now currentDate currentTime currentDateTime date datetime time formatDate format_date date_to_unix_ts dateToTimestamp
+        datetimeToTimestamp timeToTimestamp addYears addMonths addDays addHours addMinutes addSeconds year month day hour minute
+        second weekday weekOfYear dayOfYear now_timestamp now_rfc3339 unix_ts_to_rfc3339 rfc3339_to_unix_ts
+        timezone_to_offset_seconds
+        abs max min round floor ceil truncate sqrt pow power exp log log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh
+        acosh atanh mod fmod random randomInt bitand bitor bitxor bitnot bitsl bitsr subbits bitsize bytesize
+        md5 sha sha1 sha256 sha512 hash crc32 base64Encode base64Decode base64_encode base64_decode urlEncode urlDecode htmlEncode
+        htmlDecode gzip gunzip zip unzip zip_compress zip_uncompress
+        json json_encode json_decode parseJson jsonPath jsonKeys jsonValues jsonSize isJson isJsonArray isJsonObject jq
+        arrayLength first last nth sublist sum avg maxArray minArray distinct sort map_new map_get map_put map_keys map_values
+        map_to_entries map_size mget mput
+        isNull isNotNull isEmpty isNotEmpty isNumber is_num is_int is_float isString isBoolean isArray isMap isBytes coalesce
+        coalesce_ne ifNull ifCondition decode greatest least
+        uuid uuidUpper uuidWithHyphen uuid_v4 uuid_v4_no_hyphen uuid_v7 snowflakeId nanoid
+        topic payload qos flag clientid username clientip peerhost msgid contains_topic contains_topic_match
+        kv_store_put kv_store_get kv_store_del";
+    let missing: Vec<_> = NAMES
+        .split_whitespace()
+        .filter(|name| functions::find(name).is_none())
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
