@@ -30,6 +30,7 @@ fn main() {
             .build()
             .unwrap()
     };
+    push_cost();
     println!("{rows} rows in batches of {BATCH}, {IN_FLIGHT} at a time; rows/s, best of {ROUNDS}");
     for (name, kind) in [
         ("mysql", Kind::MariaDb),
@@ -58,6 +59,45 @@ fn main() {
             "{name:9} bare {bare:9.0}  sink {sink:9.0}  ratio {:.2}",
             sink / bare
         );
+    }
+}
+
+/// What a row costs the shard that pushes it: into a queue that nobody empties, and into one of each of two shards.
+fn push_cost() {
+    const ROWS: usize = 1_000_000;
+    for shards in [1, 2] {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .unwrap();
+        let service = Service::new(
+            runtime.handle().clone(),
+            Options {
+                directory: None,
+                shards,
+            },
+        );
+        let sink = json!({
+            "connector": "none", "queue": {"max_rows": 100_000_000_usize, "max_bytes": 1_usize << 33}
+        });
+        let id = service.set_sink("s", &sink).unwrap();
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for shard in 0..shards {
+                let service = &service;
+                scope.spawn(move || {
+                    for n in 0..ROWS {
+                        service.push(id, shard as u16, |row| {
+                            row.int("n", n as i64);
+                            row.text("device", "device-00042");
+                            row.float("v", 21.5);
+                        });
+                    }
+                });
+            }
+        });
+        let ns = start.elapsed().as_nanos() as f64 / ROWS as f64;
+        println!("push on {shards} shards at once: {ns:.0} ns a row");
     }
 }
 

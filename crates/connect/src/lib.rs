@@ -24,6 +24,7 @@ pub mod tls;
 mod web;
 
 pub use batch::{Batch, RowId};
+pub use connector::Received;
 pub use connector::{Connector, Context, Failure, Kind, Lasting, Reader, Writer, Written};
 pub use kinds::{KINDS, kind};
 pub use machine::circuit::{CircuitState, Health};
@@ -32,6 +33,9 @@ pub use machine::metrics::{LATENCY_BOUNDS_MS, SinkMetrics};
 pub use machine::queue::Pushed;
 pub use row::{Row, RowWriter, Value};
 pub use secret::Secret;
-pub use service::{ConnectorStatus, Options, Service, SinkId, SinkState, SinkStatus};
+pub use service::{
+    ConnectorStatus, Listener, Options, Service, SinkId, SinkState, SinkStatus, SourceSettings,
+    SourceState, SourceStatus,
+};
 pub use settings::Invalid;
 pub use template::Template;

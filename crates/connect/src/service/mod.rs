@@ -1,6 +1,7 @@
 //! All connectors and sinks of a node: shards push rows into them, the control plane changes them.
 
 mod sink;
+mod source;
 mod status;
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,10 +21,13 @@ use crate::machine::queue::Pushed;
 use crate::row::RowWriter;
 use crate::settings::{Invalid, SinkSettings};
 use sink::Sink;
+use source::Source;
+pub use source::{Listener, SourceSettings, SourceState, SourceStatus};
 pub use status::{ConnectorStatus, SinkState, SinkStatus};
 
 const MAX_CONNECTORS: usize = 10_000;
 const MAX_SINKS: usize = 10_000;
+const MAX_SOURCES: usize = 10_000;
 /// How long a sink that was deleted may go on writing what it has.
 const FAREWELL: Duration = Duration::from_secs(5);
 const TEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -74,6 +78,8 @@ struct Table {
 struct Control {
     connectors: BTreeMap<String, Opened>,
     sinks: BTreeMap<String, Arc<Sink>>,
+    sources: BTreeMap<String, Source>,
+    listener: Option<Arc<dyn Listener>>,
     /// Ids are never given to another name.
     ids: HashMap<String, SinkId>,
     /// Machines of sinks that were changed or deleted, on their way out; the next of that name waits for them.
@@ -210,6 +216,75 @@ impl Service {
         for sink in concerned {
             self.start(control, &sink);
         }
+        let sources = control.sources.values();
+        for source in sources.filter(|source| source.connector() == connector) {
+            self.start_source(control, source);
+        }
+    }
+
+    /// Who hears what sources receive; without a listener they do not begin to.
+    pub fn set_listener(&self, listener: Arc<dyn Listener>) {
+        let mut control = self.inner.control();
+        control.listener = Some(listener);
+        for source in control.sources.values() {
+            self.start_source(&control, source);
+        }
+    }
+
+    fn start_source(&self, control: &Control, source: &Source) {
+        if control.is_stopping {
+            return;
+        }
+        let _runtime = self.inner.runtime.enter();
+        let opened = control.connectors.get(&source.connector());
+        let connector = opened.map(|opened| (opened.kind, opened.connector.clone()));
+        source.start(connector, control.listener.clone());
+    }
+
+    /// Whether these are settings of a source, as far as the connector is known.
+    pub fn check_source(&self, settings: &Value) -> Result<(), Invalid> {
+        let (common, own) = SourceSettings::split(settings)?;
+        let connector = self.connector_of(&common.connector)?;
+        let _runtime = self.inner.runtime.enter();
+        connector.reader(own).map(drop)
+    }
+
+    /// Makes or replaces a source. One whose connector is not there (yet) waits for it.
+    pub fn set_source(&self, name: &str, settings: &Value) -> Result<(), Invalid> {
+        let (common, own) = SourceSettings::split(settings)?;
+        let mut control = self.inner.control();
+        if !control.sources.contains_key(name) && control.sources.len() >= MAX_SOURCES {
+            let detail = format!("there are {MAX_SOURCES} sources already");
+            return Err(Invalid::new("", detail));
+        }
+        match control.sources.get(name) {
+            Some(source) => source.set(common, own),
+            None => {
+                let source = Source::new(name, common, own);
+                control.sources.insert(name.to_owned(), source);
+            }
+        }
+        if let Some(source) = control.sources.get(name) {
+            self.start_source(&control, source);
+        }
+        Ok(())
+    }
+
+    pub fn remove_source(&self, name: &str) {
+        self.inner.control().sources.remove(name);
+    }
+
+    pub fn sources(&self) -> Vec<SourceStatus> {
+        let control = self.inner.control();
+        control.sources.values().map(Source::status).collect()
+    }
+
+    fn connector_of(&self, name: &str) -> Result<Arc<dyn Connector>, Invalid> {
+        let control = self.inner.control();
+        let opened = control.connectors.get(name);
+        let opened = opened
+            .ok_or_else(|| Invalid::new("connector", format!("there is no connector {name:?}")))?;
+        Ok(opened.connector.clone())
     }
 
     fn open(
@@ -242,15 +317,7 @@ impl Service {
             let detail = "the node has no folder for its data";
             return Err(Invalid::new("queue.disk", detail));
         }
-        let connector = {
-            let control = self.inner.control();
-            let opened = control.connectors.get(&common.connector);
-            let opened = opened.ok_or_else(|| {
-                let detail = format!("there is no connector {:?}", common.connector);
-                Invalid::new("connector", detail)
-            })?;
-            opened.connector.clone()
-        };
+        let connector = self.connector_of(&common.connector)?;
         let _runtime = self.inner.runtime.enter();
         connector.writer(own).map(drop)
     }
@@ -360,6 +427,9 @@ impl Service {
         let (sinks, ending) = {
             let mut control = self.inner.control();
             control.is_stopping = true;
+            for source in control.sources.values() {
+                source.stop();
+            }
             let sinks: Vec<_> = control.sinks.values().cloned().collect();
             (sinks, std::mem::take(&mut control.ending))
         };
