@@ -32,6 +32,9 @@ pub use machine::metrics::{LATENCY_BOUNDS_MS, SinkMetrics};
 pub use machine::queue::Pushed;
 pub use row::{Row, RowWriter, Value};
 pub use secret::Secret;
-pub use service::{ConnectorStatus, Options, Service, SinkId, SinkState, SinkStatus};
+pub use service::{
+    ConnectorStatus, Options, Receiver, Service, SinkId, SinkState, SinkStatus, SourceSettings,
+    SourceStatus,
+};
 pub use settings::Invalid;
 pub use template::Template;

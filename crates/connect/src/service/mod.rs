@@ -1,6 +1,7 @@
-//! All connectors and sinks of a node: shards push rows into them, the control plane changes them.
+//! All connectors, sinks and sources of a node: shards push rows into sinks, the control plane changes them.
 
 mod sink;
+mod source;
 mod status;
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,6 +21,7 @@ use crate::machine::queue::Pushed;
 use crate::row::RowWriter;
 use crate::settings::{Invalid, SinkSettings};
 use sink::Sink;
+pub use source::{Receiver, SourceSettings, SourceStatus};
 pub use status::{ConnectorStatus, SinkState, SinkStatus};
 
 const MAX_CONNECTORS: usize = 10_000;
@@ -43,7 +45,7 @@ impl SinkId {
     }
 }
 
-/// Connectors and sinks.
+/// Connectors, sinks and sources.
 #[derive(Clone)]
 pub struct Service {
     inner: Arc<Inner>,
@@ -78,6 +80,7 @@ struct Control {
     ids: HashMap<String, SinkId>,
     /// Machines of sinks that were changed or deleted, on their way out; the next of that name waits for them.
     ending: HashMap<String, JoinHandle<Vec<Batch>>>,
+    sources: source::Sources,
     is_stopping: bool,
 }
 
@@ -193,6 +196,7 @@ impl Service {
             },
         );
         self.restart_sinks_of(&mut control, name);
+        self.start_sources_of(&mut control, name);
         Ok(())
     }
 
@@ -201,6 +205,7 @@ impl Service {
         let mut control = self.inner.control();
         if control.connectors.remove(name).is_some() {
             self.restart_sinks_of(&mut control, name);
+            self.start_sources_of(&mut control, name);
         }
     }
 
@@ -360,6 +365,8 @@ impl Service {
         let (sinks, ending) = {
             let mut control = self.inner.control();
             control.is_stopping = true;
+            // First of all: what they receive goes to sinks.
+            control.sources = source::Sources::default();
             let sinks: Vec<_> = control.sinks.values().cloned().collect();
             (sinks, std::mem::take(&mut control.ending))
         };
