@@ -10,4 +10,6 @@ mod http;
 mod influxdb;
 mod mqtt;
 mod nats;
+mod opensearch;
 mod s3;
+mod sources;
