@@ -60,8 +60,9 @@ pub(crate) fn run(arguments: &RulesArgs) -> anyhow::Result<ExitCode> {
     let mut lines = Vec::new();
     evaluations(within, &mut lines);
     unwanted(within, &mut lines);
-    many(within, &mut lines);
+    // Before memory is there that others have given back.
     busy(within, &mut lines);
+    many(within, &mut lines);
     if arguments.json {
         let object =
             |line: &Line| json!({"what": line.what, "value": line.value, "unit": line.unit});

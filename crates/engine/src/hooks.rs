@@ -1,6 +1,5 @@
 //! One shard's ears: what the broker tells becomes an event of the rule language, if a rule wants it.
 
-use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,9 +10,10 @@ use broker::hooks::{
     MessageView, Origin, Outgoing, Peer, RefusedConnect, Verdict,
 };
 use mqtt::{QoS, ReasonCode, SubscriptionOptions, Version};
-use rules::{Connection, Event, EventKind, Scratch, Tools, View, Will};
+use rules::index::Looked;
+use rules::{Connection, Event, EventKind, Scratch, Tools, Will};
 
-use crate::bound::Lineage;
+use crate::bound::{Bound, Lineage};
 use crate::run::{Run, looked};
 use crate::shared::{Shared, Snapshot};
 use crate::stage::Stage;
@@ -36,6 +36,32 @@ struct Ears {
     is_scratch_used: bool,
     stage: Stage,
     ids: Ids,
+}
+
+/// Rules that an event met; nearly always few.
+#[derive(Default)]
+struct Met<'a> {
+    few: [Option<&'a Bound>; 8],
+    more: Vec<&'a Bound>,
+    count: usize,
+}
+
+impl<'a> Met<'a> {
+    #[inline]
+    fn push(&mut self, bound: &'a Bound) {
+        match self.few.get_mut(self.count) {
+            Some(place) => *place = Some(bound),
+            None => self.more.push(bound),
+        }
+        self.count += 1;
+    }
+
+    #[inline]
+    fn each(&self, mut each: impl FnMut(&'a Bound)) {
+        let few = &self.few[..self.count.min(self.few.len())];
+        few.iter().flatten().for_each(|bound| each(bound));
+        self.more.iter().for_each(|bound| each(bound));
+    }
 }
 
 /// Identities of messages: those of one shard grow.
@@ -89,86 +115,61 @@ impl Ears {
 
     /// Shows an event to the rules that may want it. `event` is asked for it if there are any.
     #[inline]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what the index asks comes first, and is known before the event is"
-    )]
     fn tell<'e>(
         &mut self,
-        kind: EventKind,
-        topic: Option<&'e str>,
-        client_id: &'e str,
-        qos: Option<u8>,
+        looked: &Looked<'e>,
         now_ms: Option<u64>,
         lineage: Lineage,
         event: impl FnOnce(&mut Ids, Event<'e>) -> Event<'e>,
     ) {
+        let index = &self.snapshot.load().index;
+        let mut met = Met::default();
+        index.matches(looked, |bound| met.push(bound));
+        if met.count == 0 {
+            return;
+        }
         if self.is_scratch_used {
             self.scratch.reset();
-            self.is_scratch_used = false;
         }
-        let index = &self.snapshot.load().index;
-        let looked = looked(kind, topic, client_id, qos);
-        let mut event = Some(event);
-        let (told, view) = (OnceCell::new(), OnceCell::<View<'_>>::new());
-        let (scratch, stage, ids) = (&self.scratch, &mut self.stage, &mut self.ids);
-        let (rows, node) = (&self.shared.rows, &*self.shared.settings.node_name);
-        let mut is_used = false;
-        index.matches(&looked, |bound| {
-            let view = view.get_or_init(|| {
-                let at_ms = now_ms.unwrap_or_else(self::now_ms);
-                let base = Event {
-                    client_id,
-                    topic,
-                    qos,
-                    ..Event::new(kind, at_ms)
-                };
-                let event = told.get_or_init(|| {
-                    let event = event.take().map_or(base, |event| event(ids, base));
-                    Event { node, ..event }
-                });
-                scratch.view(event, at_ms)
-            });
-            is_used = true;
-            let mut run = Run {
-                index,
-                rows,
-                scratch,
-                stage: &mut *stage,
-                lineage,
-                now_ms: view.now_ms(),
-                chained: 0,
-            };
-            run.meet(bound, view);
-        });
-        self.is_scratch_used = is_used;
+        self.is_scratch_used = true;
+        let at_ms = now_ms.unwrap_or_else(self::now_ms);
+        let mut event: Event<'_> = event(
+            &mut self.ids,
+            Event {
+                client_id: looked.client_id.unwrap_or_default(),
+                topic: looked.topic,
+                qos: looked.qos,
+                ..Event::new(looked.kind, at_ms)
+            },
+        );
+        event.node = &self.shared.settings.node_name;
+        let view = self.scratch.view(&event, at_ms);
+        let mut run = Run {
+            index,
+            rows: &self.shared.rows,
+            scratch: &self.scratch,
+            stage: &mut self.stage,
+            lineage,
+            now_ms: at_ms,
+            chained: 0,
+        };
+        met.each(|bound| run.meet(bound, &view));
     }
 
     fn tell_client<'e>(
         &mut self,
-        kind: EventKind,
+        looked: &Looked<'e>,
         client: &Client<'e>,
-        topic: Option<&'e str>,
-        qos: Option<u8>,
         event: impl FnOnce(Event<'e>) -> Event<'e>,
     ) {
         let (username, peer) = (client.username, address(client.peer));
-        let lineage = Lineage::default();
-        self.tell(
-            kind,
-            topic,
-            client.client_id,
-            qos,
-            None,
-            lineage,
-            |_, base| {
-                event(Event {
-                    username,
-                    peer,
-                    ..base
-                })
-            },
-        );
+        self.tell(looked, None, Lineage::default(), |_, base| {
+            event(Event {
+                username,
+                peer,
+                ..base
+            })
+        });
     }
 
     /// What became of a message on its way to one client, or to none.
@@ -191,20 +192,19 @@ impl Ears {
             true => Lineage::END,
             false => Lineage::default(),
         };
-        self.tell(kind, topic, client_id, qos, None, lineage, |_, base| {
-            Event {
-                username,
-                peer,
-                retain: message.retain,
-                payload: Some(message.payload),
-                message_id: (packet_id > 0).then_some(packet_id),
-                received_at_ms: Some(message.received_ms),
-                from_client_id: some(message.from_client_id),
-                from_username: some(message.from_username),
-                properties: message.properties,
-                reason,
-                ..base
-            }
+        let looked = looked(kind, topic, client_id, qos);
+        self.tell(&looked, None, lineage, |_, base| Event {
+            username,
+            peer,
+            retain: message.retain,
+            payload: Some(message.payload),
+            message_id: (packet_id > 0).then_some(packet_id),
+            received_at_ms: Some(message.received_ms),
+            from_client_id: some(message.from_client_id),
+            from_username: some(message.from_username),
+            properties: message.properties,
+            reason,
+            ..base
         });
     }
 }
@@ -281,26 +281,19 @@ impl Hooks for Ears {
     fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
         let now_ms = Some(message.received_ms);
-        self.tell(
-            EventKind::Publish,
-            topic,
-            message.from_client_id,
-            qos,
-            now_ms,
-            Lineage(origin.tag),
-            |ids, base| Event {
-                id: Some(ids.next(message.received_ms)),
-                username: some(message.from_username),
-                peer: address(origin.client.and_then(|client| client.peer)),
-                retain: message.retain,
-                dup: origin.dup,
-                payload: Some(message.payload),
-                message_id: (origin.packet_id > 0).then_some(origin.packet_id),
-                received_at_ms: Some(message.received_ms),
-                properties: message.properties,
-                ..base
-            },
-        );
+        let looked = looked(EventKind::Publish, topic, message.from_client_id, qos);
+        self.tell(&looked, now_ms, Lineage(origin.tag), |ids, base| Event {
+            id: Some(ids.next(message.received_ms)),
+            username: some(message.from_username),
+            peer: address(origin.client.and_then(|client| client.peer)),
+            retain: message.retain,
+            dup: origin.dup,
+            payload: Some(message.payload),
+            message_id: (origin.packet_id > 0).then_some(origin.packet_id),
+            received_at_ms: Some(message.received_ms),
+            properties: message.properties,
+            ..base
+        });
         match self.stage.has_followers() {
             true => Verdict::Follow,
             false => Verdict::Continue,
@@ -370,13 +363,17 @@ impl Hooks for Ears {
             EventKind::Connack,
             EventKind::Connected,
         ] {
-            self.tell_client(kind, client, None, None, |base| Event {
-                connection: Some(&connection),
-                properties,
-                reason: (kind != EventKind::Connected).then_some("success"),
-                result: (kind != EventKind::Connected).then_some("success"),
-                ..base
-            });
+            self.tell_client(
+                &looked(kind, None, client.client_id, None),
+                client,
+                |base| Event {
+                    connection: Some(&connection),
+                    properties,
+                    reason: (kind != EventKind::Connected).then_some("success"),
+                    result: (kind != EventKind::Connected).then_some("success"),
+                    ..base
+                },
+            );
         }
     }
 
@@ -393,8 +390,11 @@ impl Hooks for Ears {
         let client_id = refused.client_id.unwrap_or_default();
         let mut tell = |kind, word| {
             let lineage = Lineage::default();
-            self.tell(kind, None, client_id, None, None, lineage, |_, base| {
-                Event {
+            self.tell(
+                &looked(kind, None, client_id, None),
+                None,
+                lineage,
+                |_, base| Event {
                     username: refused.username,
                     peer: address(Some(refused.peer)),
                     connection: connection.as_ref(),
@@ -404,8 +404,8 @@ impl Hooks for Ears {
                     reason: Some(word),
                     result: Some("failure"),
                     ..base
-                }
-            });
+                },
+            );
         };
         if let Some(word) = authn_word(refused.code) {
             tell(EventKind::AuthnComplete, word);
@@ -422,17 +422,17 @@ impl Hooks for Ears {
             Authorization::Allow => "allow",
             Authorization::Deny | Authorization::Disconnect => "deny",
         };
-        self.tell_client(
+        let looked = looked(
             EventKind::AuthzComplete,
-            client,
             Some(topic),
+            client.client_id,
             Some(qos as u8),
-            |base| Event {
-                action: Some(word),
-                result: Some(result),
-                ..base
-            },
         );
+        self.tell_client(&looked, client, |base| Event {
+            action: Some(word),
+            result: Some(result),
+            ..base
+        });
     }
 
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
@@ -441,7 +441,8 @@ impl Hooks for Ears {
             disconnected_at_ms: Some(now_ms()),
             ..Connection::default()
         };
-        self.tell_client(EventKind::Disconnected, client, None, None, |base| Event {
+        let looked = looked(EventKind::Disconnected, None, client.client_id, None);
+        self.tell_client(&looked, client, |base| Event {
             connection: Some(&connection),
             reason: Some(ended(reason)),
             ..base
@@ -450,23 +451,23 @@ impl Hooks for Ears {
 
     fn subscribed(&mut self, client: &Client<'_>, filter: &str, options: SubscriptionOptions) {
         let qos = Some(options.qos as u8);
-        self.tell_client(EventKind::Subscribed, client, Some(filter), qos, |base| {
-            base
-        });
+        let looked = looked(EventKind::Subscribed, Some(filter), client.client_id, qos);
+        self.tell_client(&looked, client, |base| base);
     }
 
     fn unsubscribed(&mut self, client: &Client<'_>, filter: &str) {
-        self.tell_client(
+        let looked = looked(
             EventKind::Unsubscribed,
-            client,
             Some(filter),
+            client.client_id,
             None,
-            |base| base,
         );
+        self.tell_client(&looked, client, |base| base);
     }
 
     fn ping(&mut self, client: &Client<'_>) {
-        self.tell_client(EventKind::Ping, client, None, None, |base| base);
+        let looked = looked(EventKind::Ping, None, client.client_id, None);
+        self.tell_client(&looked, client, |base| base);
     }
 
     fn outgoing(&mut self) -> Option<Outgoing> {

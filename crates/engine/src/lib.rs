@@ -38,3 +38,6 @@ pub use saved::KIND as WINDOW_KIND;
 pub use schema::schemas;
 pub use settings::Settings;
 pub use trial::Trial;
+
+#[cfg(test)]
+mod tests;

@@ -84,6 +84,23 @@ fn promtool_has_nothing_to_say_against_the_metrics() {
 }
 
 #[test]
+fn promtool_accepts_the_alert_rules() {
+    let Some(promtool) = promtool() else {
+        return skipped("promtool is not installed");
+    };
+    let rules = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../packaging/prometheus/rules.yml"
+    );
+    let output = Command::new(promtool)
+        .args(["check", "rules", rules])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
 fn metrics_tell_what_happened() {
     if !own_node() {
         return;
