@@ -26,6 +26,8 @@ pub trait ConnectorTools: Send + Sync + 'static {
     /// How sinks do, sorted by name.
     fn sinks(&self) -> Vec<Value>;
     fn sink(&self, name: &str) -> Option<Value>;
+    /// How sources do, sorted by name.
+    fn sources(&self) -> Vec<Value>;
     /// Dead letters of a sink from the oldest on, beginning behind an id. `None`: there is no such sink.
     fn dead_letters(&self, sink: &str, after: u64, limit: usize) -> Option<Vec<Value>>;
     /// Queues dead letters again, all of them if no ids are given; says how many.
@@ -64,6 +66,10 @@ impl ConnectorTools for NoConnectorTools {
 
     fn sink(&self, _name: &str) -> Option<Value> {
         None
+    }
+
+    fn sources(&self) -> Vec<Value> {
+        Vec::new()
     }
 
     fn dead_letters(&self, _sink: &str, _after: u64, _limit: usize) -> Option<Vec<Value>> {

@@ -6,11 +6,13 @@ use serde_json::{Map, Value, json};
 
 use crate::connector::Kind;
 use crate::kinds::{self, KINDS};
+use crate::service::SourceSettings;
 use crate::settings::SinkSettings;
 
 /// Kinds of objects in the store.
 pub const CONNECTOR: &str = "connector";
 pub const SINK: &str = "sink";
+pub const SOURCE: &str = "source";
 
 /// Settings that say where a system is: a secret is not kept for another than the one it was given for.
 const ADDRESSES: [&str; 6] = ["type", "server", "servers", "url", "connector", "path"];
@@ -83,8 +85,11 @@ pub fn schemas(object: &str) -> (Value, Value) {
                 }
             })
         }
-        _ => {
-            let mut schema = common_sink_schema();
+        of_connector => {
+            let mut schema = match of_connector {
+                SOURCE => SourceSettings::json_schema(&mut generator()).to_value(),
+                _ => common_sink_schema(),
+            };
             if let Some(schema) = schema.as_object_mut() {
                 schema.remove("additionalProperties");
                 let about = "Its further fields depend on the type of its connector, see /api/v1/connector-types.";
@@ -103,6 +108,8 @@ fn schemas_of(object: &str, value: &Value) -> Vec<Value> {
             let kind = value["type"].as_str().and_then(kinds::kind);
             kind.map(connector_schema).into_iter().collect()
         }
+        // Sources have no secrets of their own: those are their connectors'.
+        SOURCE => vec![Value::Bool(true)],
         // What is a secret in the settings of any kind is shown of none.
         _ => KINDS.iter().map(|kind| sink_schema(kind)).collect(),
     }

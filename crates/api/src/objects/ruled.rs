@@ -28,6 +28,8 @@ pub enum RuledKind {
     Connector,
     /// What is written to one.
     Sink,
+    /// What is received from one.
+    Source,
 }
 
 /// What a client wrote is not an object of its kind.
@@ -67,6 +69,7 @@ pub(super) fn kinds(rules: &Arc<dyn ObjectRules>) -> Vec<Ruled> {
         RuledKind::Rule,
         RuledKind::Connector,
         RuledKind::Sink,
+        RuledKind::Source,
     ]
     .into_iter()
     .map(|kind| Ruled {
@@ -177,6 +180,19 @@ fn names_of(kind: RuledKind) -> Names {
             write: Role::Operator,
             id_prefix: None,
             about: "What rules send their outputs to: which connector, what is written there, and how.",
+        },
+        RuledKind::Source => Names {
+            kind: "source",
+            path: "sources",
+            one: "a source",
+            many: "sources",
+            type_name: "Source",
+            id_field: "name",
+            tag: "connectors",
+            read: Role::Viewer,
+            write: Role::Operator,
+            id_prefix: None,
+            about: "What is received from outside systems, for rules with FROM \"$bridges/TYPE:NAME\".",
         },
     }
 }

@@ -67,6 +67,26 @@ struct SinkStatus {
     is_declared: bool,
 }
 
+/// How a source does, since the node started.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the connectors answer")]
+struct SourceStatus {
+    name: String,
+    connector: String,
+    /// That of its connector, if there is one.
+    r#type: Option<String>,
+    /// `running`, `disabled`, `no_connector` or `invalid`.
+    state: String,
+    /// Messages.
+    received: u64,
+    /// Failures in a row.
+    failures: u64,
+    last_error: Option<String>,
+    last_error_at_ms: Option<u64>,
+    /// It stands in the configuration and cannot be changed over the API.
+    is_declared: bool,
+}
+
 /// A row that could not be written.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the connectors answer")]
@@ -146,6 +166,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("connectors")
             .summary("How sinks do")
             .pages::<SinkStatus>(),
+        get("/api/v1/source-status", "listSourceStatus", sources)
+            .role(Role::Viewer)
+            .tag("connectors")
+            .summary("How sources do")
+            .pages::<SourceStatus>(),
         of_sink(get("/api/v1/sinks/{name}/status", "sinkStatus", sink))
             .role(Role::Viewer)
             .summary("How a sink does")
@@ -215,6 +240,10 @@ async fn connectors(call: Call) -> Outcome {
 
 async fn sinks(call: Call) -> Outcome {
     page_by_name(&call, call.app.connector_tools.sinks())
+}
+
+async fn sources(call: Call) -> Outcome {
+    page_by_name(&call, call.app.connector_tools.sources())
 }
 
 async fn sink(call: Call) -> Outcome {

@@ -1,8 +1,8 @@
-//! `[[connector]]` and `[[sink]]`: tables the crate `connect` understands, as the JSON it reads from the store, too.
+//! `[[connector]]`, `[[sink]]` and `[[source]]`: tables the crate `connect` understands, as the JSON it reads from the store, too.
 
 use std::path::{Path, PathBuf};
 
-use connect::objects::{CONNECTOR, SINK};
+use connect::objects::{CONNECTOR, SINK, SOURCE};
 use connect::{Options, Service};
 use serde_json::Value;
 
@@ -36,6 +36,7 @@ pub(super) fn finish(draft: &mut Draft) -> Vec<Declared> {
     let tables = [
         (CONNECTOR, std::mem::take(&mut draft.connectors)),
         (SINK, std::mem::take(&mut draft.sinks)),
+        (SOURCE, std::mem::take(&mut draft.sources)),
     ];
     if tables.iter().all(|(_, tables)| tables.is_empty()) {
         return Vec::new();
@@ -94,13 +95,14 @@ fn read(
     }
     let checked = match kind {
         CONNECTOR => service.set_connector(&name, &table.value),
+        SOURCE => service.check_source(&table.value),
         _ => service.check_sink(&table.value),
     };
     match checked {
         Ok(()) => declared.push((kind, name, table.value)),
-        Err(error) if kind == SINK && error.field == "connector" => {
+        Err(error) if kind != CONNECTOR && error.field == "connector" => {
             let detail = format!("{name}: {}; declare it as [[connector]], too", error.detail);
-            draft.problem(table.origin, "sink.connector", detail);
+            draft.problem(table.origin, format!("{kind}.connector"), detail);
         }
         Err(error) => {
             let key = match error.field.as_str() {

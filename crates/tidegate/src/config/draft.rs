@@ -23,6 +23,8 @@ pub(super) struct Draft {
     pub(super) connectors: Vec<AuthTable>,
     /// `[[sink]]`
     pub(super) sinks: Vec<AuthTable>,
+    /// `[[source]]`
+    pub(super) sources: Vec<AuthTable>,
     pub(super) problems: Vec<Problem>,
     /// Who said last what a key is; keys with their section, `listener.NAME.bind` for those of a listener.
     pub(super) origins: HashMap<String, Origin>,
@@ -46,6 +48,7 @@ impl Draft {
             rules: Vec::new(),
             connectors: Vec::new(),
             sinks: Vec::new(),
+            sources: Vec::new(),
             problems: Vec::new(),
             origins: HashMap::new(),
         }

@@ -73,10 +73,10 @@ pub(super) fn read_text(path: &Path, text: &str, draft: &mut Draft) {
             _ if repeated => draft.problem(here, name, format!("write it as [[{name}]]")),
             DeValue::Array(entries) if name == "rule" => read_rules(entries, &places, draft),
             _ if name == "rule" => draft.problem(here, name, "write it as [[rule]]"),
-            DeValue::Array(entries) if matches!(name, "connector" | "sink") => {
+            DeValue::Array(entries) if matches!(name, "connector" | "sink" | "source") => {
                 read_connectors(name, entries, &places, draft);
             }
-            _ if matches!(name, "connector" | "sink") => {
+            _ if matches!(name, "connector" | "sink" | "source") => {
                 draft.problem(here, name, format!("write it as [[{name}]]"));
             }
             DeValue::Table(table) if name == "auth" => read_auth(table, &places, draft),
@@ -193,7 +193,7 @@ fn read_rules(entries: &[Spanned<DeValue<'_>>], places: &Places<'_>, draft: &mut
     }
 }
 
-/// `[[connector]]` and `[[sink]]`, likewise.
+/// `[[connector]]`, `[[sink]]` and `[[source]]`, likewise.
 fn read_connectors(
     name: &str,
     entries: &[Spanned<DeValue<'_>>],
@@ -208,6 +208,7 @@ fn read_connectors(
                 connector_tables::resolve_files(&mut value, &places.folder);
                 let tables = match name {
                     "connector" => &mut draft.connectors,
+                    "source" => &mut draft.sources,
                     _ => &mut draft.sinks,
                 };
                 tables.push(AuthTable { value, origin });

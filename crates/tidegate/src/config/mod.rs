@@ -40,7 +40,7 @@ pub(crate) struct Config {
     pub(crate) rules: engine::Settings,
     /// `[[rule]]`: names and what the API would take.
     pub(crate) declared_rules: Vec<(String, serde_json::Value)>,
-    /// `[[connector]]` and `[[sink]]`, connectors first.
+    /// `[[connector]]`, `[[sink]]` and `[[source]]`, connectors first.
     pub(crate) declared_connectors: Vec<connector_tables::Declared>,
     pub(crate) data_dir: PathBuf,
     /// `None`: everything is in memory only.

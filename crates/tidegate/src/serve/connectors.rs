@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Asking, ConnectorTools, Invalid, RuledKind, Tested};
-use connect::objects::{self, CONNECTOR, SINK};
-use connect::{Letter, Row, Service};
+use connect::connector::Doing;
+use connect::objects::{self, CONNECTOR, SINK, SOURCE};
+use connect::{Letter, Listener, Received, Row, Service};
+use engine::{Engine, Incoming};
 use serde_json::{Map, Value, json};
 use store::{Change, Objects};
 
@@ -18,6 +20,7 @@ pub(super) fn object(kind: RuledKind) -> Option<&'static str> {
     match kind {
         RuledKind::Connector => Some(CONNECTOR),
         RuledKind::Sink => Some(SINK),
+        RuledKind::Source => Some(SOURCE),
         _ => None,
     }
 }
@@ -52,14 +55,14 @@ impl Connectors {
     pub(super) fn follow(&self, objects: &Objects) -> Result<(), store::Error> {
         let (this, stored) = (self.clone(), objects.clone());
         objects.on_change(Box::new(move |change: &Change| {
-            if let Some(kind) = [CONNECTOR, SINK]
+            if let Some(kind) = [CONNECTOR, SINK, SOURCE]
                 .into_iter()
                 .find(|kind| *kind == change.kind)
             {
                 this.apply(&stored, kind, &change.id);
             }
         }));
-        for kind in [CONNECTOR, SINK] {
+        for kind in [CONNECTOR, SINK, SOURCE] {
             let mut after: Option<String> = None;
             loop {
                 let page = objects.list(kind, after.as_deref(), PAGE)?;
@@ -90,6 +93,7 @@ impl Connectors {
         }
         match value {
             None if kind == CONNECTOR => self.service.remove_connector(name),
+            None if kind == SOURCE => self.service.remove_source(name),
             None => self.service.remove_sink(name),
             Some(value) => {
                 if let Err(error) = set(&self.service, kind, name, value) {
@@ -118,6 +122,7 @@ impl Connectors {
         let value = objects::sealed(kind, input, current);
         let checked = match kind {
             CONNECTOR => self.service.check_connector(name, &value),
+            SOURCE => self.service.check_source(&value),
             _ => self.service.check_sink(&value),
         };
         checked.map_err(invalid)?;
@@ -144,6 +149,7 @@ impl Connectors {
 fn set(service: &Service, kind: &str, name: &str, value: &Value) -> Result<(), connect::Invalid> {
     match kind {
         CONNECTOR => service.set_connector(name, value),
+        SOURCE => service.set_source(name, value),
         _ => service.set_sink(name, value).map(drop),
     }
 }
@@ -152,6 +158,28 @@ fn invalid(error: connect::Invalid) -> Invalid {
     Invalid {
         field: error.field,
         detail: error.detail,
+    }
+}
+
+/// Shows rules what sources receive.
+pub(super) struct Bridges(pub(super) Engine);
+
+impl Listener for Bridges {
+    fn take<'a>(&'a self, kind: &'a str, name: &'a str, message: Received) -> Doing<'a, ()> {
+        Box::pin(async move {
+            let incoming = Incoming {
+                topic: &message.topic,
+                payload: &message.payload,
+                qos: message.qos,
+                retain: message.retain,
+                key: message.key.as_deref(),
+                properties: &message.properties,
+                fields: &message.fields,
+            };
+            self.0
+                .take_bridged(&format!("{kind}:{name}"), incoming)
+                .await;
+        })
     }
 }
 
@@ -200,6 +228,13 @@ impl ConnectorTools for Connectors {
     fn sink(&self, name: &str) -> Option<Value> {
         let status = self.service.sink_status(name)?;
         Some(self.with_origin(SINK, status))
+    }
+
+    fn sources(&self) -> Vec<Value> {
+        let sources = self.service.sources().into_iter();
+        sources
+            .map(|status| self.with_origin(SOURCE, status))
+            .collect()
     }
 
     fn dead_letters(&self, sink: &str, after: u64, limit: usize) -> Option<Vec<Value>> {

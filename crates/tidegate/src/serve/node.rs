@@ -15,7 +15,7 @@ use store::Store;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::connectors::Connectors;
+use super::connectors::{Bridges, Connectors};
 use super::data_dir::{DataDir, OpenListener};
 use super::program::{self, Program};
 use super::rules::{Rules, Tools};
@@ -121,6 +121,10 @@ impl Node {
             .map_err(|error| start_error::of_broker(&error, config))?;
         let handle = broker.handle();
         engine.start(handle.clone());
+        // Only now: what sources receive may be published.
+        connectors
+            .service()
+            .set_listener(Arc::new(Bridges(engine.clone())));
         banned::send_away(&auth, &handle);
         let mut listeners: Vec<_> = handle.listeners().into_iter().map(open_listener).collect();
         let mut first_operator = None;

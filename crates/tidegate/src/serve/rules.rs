@@ -24,7 +24,7 @@ fn name(kind: RuledKind) -> Option<&'static str> {
         RuledKind::Authenticator => Some(objects::AUTHENTICATOR),
         RuledKind::AclRule => Some(objects::ACL_RULE),
         RuledKind::Ban => Some(objects::BAN),
-        RuledKind::Rule | RuledKind::Connector | RuledKind::Sink => None,
+        RuledKind::Rule | RuledKind::Connector | RuledKind::Sink | RuledKind::Source => None,
     }
 }
 

@@ -175,3 +175,51 @@ fn sinks_of_the_configuration_work_and_stay() {
     let status = send(&node, &token, "GET", "/api/v1/sink-status", &Value::Null);
     assert_eq!(status.body["data"][0]["is_declared"], true);
 }
+
+#[test]
+fn a_message_of_another_broker_meets_the_rules_of_its_bridge() {
+    if !own_node() {
+        return;
+    }
+    let remote = closed();
+    let node = closed();
+    let token = local_token(&node);
+    let put = |path: &str, body: Value| {
+        let made = send(&node, &token, "PUT", path, &body);
+        assert_eq!(made.status, 201, "{path}: {}", made.body);
+    };
+    put(
+        "/api/v1/connectors/other",
+        json!({"type": "mqtt", "server": remote.address("mqtt"), "client_id": unique("bridge")}),
+    );
+    put("/api/v1/connectors/disk", json!({"type": "file"}));
+    put(
+        "/api/v1/sinks/archive",
+        json!({"connector": "disk", "file": "bridged.jsonl"}),
+    );
+    put(
+        "/api/v1/rules/bridged",
+        json!({
+            "sql": "SELECT topic, payload.t AS t FROM \"$bridges/mqtt:in\"",
+            "actions": [{"kind": "sink", "sink": "archive"}]
+        }),
+    );
+    put(
+        "/api/v1/sources/in",
+        json!({"connector": "other", "topics": ["remote/#"]}),
+    );
+    let status = || {
+        let path = "/api/v1/source-status";
+        send(&node, &token, "GET", path, &Value::Null).body["data"][0].clone()
+    };
+    eventually("the bridged message is in the file", || {
+        // Until the source has subscribed nobody hears it.
+        publish(&remote, "remote/x", r#"{"t": 5}"#);
+        !lines(&node, "bridged.jsonl").is_empty()
+    });
+    let row = &lines(&node, "bridged.jsonl")[0];
+    assert_eq!((&row["topic"], &row["t"]), (&json!("remote/x"), &json!(5)));
+    let status = status();
+    assert_eq!(status["state"], "running");
+    assert!(status["received"].as_u64() > Some(0), "{status}");
+}
