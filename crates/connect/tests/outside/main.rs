@@ -10,4 +10,5 @@ mod http;
 mod influxdb;
 mod mqtt;
 mod nats;
+mod opensearch;
 mod s3;

@@ -3,6 +3,7 @@
 mod mariadb;
 mod mosquitto;
 mod nats;
+mod opensearch;
 mod postgres;
 mod redis;
 
@@ -39,6 +40,8 @@ pub enum Kind {
     Redis,
     Nats,
     Mosquitto,
+    /// Takes a quarter of a minute to start, and needs Java.
+    OpenSearch,
 }
 
 impl Kind {
@@ -50,6 +53,7 @@ impl Kind {
             Self::Redis => "TIDEGATE_TEST_REDIS",
             Self::Nats => "TIDEGATE_TEST_NATS",
             Self::Mosquitto => "TIDEGATE_TEST_MOSQUITTO",
+            Self::OpenSearch => "TIDEGATE_TEST_OPENSEARCH",
         }
     }
 
@@ -67,6 +71,7 @@ impl Kind {
             Self::Redis => tools.join("redis"),
             Self::Nats => tools.join("nats"),
             Self::Mosquitto => tools.join("mosquitto"),
+            Self::OpenSearch => tools.join("opensearch"),
         };
         self.program_below(&unpacked)
             .or_else(|| self.program_below(Path::new("/")))
@@ -78,6 +83,11 @@ impl Kind {
             Self::Redis => root.join("usr/bin/redis-server"),
             Self::Nats => root.join("usr/sbin/nats-server"),
             Self::Mosquitto => root.join("usr/sbin/mosquitto"),
+            // A folder of jars rather than a program.
+            Self::OpenSearch => {
+                let jars = root.join("jars");
+                return jars.is_dir().then_some(jars);
+            }
             Self::Postgres => {
                 let versions = fs::read_dir(root.join("usr/lib/postgresql")).ok()?;
                 let newest = versions
@@ -94,7 +104,9 @@ impl Kind {
         match self {
             // Killed, it would leave its children a moment longer and a shared memory segment for ever.
             Self::Postgres => libc::SIGQUIT,
-            Self::MariaDb | Self::Redis | Self::Nats | Self::Mosquitto => libc::SIGKILL,
+            Self::MariaDb | Self::Redis | Self::Nats | Self::Mosquitto | Self::OpenSearch => {
+                libc::SIGKILL
+            }
         }
     }
 
@@ -103,7 +115,9 @@ impl Kind {
         match self {
             // Does not wait for its clients, which SIGTERM would.
             Self::Postgres => libc::SIGINT,
-            Self::MariaDb | Self::Redis | Self::Nats | Self::Mosquitto => libc::SIGTERM,
+            Self::MariaDb | Self::Redis | Self::Nats | Self::Mosquitto | Self::OpenSearch => {
+                libc::SIGTERM
+            }
         }
     }
 }
@@ -153,7 +167,9 @@ impl Server {
             Kind::MariaDb => mariadb::add_tls(&mut arguments, identity, port),
             Kind::Postgres => postgres::add_tls(&mut arguments, identity, port),
             Kind::Redis => redis::add_tls(&mut arguments, identity, free_port()),
-            Kind::Nats | Kind::Mosquitto => panic!("{kind:?} is started without TLS only"),
+            Kind::Nats | Kind::Mosquitto | Kind::OpenSearch => {
+                panic!("{kind:?} is started without TLS only")
+            }
         });
         let server = Server {
             kind,
@@ -168,13 +184,14 @@ impl Server {
             Kind::MariaDb => mariadb::prepare(&server),
             Kind::Postgres => postgres::prepare(&server),
             Kind::Mosquitto => mosquitto::prepare(&server),
+            Kind::OpenSearch => opensearch::prepare(&server),
             Kind::Redis | Kind::Nats => {}
         }
         server.start();
         match kind {
             Kind::MariaDb => mariadb::make_user(&server),
             Kind::Postgres => postgres::make_user(&server),
-            Kind::Redis | Kind::Nats | Kind::Mosquitto => {}
+            Kind::Redis | Kind::Nats | Kind::Mosquitto | Kind::OpenSearch => {}
         }
         Some(server)
     }
@@ -210,6 +227,7 @@ impl Server {
             Kind::Redis => ("redis", "0"),
             Kind::Nats => ("nats", ""),
             Kind::Mosquitto => ("mqtt", ""),
+            Kind::OpenSearch => ("http", ""),
         };
         format!("{scheme}://{USER}:{PASSWORD}@{address}/{path}")
     }
@@ -229,6 +247,7 @@ impl Server {
             Kind::Redis => redis::command(self),
             Kind::Nats => nats::command(self),
             Kind::Mosquitto => mosquitto::command(self),
+            Kind::OpenSearch => opensearch::command(self),
         };
         command.args(&self.arguments).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("a file can be shared"));
@@ -298,6 +317,7 @@ impl Server {
             Kind::Postgres => postgres::run(self.connect()?, DATABASE, statements),
             Kind::Redis => Err("Redis has no SQL: see `redis`".into()),
             Kind::Nats | Kind::Mosquitto => Err("a broker has no SQL".into()),
+            Kind::OpenSearch => Err("OpenSearch has no SQL: see `http`".into()),
         }
     }
 
@@ -309,6 +329,15 @@ impl Server {
             Ok(values) => values,
             Err(why) => panic!("{words:?}: {why}"),
         }
+    }
+
+    /// Asks OpenSearch; gives the body of its answer.
+    pub fn http(&self, method: &str, path: &str, body: &str) -> String {
+        assert_eq!(self.kind, Kind::OpenSearch);
+        let answer = self
+            .connect()
+            .and_then(|stream| opensearch::ask(stream, method, path, body));
+        answer.unwrap_or_else(|why| panic!("{method} {path}: {why}"))
     }
 
     /// A client of NATS, to look into it.
@@ -326,6 +355,7 @@ impl Server {
             Kind::Redis => redis::run(stream, &["PING"]).map(drop),
             Kind::Nats => NatsClient::over(stream).map(drop),
             Kind::Mosquitto => Ok(()),
+            Kind::OpenSearch => opensearch::ask(stream, "GET", "/_cluster/health", "").map(drop),
         }
     }
 
