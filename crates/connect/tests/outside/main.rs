@@ -12,3 +12,4 @@ mod mqtt;
 mod nats;
 mod opensearch;
 mod s3;
+mod sources;
