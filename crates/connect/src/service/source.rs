@@ -1,7 +1,9 @@
 //! Sources: what outside systems send, handed to whoever listens, which are rules with `FROM "$bridges/TYPE:NAME"`.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,7 +11,7 @@ use serde_json::{Map, Value};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::connector::{Connector, Doing, Inlet, Kind, Reader, Received};
+use crate::connector::{Connector, Doing, Failure, Inlet, Kind, Reader, Received};
 use crate::machine::circuit::pause;
 use crate::machine::now_ms;
 use crate::settings::{Invalid, Retry, read};
@@ -223,7 +225,7 @@ async fn receive(reader: Arc<dyn Reader>, inlet: Counted) {
     let shared = inlet.shared.clone();
     loop {
         shared.has_received.store(false, Relaxed);
-        let failure = reader.read(&inlet).await;
+        let failure = caught(reader.read(&inlet)).await;
         if shared.has_received.load(Relaxed) {
             shared.failures.store(0, Relaxed);
         }
@@ -236,6 +238,18 @@ async fn receive(reader: Arc<dyn Reader>, inlet: Counted) {
             .max(failure.retry_after.unwrap_or_default());
         tokio::time::sleep_until(Instant::now() + wait).await;
     }
+}
+
+/// A panic of a reader is a failure like others: it must not end the source in silence.
+async fn caught(mut reading: Doing<'_, Failure>) -> Failure {
+    std::future::poll_fn(move |context| {
+        let polled = AssertUnwindSafe(|| reading.as_mut().poll(context));
+        catch_unwind(polled).unwrap_or_else(|_| {
+            let what = "the connector panicked; this is a bug, please report it";
+            Poll::Ready(Failure::passing(what))
+        })
+    })
+    .await
 }
 
 /// Counts what it passes on.
