@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Asking, ConnectorTools, Invalid, RuledKind, Tested};
+use broker::Handle;
+use broker::control::Publication;
 use connect::connector::Doing;
 use connect::objects::{self, CONNECTOR, SINK, SOURCE};
 use connect::{Letter, Listener, Received, Row, Service};
@@ -161,8 +163,14 @@ fn invalid(error: connect::Invalid) -> Invalid {
     }
 }
 
-/// Shows rules what sources receive.
-pub(super) struct Bridges(pub(super) Engine);
+/// What messages of sources that are published here have in front of `TYPE:NAME` as their client id.
+const BRIDGE_CLIENT_ID: &str = "$bridges/";
+
+/// Shows rules what sources receive, and publishes it here if it is to be.
+pub(super) struct Bridges {
+    pub(super) engine: Engine,
+    pub(super) handle: Handle,
+}
 
 impl Listener for Bridges {
     fn take<'a>(&'a self, kind: &'a str, name: &'a str, message: Received) -> Doing<'a, ()> {
@@ -176,9 +184,27 @@ impl Listener for Bridges {
                 properties: &message.properties,
                 fields: &message.fields,
             };
-            self.0
-                .take_bridged(&format!("{kind}:{name}"), incoming)
-                .await;
+            let bridge = format!("{kind}:{name}");
+            self.engine.take_bridged(&bridge, incoming).await;
+            let Some(topic) = message.local_topic else {
+                return;
+            };
+            let publication = Publication {
+                topic,
+                payload: message.payload.into(),
+                qos: message.qos,
+                retain: message.retain,
+                user_properties: message.properties,
+                is_utf8: false,
+                message_expiry_s: None,
+                content_type: None,
+                response_topic: None,
+                correlation_data: None,
+            };
+            let client_id = format!("{BRIDGE_CLIENT_ID}{bridge}");
+            if let Err(refusal) = self.handle.publish_from(publication, &client_id, "").await {
+                tracing::warn!(bridge, %refusal, "a message from outside cannot be published here");
+            }
         })
     }
 }

@@ -122,9 +122,10 @@ impl Node {
         let handle = broker.handle();
         engine.start(handle.clone());
         // Only now: what sources receive may be published.
-        connectors
-            .service()
-            .set_listener(Arc::new(Bridges(engine.clone())));
+        connectors.service().set_listener(Arc::new(Bridges {
+            engine: engine.clone(),
+            handle: handle.clone(),
+        }));
         banned::send_away(&auth, &handle);
         let mut listeners: Vec<_> = handle.listeners().into_iter().map(open_listener).collect();
         let mut first_operator = None;
