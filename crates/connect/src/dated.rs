@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(rendered("100%% %y %j", 1_709_164_800), "100% 24 060");
         assert_eq!(rendered("%Y-%m-%d", 0), "1970-01-01");
         // What comes from fields is no date.
-        assert_eq!(rendered("${a%Y}", 0), "x%d");
+        assert_eq!(rendered("${'a%Y'}", 0), "x%d");
     }
 
     #[test]

@@ -173,7 +173,6 @@ impl Delivery {
     /// The rows become dead letters.
     async fn bury(&self, batch: Batch, failure: &Failure, attempts: u32) {
         self.circuit.note(&failure.message);
-        self.metrics.failed.fetch_add(batch.len() as u64, Relaxed);
         let letters = batch.rows().map(|row| Letter {
             id: 0,
             at_ms: now_ms(),
@@ -183,6 +182,8 @@ impl Delivery {
         });
         let dropped = self.dead.add(letters.collect()).await;
         self.metrics.letters_dropped.fetch_add(dropped, Relaxed);
+        // Only now: whoever waits for the count finds the letters.
+        self.metrics.failed.fetch_add(batch.len() as u64, Relaxed);
     }
 }
 
