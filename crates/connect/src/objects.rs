@@ -15,7 +15,17 @@ pub const SINK: &str = "sink";
 pub const SOURCE: &str = "source";
 
 /// Settings that say where a system is: a secret is not kept for another than the one it was given for.
-const ADDRESSES: [&str; 6] = ["type", "server", "servers", "url", "connector", "path"];
+const ADDRESSES: [&str; 9] = [
+    "type",
+    "server",
+    "servers",
+    "url",
+    "urls",
+    "endpoint",
+    "bucket",
+    "connector",
+    "path",
+];
 
 fn generator() -> SchemaGenerator {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
@@ -224,6 +234,17 @@ pub fn types() -> Vec<Map<String, Value>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_belong_to_an_address() {
+        for kind in KINDS {
+            let schema = connector_schema(kind);
+            let mut fields = schema["properties"].as_object().unwrap().keys();
+            let has_secrets = schema.to_string().contains("writeOnly");
+            let has_address = fields.any(|field| ADDRESSES[1..].contains(&field.as_str()));
+            assert!(!has_secrets || has_address, "{}", kind.name);
+        }
+    }
 
     #[test]
     fn schemas_hold_no_references_and_refuse_unknown_fields() {
