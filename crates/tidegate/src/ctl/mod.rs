@@ -1,6 +1,7 @@
 //! `tidegate ctl`: steers a node over its HTTP API, with tables for people and JSON for scripts.
 
 mod commands;
+mod connectors;
 mod error;
 mod events;
 mod files;
@@ -66,6 +67,15 @@ enum Command {
     /// Statements over what happens, and what is done with what comes out
     #[command(subcommand)]
     Rules(rules::Rules),
+    /// Outside systems, with their addresses and credentials
+    #[command(subcommand)]
+    Connectors(connectors::Connectors),
+    /// Where rules send rows, and what could not be written there
+    #[command(subcommand)]
+    Sinks(connectors::Sinks),
+    /// What outside systems send to rules
+    #[command(subcommand)]
+    Sources(connectors::Sources),
     /// People who use the HTTP API
     #[command(subcommand)]
     Operators(objects::Objects),
@@ -129,6 +139,9 @@ async fn run(command: Command, client: &Client, output: &Output) -> anyhow::Resu
         Command::Acl(command) => command.run(Kind::AclRules, client, output).await,
         Command::Bans(command) => command.run(Kind::Bans, client, output).await,
         Command::Rules(command) => command.run(client, output).await,
+        Command::Connectors(command) => command.run(client, output).await,
+        Command::Sinks(command) => command.run(client, output).await,
+        Command::Sources(command) => command.run(client, output).await,
         Command::Operators(command) => command.run(Kind::Operators, client, output).await,
         Command::Keys(command) => command.run(Kind::ApiKeys, client, output).await,
         Command::Listeners(command) => command.run(client, output).await,

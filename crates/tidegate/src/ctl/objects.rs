@@ -1,4 +1,4 @@
-//! Users, authenticators, ACL rules, bans, operators and API keys: the same commands for all of them, with fields as
+//! Users, authenticators, ACL rules, bans, rules, connectors, operators and API keys: the same commands for all of them, with fields as
 //! NAME=VALUE.
 
 use std::path::PathBuf;
@@ -20,6 +20,9 @@ pub(super) enum Kind {
     AclRules,
     Bans,
     Rules,
+    Connectors,
+    Sinks,
+    Sources,
     Operators,
     ApiKeys,
 }
@@ -32,6 +35,9 @@ impl Kind {
             Self::AclRules => "/api/v1/acl-rules",
             Self::Bans => "/api/v1/bans",
             Self::Rules => "/api/v1/rules",
+            Self::Connectors => "/api/v1/connectors",
+            Self::Sinks => "/api/v1/sinks",
+            Self::Sources => "/api/v1/sources",
             Self::Operators => "/api/v1/operators",
             Self::ApiKeys => "/api/v1/api-keys",
         }
@@ -40,7 +46,7 @@ impl Kind {
     fn id_field(self) -> &'static str {
         match self {
             Self::Users | Self::Operators => "username",
-            Self::Rules => "name",
+            Self::Rules | Self::Connectors | Self::Sinks | Self::Sources => "name",
             _ => "id",
         }
     }
@@ -82,6 +88,19 @@ impl Kind {
                 ("RULE", "name"),
                 ("ENABLED", "enabled"),
                 ("SQL", "sql"),
+                ("DESCRIPTION", "description"),
+                ("CHANGED", "updated_at_ms"),
+            ],
+            Self::Connectors => &[
+                ("CONNECTOR", "name"),
+                ("TYPE", "type"),
+                ("DESCRIPTION", "description"),
+                ("CHANGED", "updated_at_ms"),
+            ],
+            Self::Sinks | Self::Sources => &[
+                ("NAME", "name"),
+                ("CONNECTOR", "connector"),
+                ("ENABLED", "enabled"),
                 ("DESCRIPTION", "description"),
                 ("CHANGED", "updated_at_ms"),
             ],
