@@ -213,7 +213,10 @@ fn no_sink(name: &str) -> Problem {
 }
 
 async fn types(call: Call) -> Outcome {
-    call::ok(json!({"data": call.app.connector_tools.types()}))
+    call::ok(Page {
+        data: call.app.connector_tools.types(),
+        next: None,
+    })
 }
 
 /// A page of rows that are sorted by name.
