@@ -49,11 +49,12 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     runtime.block_on(async {
         let mut signals = Signals::listen().context("cannot listen for signals")?;
         let node = Node::start(&config, &data_dir, log_levels).await?;
-        data_dir.write_node_file(node.listeners())?;
-        announce(&config, &node, &data_dir);
+        // Before anybody finds the node: who waits for it finds the password, too.
         if let Some(first) = node.first_operator() {
             tell_first_operator(first, &data_dir)?;
         }
+        data_dir.write_node_file(node.listeners())?;
+        announce(&config, &node, &data_dir);
         let signal = loop {
             match signals.next().await {
                 Request::Stop(signal) => break signal,
