@@ -3,10 +3,13 @@
 //! A batch is one frame of the log: [`FRAME_HEAD`] bytes that the writer fills in, then records. A record is a tag and its
 //! fields; numbers are LEB128, packet ids two bytes, little-endian. An entry belongs to the message before it in its batch.
 
-use crate::leb128::Packed;
+use crate::leb128::{Packed, ROOM, pack};
 
 /// Room for the head of a frame, see `frame.rs`.
 pub(crate) const FRAME_HEAD: usize = 32;
+
+/// Attributes that are packed with the numbers before them and a packet id behind them.
+const MAX_PACKED_ATTRIBUTES: usize = ROOM - (1 + 3 * 10) - 2;
 
 /// Memory that a recycled batch may keep.
 const MAX_SPARE_BYTES: usize = 1 << 20;
@@ -86,19 +89,31 @@ impl Batch {
     /// Begins a message: its body is the parts one after the other, opaque to the store. Entries say who gets it.
     #[inline]
     pub fn message(&mut self, parts: &[&[u8]]) {
-        self.message_with_head(&Packed::new(), parts);
+        self.message_with_head(0, |_| {}, parts);
     }
 
-    /// As [`message`](Self::message); the body begins with `head`.
+    /// As [`message`](Self::message); the body begins with the `head_len` bytes that `head` puts there, of at most 48.
     #[inline]
-    pub fn message_with_head(&mut self, head: &Packed, parts: &[&[u8]]) {
-        let len = head.as_bytes().len() + parts.iter().map(|part| part.len()).sum::<usize>();
-        let mut record = record(tag::MESSAGE);
-        record.number(len as u64);
-        // With what is copied beyond the end of the two.
-        self.bytes.reserve(len + 128);
-        record.append_to(&mut self.bytes);
-        head.append_to(&mut self.bytes);
+    pub fn message_with_head(
+        &mut self,
+        head_len: usize,
+        head: impl FnOnce(&mut Packed<'_>),
+        parts: &[&[u8]],
+    ) {
+        let len = head_len + parts.iter().map(|part| part.len()).sum::<usize>();
+        self.bytes.reserve(len + ROOM);
+        pack(&mut self.bytes, |record| {
+            record.byte(tag::MESSAGE);
+            record.number(len as u64);
+            let before = record.size();
+            head(record);
+            // Else everything behind it would be read wrongly.
+            assert_eq!(
+                record.size() - before,
+                head_len,
+                "the head is as long as it was said to be"
+            );
+        });
         for part in parts.iter().filter(|part| !part.is_empty()) {
             self.bytes.extend_from_slice(part);
         }
@@ -211,41 +226,38 @@ impl Batch {
         attributes: &[u8],
         packet_id: Option<u16>,
     ) {
-        let mut record = record(kind);
-        record.number(session);
-        record.number(seq);
-        record.number(attributes.len() as u64);
         // Nearly always one byte.
-        if attributes.len() + 2 <= record.room() {
-            attributes.iter().for_each(|&byte| record.byte(byte));
-            put_packet_id(&mut record, packet_id);
-            return record.append_to(&mut self.bytes);
-        }
-        record.append_to(&mut self.bytes);
-        self.bytes.extend_from_slice(attributes);
-        if let Some(packet_id) = packet_id {
-            self.bytes.extend_from_slice(&packet_id.to_le_bytes());
+        let is_short = attributes.len() <= MAX_PACKED_ATTRIBUTES;
+        pack(&mut self.bytes, |record| {
+            record.byte(kind);
+            record.number(session);
+            record.number(seq);
+            record.number(attributes.len() as u64);
+            if is_short {
+                attributes.iter().for_each(|&byte| record.byte(byte));
+                put_packet_id(record, packet_id);
+            }
+        });
+        if !is_short {
+            self.bytes.extend_from_slice(attributes);
+            if let Some(packet_id) = packet_id {
+                self.bytes.extend_from_slice(&packet_id.to_le_bytes());
+            }
         }
     }
 
     #[inline]
     fn record(&mut self, kind: u8, numbers: &[u64], packet_id: Option<u16>) {
-        let mut record = record(kind);
-        numbers.iter().for_each(|&number| record.number(number));
-        put_packet_id(&mut record, packet_id);
-        record.append_to(&mut self.bytes);
+        pack(&mut self.bytes, |record| {
+            record.byte(kind);
+            numbers.iter().for_each(|&number| record.number(number));
+            put_packet_id(record, packet_id);
+        });
     }
 }
 
 #[inline]
-fn record(kind: u8) -> Packed {
-    let mut record = Packed::new();
-    record.byte(kind);
-    record
-}
-
-#[inline]
-fn put_packet_id(record: &mut Packed, packet_id: Option<u16>) {
+fn put_packet_id(record: &mut Packed<'_>, packet_id: Option<u16>) {
     if let Some(packet_id) = packet_id {
         let [low, high] = packet_id.to_le_bytes();
         record.byte(low);

@@ -30,25 +30,38 @@ pub fn take(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A few bytes and numbers put together before they go anywhere: as one copy of a fixed size, which costs less than a
-/// check for room, or a call that copies, for each of them.
-pub struct Packed {
-    bytes: [u8; Self::ROOM],
+/// How many bytes a number takes.
+#[inline]
+pub fn len(number: u64) -> usize {
+    (63 - (number | 1).leading_zeros() as usize) / 7 + 1
+}
+
+/// Bytes that [`pack`] has room for: six numbers of ten bytes and four single ones.
+pub const ROOM: usize = 64;
+
+/// Appends a few bytes and numbers with one check for room. They are written where they stay: put together elsewhere and
+/// copied, the processor would have to wait for the single bytes before it could read them as a whole.
+#[inline]
+pub fn pack(out: &mut Vec<u8>, fill: impl FnOnce(&mut Packed<'_>)) {
+    let start = out.len();
+    out.extend_from_slice(&[0; ROOM]);
+    let bytes = out[start..].first_chunk_mut();
+    let mut packed = Packed {
+        bytes: bytes.expect("it was appended just now"),
+        len: 0,
+    };
+    fill(&mut packed);
+    let end = start + packed.len;
+    out.truncate(end);
+}
+
+/// What [`pack`] fills.
+pub struct Packed<'a> {
+    bytes: &'a mut [u8; ROOM],
     len: usize,
 }
 
-impl Packed {
-    /// Bytes it holds: six numbers of ten bytes and four single ones.
-    const ROOM: usize = 64;
-
-    #[inline]
-    pub fn new() -> Self {
-        Self {
-            bytes: [0; Self::ROOM],
-            len: 0,
-        }
-    }
-
+impl Packed<'_> {
     #[inline]
     pub fn byte(&mut self, byte: u8) {
         self.bytes[self.len] = byte;
@@ -64,28 +77,10 @@ impl Packed {
         self.byte(number as u8);
     }
 
-    /// Bytes that are left.
+    /// Bytes so far.
     #[inline]
-    pub fn room(&self) -> usize {
-        Self::ROOM - self.len
-    }
-
-    #[inline]
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-
-    #[inline]
-    pub fn append_to(&self, out: &mut Vec<u8>) {
-        let end = out.len() + self.len;
-        out.extend_from_slice(&self.bytes);
-        out.truncate(end);
-    }
-}
-
-impl Default for Packed {
-    fn default() -> Self {
-        Self::new()
+    pub fn size(&self) -> usize {
+        self.len
     }
 }
 
@@ -97,16 +92,18 @@ mod tests {
         let edges = (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit]);
         let numbers: Vec<u64> = edges.chain([u64::MAX]).collect();
         for numbers in numbers.chunks(6) {
-            let mut packed = Packed::new();
             let mut bytes = Vec::new();
-            for &number in numbers {
-                packed.number(number);
-                put(&mut bytes, number);
-            }
             let mut out = vec![7];
-            packed.append_to(&mut out);
+            pack(&mut out, |packed| {
+                for &number in numbers {
+                    packed.number(number);
+                    put(&mut bytes, number);
+                }
+                assert_eq!(packed.size(), bytes.len());
+            });
             assert_eq!(out[1..], bytes);
-            assert_eq!(packed.as_bytes(), bytes);
+            let lens = numbers.iter().map(|&number| len(number));
+            assert_eq!(lens.sum::<usize>(), bytes.len());
             let mut rest = &bytes[..];
             for &number in numbers {
                 assert_eq!(take(&mut rest), Some(number));

@@ -200,9 +200,11 @@ impl Journal {
     /// A message; what follows with [`Journal::entry`] waits for it.
     #[inline]
     pub(crate) fn message(&mut self, view: &MessageView<'_>) {
-        let head = stored::message_head(view);
-        self.batch
-            .message_with_head(&head, &stored::message_parts(view));
+        self.batch.message_with_head(
+            stored::message_head_len(view),
+            |head| stored::message_head(view, head),
+            &stored::message_parts(view),
+        );
     }
 
     /// After a start, links are continued where they ended.

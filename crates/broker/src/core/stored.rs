@@ -53,8 +53,7 @@ fn qos_of(flags: u8) -> Option<QoS> {
 
 /// The head of a message as it is stored; topic, publisher, properties and payload follow it.
 #[inline]
-pub(crate) fn message_head(view: &MessageView<'_>) -> Packed {
-    let mut head = Packed::new();
+pub(crate) fn message_head(view: &MessageView<'_>, head: &mut Packed<'_>) {
     let expires = view.expires_ms != NEVER_MS;
     let mut flags = view.qos as u8;
     flags |= if view.retain { RETAIN } else { 0 };
@@ -69,13 +68,29 @@ pub(crate) fn message_head(view: &MessageView<'_>) -> Packed {
     head.number(view.from_client_id.len() as u64);
     head.number(view.from_username.len() as u64);
     head.number(view.properties.as_bytes().len() as u64);
-    head
+}
+
+/// How many bytes [`message_head`] takes: at most 41.
+#[inline]
+pub(crate) fn message_head_len(view: &MessageView<'_>) -> usize {
+    let expires = match view.expires_ms {
+        NEVER_MS => 0,
+        expires_ms => leb128::len(expires_ms),
+    };
+    let lens = [
+        view.topic.len(),
+        view.from_client_id.len(),
+        view.from_username.len(),
+        view.properties.as_bytes().len(),
+    ];
+    let lens = lens.map(|len| leb128::len(len as u64));
+    1 + leb128::len(view.received_ms) + expires + lens.iter().sum::<usize>()
 }
 
 /// A whole message as it is stored.
 pub(crate) fn message_bytes(view: &MessageView<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 + view.topic.len() + view.payload.len());
-    message_head(view).append_to(&mut out);
+    leb128::pack(&mut out, |head| message_head(view, head));
     for part in message_parts(view) {
         out.extend_from_slice(part);
     }
