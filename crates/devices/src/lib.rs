@@ -1,0 +1,5 @@
+//! The device platform: products and their thing models, devices, what devices say and are told, telemetry and alarms.
+
+mod id;
+
+pub use id::{DeviceId, InvalidId, ProductId};
