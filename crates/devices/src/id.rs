@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-pub const MAX_ID_BYTES: usize = 64;
+const MAX_ID_BYTES: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(

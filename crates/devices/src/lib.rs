@@ -1,5 +1,6 @@
 //! The device platform: products and their thing models, devices, what devices say and are told, telemetry and alarms.
 
+pub mod alarm;
 mod id;
 
 pub use id::{DeviceId, InvalidId, ProductId};

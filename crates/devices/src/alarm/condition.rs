@@ -1,0 +1,489 @@
+//! A compiled condition: tests over the latest values of a device's keys, by their places.
+
+use std::cmp::Ordering;
+
+use serde_json::Value as Json;
+
+use super::Invalid;
+use super::definition::{Condition, Operator, Test};
+
+const MAX_DEPTH: usize = 8;
+const MAX_TESTS: usize = 64;
+const MAX_TEXT_BYTES: usize = 1024;
+const MAX_SILENCE_S: u64 = 400 * 24 * 3600;
+/// The key that says whether a device is connected.
+pub(super) const ONLINE: &str = "$online";
+
+/// A value to compare.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Scalar {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(Box<str>),
+}
+
+/// What a device last said of a key.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Latest {
+    pub(super) value: Scalar,
+    /// Of the message.
+    pub(super) ts_ms: i64,
+    /// When it arrived.
+    pub(super) seen_ms: u64,
+}
+
+/// What a condition is asked about.
+pub(super) struct Facts<'a> {
+    pub(super) latest: &'a [Option<Latest>],
+    pub(super) attribute: &'a dyn Fn(&str) -> Option<Scalar>,
+    pub(super) now_ms: u64,
+}
+
+/// The names that conditions speak of, by their places.
+#[derive(Debug, Default)]
+pub(super) struct Names(pub(super) Vec<Box<str>>);
+
+impl Names {
+    fn place(&mut self, name: &str) -> usize {
+        let found = self.0.iter().position(|known| **known == *name);
+        found.unwrap_or_else(|| {
+            self.0.push(name.into());
+            self.0.len() - 1
+        })
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Compiled {
+    All(Box<[Compiled]>),
+    Any(Box<[Compiled]>),
+    Compare {
+        place: usize,
+        holds_for: Holds,
+        with: Operand,
+    },
+    Between {
+        place: usize,
+        from: Scalar,
+        to: Scalar,
+    },
+    Contains {
+        place: usize,
+        what: Operand,
+    },
+    SilentFor {
+        place: usize,
+        silence_ms: u64,
+    },
+}
+
+/// For which orderings of value and operand a comparison holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Holds {
+    less: bool,
+    equal: bool,
+    greater: bool,
+    /// Also for values that cannot be compared: of `!=`.
+    incomparable: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Operand {
+    constant: Option<Scalar>,
+    attribute: Option<Box<str>>,
+}
+
+impl Compiled {
+    pub(super) fn compile(
+        condition: &Condition,
+        names: &mut Names,
+        path: &str,
+    ) -> Result<Self, Invalid> {
+        let mut tests = 0;
+        compile(condition, names, path, 0, &mut tests)
+    }
+
+    pub(super) fn holds(&self, facts: &Facts<'_>) -> bool {
+        match self {
+            Self::All(all) => all.iter().all(|one| one.holds(facts)),
+            Self::Any(any) => any.iter().any(|one| one.holds(facts)),
+            Self::Compare {
+                place,
+                holds_for,
+                with,
+            } => match (value(facts, *place), with.get(facts)) {
+                (Some(value), Some(with)) => holds_for.is_so(value.compare(&with)),
+                _ => false,
+            },
+            Self::Between { place, from, to } => value(facts, *place).is_some_and(|value| {
+                let (low, high) = (value.compare(from), value.compare(to));
+                low.is_some_and(Ordering::is_ge) && high.is_some_and(Ordering::is_le)
+            }),
+            Self::Contains { place, what } => match (value(facts, *place), what.get(facts)) {
+                (Some(Scalar::Text(text)), Some(Scalar::Text(what))) => text.contains(&*what),
+                _ => false,
+            },
+            Self::SilentFor { place, silence_ms } => {
+                let latest = facts.latest[*place].as_ref();
+                latest.is_some_and(|latest| facts.now_ms >= latest.seen_ms + silence_ms)
+            }
+        }
+    }
+
+    /// When it may begin to hold without a message, if nothing comes before.
+    pub(super) fn due_ms(&self, facts: &Facts<'_>) -> Option<u64> {
+        match self {
+            Self::All(some) | Self::Any(some) => {
+                some.iter().filter_map(|one| one.due_ms(facts)).min()
+            }
+            Self::SilentFor { place, silence_ms } => {
+                let at_ms = facts.latest[*place].as_ref()?.seen_ms + silence_ms;
+                (at_ms > facts.now_ms).then_some(at_ms)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it speaks of a place.
+    pub(super) fn concerns(&self, asked: usize) -> bool {
+        match self {
+            Self::All(some) | Self::Any(some) => some.iter().any(|one| one.concerns(asked)),
+            Self::Compare { place, .. }
+            | Self::Between { place, .. }
+            | Self::Contains { place, .. }
+            | Self::SilentFor { place, .. } => *place == asked,
+        }
+    }
+}
+
+fn value<'a>(facts: &Facts<'a>, place: usize) -> Option<&'a Scalar> {
+    facts.latest[place].as_ref().map(|latest| &latest.value)
+}
+
+impl Operand {
+    fn get(&self, facts: &Facts<'_>) -> Option<Scalar> {
+        let of_device = self.attribute.as_ref();
+        let of_device = of_device.and_then(|name| (facts.attribute)(name));
+        of_device.or_else(|| self.constant.clone())
+    }
+}
+
+impl Holds {
+    fn of(operator: Operator) -> Option<Self> {
+        let holds = |less, equal, greater| Self {
+            less,
+            equal,
+            greater,
+            incomparable: false,
+        };
+        Some(match operator {
+            Operator::Equal => holds(false, true, false),
+            Operator::NotEqual => Self {
+                incomparable: true,
+                ..holds(true, false, true)
+            },
+            Operator::Greater => holds(false, false, true),
+            Operator::GreaterOrEqual => holds(false, true, true),
+            Operator::Less => holds(true, false, false),
+            Operator::LessOrEqual => holds(true, true, false),
+            Operator::Contains | Operator::Between | Operator::SilentFor => return None,
+        })
+    }
+
+    fn is_so(self, ordering: Option<Ordering>) -> bool {
+        match ordering {
+            Some(Ordering::Less) => self.less,
+            Some(Ordering::Equal) => self.equal,
+            Some(Ordering::Greater) => self.greater,
+            None => self.incomparable,
+        }
+    }
+}
+
+impl Scalar {
+    pub fn from_json(value: &Json) -> Option<Self> {
+        Some(match value {
+            Json::Bool(value) => Self::Bool(*value),
+            Json::Number(number) => match number.as_i64() {
+                Some(value) => Self::Int(value),
+                None => Self::Float(number.as_f64()?),
+            },
+            Json::String(text) => Self::Text(text.as_str().into()),
+            Json::Null | Json::Array(_) | Json::Object(_) => return None,
+        })
+    }
+
+    pub fn to_json(&self) -> Json {
+        match self {
+            Self::Bool(value) => (*value).into(),
+            Self::Int(value) => (*value).into(),
+            Self::Float(value) => (*value).into(),
+            Self::Text(text) => (&**text).into(),
+        }
+    }
+
+    /// Numbers, and texts that are numbers, by what they are worth; texts by their letters; `false` before `true`.
+    fn compare(&self, other: &Self) -> Option<Ordering> {
+        match (self, other) {
+            (Self::Bool(a), Self::Bool(b)) => Some(a.cmp(b)),
+            (Self::Text(a), Self::Text(b)) => Some(a.cmp(b)),
+            (Self::Int(a), Self::Int(b)) => Some(a.cmp(b)),
+            (a, b) => a.number()?.partial_cmp(&b.number()?),
+        }
+    }
+
+    fn number(&self) -> Option<f64> {
+        match self {
+            Self::Bool(_) => None,
+            #[expect(clippy::cast_precision_loss, reason = "compared with a float")]
+            Self::Int(value) => Some(*value as f64),
+            Self::Float(value) => Some(*value),
+            Self::Text(text) => text.trim().parse().ok(),
+        }
+    }
+}
+
+fn compile(
+    condition: &Condition,
+    names: &mut Names,
+    path: &str,
+    depth: usize,
+    tests: &mut usize,
+) -> Result<Compiled, Invalid> {
+    if depth > MAX_DEPTH {
+        let expected = format!("expected at most {MAX_DEPTH} conditions within each other");
+        return Err(Invalid::new(path, expected));
+    }
+    let mut several = |word: &str, some: &[Condition]| {
+        let path = format!("{path}.{word}");
+        if some.is_empty() {
+            return Err(Invalid::new(&path, "is empty; expected conditions"));
+        }
+        let compiled = some
+            .iter()
+            .enumerate()
+            .map(|(at, one)| compile(one, names, &format!("{path}[{at}]"), depth + 1, tests));
+        compiled.collect::<Result<Box<[_]>, _>>()
+    };
+    match condition {
+        Condition::All(all) => several("all", &all.all).map(Compiled::All),
+        Condition::Any(any) => several("any", &any.any).map(Compiled::Any),
+        Condition::Test(test) => {
+            *tests += 1;
+            if *tests > MAX_TESTS {
+                let expected = format!("expected at most {MAX_TESTS} tests in a condition");
+                return Err(Invalid::new(path, expected));
+            }
+            compile_test(test, names, path)
+        }
+    }
+}
+
+fn compile_test(test: &Test, names: &mut Names, path: &str) -> Result<Compiled, Invalid> {
+    let at = |field: &str| format!("{path}.{field}");
+    if test.key.is_empty() || test.key.len() > MAX_TEXT_BYTES {
+        let expected = format!("expected 1 to {MAX_TEXT_BYTES} bytes");
+        return Err(Invalid::new(&at("key"), expected));
+    }
+    let place = names.place(&test.key);
+    let constant = |value: &Json| match Scalar::from_json(value) {
+        Some(Scalar::Text(text)) if text.len() > MAX_TEXT_BYTES => {
+            let expected = format!("expected at most {MAX_TEXT_BYTES} bytes");
+            Err(Invalid::new(&at("value"), expected))
+        }
+        Some(scalar) => Ok(scalar),
+        None => Err(Invalid::new(
+            &at("value"),
+            format!("{value} cannot be compared with; expected a number, a text, true or false"),
+        )),
+    };
+    if test.attribute.is_some() && matches!(test.is, Operator::Between | Operator::SilentFor) {
+        return Err(Invalid::new(
+            &at("attribute"),
+            "is not for between and silent_for; expected value",
+        ));
+    }
+    let operand = || match (&test.value, &test.attribute) {
+        (None, None) => Err(Invalid::new(
+            &at("value"),
+            "is missing; expected a value, or the name of an attribute",
+        )),
+        (value, attribute) => Ok(Operand {
+            constant: value.as_ref().map(constant).transpose()?,
+            attribute: attribute.as_deref().map(Into::into),
+        }),
+    };
+    Ok(match test.is {
+        Operator::Contains => {
+            let what = operand()?;
+            if !matches!(what.constant, None | Some(Scalar::Text(_))) {
+                return Err(Invalid::new(&at("value"), "expected a text"));
+            }
+            Compiled::Contains { place, what }
+        }
+        Operator::Between => match test.value.as_ref().and_then(Json::as_array).map(|v| &v[..]) {
+            Some([from, to]) => {
+                let (from, to) = (constant(from)?, constant(to)?);
+                if from.compare(&to).is_none_or(Ordering::is_gt) {
+                    return Err(Invalid::new(
+                        &at("value"),
+                        "expected [from, to], from not above to",
+                    ));
+                }
+                Compiled::Between { place, from, to }
+            }
+            _ => return Err(Invalid::new(&at("value"), "expected [from, to]")),
+        },
+        Operator::SilentFor => {
+            let seconds = test.value.as_ref().and_then(Json::as_u64);
+            match seconds.filter(|seconds| (1..=MAX_SILENCE_S).contains(seconds)) {
+                Some(seconds) => Compiled::SilentFor {
+                    place,
+                    silence_ms: seconds * 1000,
+                },
+                None => {
+                    let expected = format!("expected whole seconds, 1 to {MAX_SILENCE_S}");
+                    return Err(Invalid::new(&at("value"), expected));
+                }
+            }
+        }
+        operator => Compiled::Compare {
+            place,
+            holds_for: Holds::of(operator).expect("the others are above"),
+            with: operand()?,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn compiled(condition: Json) -> Result<(Compiled, Names), String> {
+        let condition = serde_json::from_value(condition).map_err(|error| error.to_string())?;
+        let mut names = Names::default();
+        let compiled = Compiled::compile(&condition, &mut names, "when");
+        Ok((compiled.map_err(|problem| problem.to_string())?, names))
+    }
+
+    /// Whether the condition holds for what a device has said.
+    fn holds(condition: Json, said: Json) -> bool {
+        let (compiled, names) = compiled(condition).expect("a condition");
+        let latest = names.0.iter().map(|name| {
+            Scalar::from_json(&said[&**name]).map(|value| Latest {
+                value,
+                ts_ms: 0,
+                seen_ms: 0,
+            })
+        });
+        let attribute = |name: &str| Scalar::from_json(&said["attributes"][name]);
+        compiled.holds(&Facts {
+            latest: &latest.collect::<Vec<_>>(),
+            attribute: &attribute,
+            now_ms: 10_000,
+        })
+    }
+
+    #[test]
+    fn tests_compare_as_the_types_allow() {
+        let table = [
+            (">", json!(30), json!(30.5), true),
+            (">", json!(30), json!(30), false),
+            (">", json!(30), json!("31"), true),
+            (">", json!(30), json!("hot"), false),
+            (">=", json!(30), json!(30), true),
+            ("<", json!(0), json!(-1), true),
+            ("<=", json!(0.5), json!(1), false),
+            ("=", json!("on"), json!("on"), true),
+            ("=", json!(1), json!(1.0), true),
+            ("=", json!(true), json!(true), true),
+            ("=", json!(true), json!(1), false),
+            ("!=", json!("on"), json!("off"), true),
+            ("!=", json!(true), json!("x"), true),
+            ("contains", json!("err"), json!("an error"), true),
+            ("contains", json!("err"), json!(5), false),
+            ("between", json!([1, 2]), json!(2), true),
+            ("between", json!([1, 2]), json!(2.1), false),
+            ("silent_for", json!(10), json!(1), true),
+            ("silent_for", json!(11), json!(1), false),
+        ];
+        for (is, value, said, expected) in table {
+            let condition = json!({"key": "k", "is": is, "value": value});
+            assert_eq!(
+                holds(condition, json!({"k": said})),
+                expected,
+                "{said} {is} {value}"
+            );
+        }
+    }
+
+    #[test]
+    fn large_integers_are_compared_exactly() {
+        let condition = json!({"key": "k", "is": "=", "value": i64::MAX});
+        assert!(!holds(condition, json!({"k": i64::MAX - 1})));
+    }
+
+    #[test]
+    fn what_was_never_said_holds_for_nothing() {
+        for is in ["=", "!=", "<"] {
+            let condition = json!({"key": "k", "is": is, "value": 1});
+            assert!(!holds(condition, json!({})), "{is}");
+        }
+        assert!(!holds(
+            json!({"key": "k", "is": "silent_for", "value": 1}),
+            json!({})
+        ));
+    }
+
+    #[test]
+    fn and_and_or_nest() {
+        let hot = json!({"key": "t", "is": ">", "value": 30});
+        let wet = json!({"key": "h", "is": ">", "value": 80});
+        let off = json!({"key": "on", "is": "=", "value": false});
+        let condition = json!({"all": [off, {"any": [hot, wet]}]});
+        assert!(holds(condition.clone(), json!({"on": false, "h": 90})));
+        assert!(!holds(condition.clone(), json!({"on": true, "h": 90})));
+        assert!(!holds(condition, json!({"on": false, "h": 10, "t": 10})));
+    }
+
+    #[test]
+    fn an_attribute_of_the_device_comes_before_the_value() {
+        let condition = json!({"key": "t", "is": ">", "attribute": "limit", "value": 30});
+        assert!(holds(condition.clone(), json!({"t": 31})));
+        assert!(!holds(
+            condition.clone(),
+            json!({"t": 31, "attributes": {"limit": 40}})
+        ));
+        let without = json!({"key": "t", "is": ">", "attribute": "limit"});
+        assert!(!holds(without, json!({"t": 31})));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_place() {
+        let deep = (0..10).fold(
+            json!({"key": "k", "is": "=", "value": 1}),
+            |inner, _| json!({"all": [inner]}),
+        );
+        let refused = [
+            json!({"key": "", "is": "=", "value": 1}),
+            json!({"key": "k", "is": "=", "value": [1]}),
+            json!({"key": "k", "is": "="}),
+            json!({"key": "k", "is": "between", "value": [2, 1]}),
+            json!({"key": "k", "is": "between", "value": 2}),
+            json!({"key": "k", "is": "contains", "value": 2}),
+            json!({"key": "k", "is": "silent_for", "value": 0}),
+            json!({"key": "k", "is": "silent_for", "attribute": "a"}),
+            json!({"any": []}),
+            json!({"all": [{"key": "k", "is": "~", "value": 1}]}),
+            deep,
+        ];
+        let said: Vec<_> = refused
+            .into_iter()
+            .map(|condition| compiled(condition).expect_err("refused"))
+            .collect();
+        insta::assert_snapshot!(said.join("\n"));
+    }
+}

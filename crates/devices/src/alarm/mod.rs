@@ -1,0 +1,38 @@
+//! Alarms: conditions on what devices say, and what becomes of them.
+
+mod condition;
+mod definition;
+mod machine;
+mod schedule;
+
+pub use condition::Scalar;
+pub use definition::{
+    AlarmRule, All, Any, Condition, Operator, Period, Raise, Severity, Test, When, rules_from_json,
+};
+pub use machine::{AlarmSet, DeviceAlarms, Happened, Turn};
+
+/// A field of a definition cannot be what it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Invalid {
+    /// Where it stands: `alarms[0].raise[1].when.value`.
+    pub field: String,
+    pub detail: String,
+}
+
+impl Invalid {
+    pub(crate) fn new(field: &str, detail: impl Into<String>) -> Self {
+        Self {
+            field: field.to_owned(),
+            detail: detail.into(),
+        }
+    }
+}
+
+impl std::fmt::Display for Invalid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &*self.field {
+            "" => f.write_str(&self.detail),
+            field => write!(f, "{field}: {}", self.detail),
+        }
+    }
+}
