@@ -10,6 +10,7 @@ use crate::bound::{Bound, Lineage};
 use crate::counters::{Count, LaneCounters};
 use crate::definition::{self, ActionDefinition, ActionKind};
 use crate::error::Invalid;
+use crate::on_devices::{OfAlarm, OfTelemetry};
 use crate::outlet::{Outlet, Row, Sent, SinkId};
 use crate::stage::Stage;
 use crate::template::Template;
@@ -24,6 +25,8 @@ enum Deed {
     Republish(Box<Republish>),
     Console,
     Sink(Sink),
+    Telemetry(Box<OfTelemetry>),
+    Alarm(Box<OfAlarm>),
 }
 
 struct Republish {
@@ -36,7 +39,7 @@ struct Republish {
 }
 
 /// The same always, or what the output says.
-enum Choice<T> {
+pub(crate) enum Choice<T> {
     Fixed(T),
     Filled(Template),
 }
@@ -72,6 +75,10 @@ pub(crate) enum Failure {
     TooManyLines,
     #[error("too much waits to be published")]
     TooMuchOutgoing,
+    #[error("there are no devices here")]
+    NoDevices,
+    #[error("{0}")]
+    Refused(Box<str>),
 }
 
 /// An output with what it comes from.
@@ -86,13 +93,15 @@ impl Action {
     pub(crate) fn bind(
         definition: &ActionDefinition,
         options: &Options,
+        has_devices: bool,
         path: &str,
     ) -> Result<Self, Invalid> {
         let fallback = definition.fallback.iter().enumerate();
-        let fallback =
-            fallback.map(|(n, kind)| Deed::bind(kind, options, &format!("{path}.fallback[{n}]")));
+        let fallback = fallback.map(|(n, kind)| {
+            Deed::bind(kind, options, has_devices, &format!("{path}.fallback[{n}]"))
+        });
         Ok(Self {
-            deed: Deed::bind(&definition.kind, options, path)?,
+            deed: Deed::bind(&definition.kind, options, has_devices, path)?,
             fallback: fallback.collect::<Result<_, _>>()?,
         })
     }
@@ -103,6 +112,8 @@ impl Action {
             Deed::Republish(_) => None,
             Deed::Console => Some(serde_json::json!({"kind": "console"})),
             Deed::Sink(sink) => Some(serde_json::json!({"kind": "sink", "sink": sink.name})),
+            Deed::Telemetry(_) => Some(serde_json::json!({"kind": "telemetry"})),
+            Deed::Alarm(_) => Some(serde_json::json!({"kind": "alarm"})),
         }
     }
 
@@ -133,8 +144,24 @@ impl Action {
 }
 
 impl Deed {
-    fn bind(kind: &ActionKind, options: &Options, path: &str) -> Result<Self, Invalid> {
+    fn bind(
+        kind: &ActionKind,
+        options: &Options,
+        has_devices: bool,
+        path: &str,
+    ) -> Result<Self, Invalid> {
+        let is_of_devices = matches!(kind, ActionKind::Telemetry(_) | ActionKind::Alarm(_));
+        if is_of_devices && !has_devices {
+            let detail = "this node keeps no devices; there are republish, console and sink";
+            return Err(Invalid::new(format!("{path}.kind"), detail));
+        }
         Ok(match kind {
+            ActionKind::Telemetry(action) => {
+                Self::Telemetry(Box::new(OfTelemetry::bind(action, options, path)?))
+            }
+            ActionKind::Alarm(action) => {
+                Self::Alarm(Box::new(OfAlarm::bind(action, options, path)?))
+            }
             ActionKind::Console => Self::Console,
             ActionKind::Sink(name) => Self::Sink(Sink {
                 name: name.as_str().into(),
@@ -177,6 +204,14 @@ impl Deed {
             Self::Sink(sink) => {
                 sink.send(bound, made, stage)?;
                 counters.inc(Count::ActionsQueued);
+            }
+            Self::Telemetry(telemetry) => {
+                telemetry.perform(bound, made, stage)?;
+                counters.inc(Count::ActionsSucceeded);
+            }
+            Self::Alarm(alarm) => {
+                alarm.perform(bound, made, stage)?;
+                counters.inc(Count::ActionsSucceeded);
             }
         }
         Ok(())
@@ -343,7 +378,7 @@ impl Republish {
     }
 }
 
-fn filled<'t, 'a>(
+pub(crate) fn filled<'t, 'a>(
     template: &'a Template,
     made: &Made<'_, 'a>,
     state: &mut RuleState,
@@ -354,7 +389,7 @@ fn filled<'t, 'a>(
     std::str::from_utf8(text).map_err(|_| not("a template", "bytes", "text"))
 }
 
-fn not(what: &'static str, found: &str, expected: &'static str) -> Failure {
+pub(crate) fn not(what: &'static str, found: &str, expected: &'static str) -> Failure {
     Failure::Not {
         what,
         found: found.chars().take(100).collect(),

@@ -11,6 +11,7 @@ use crate::counters::Counters;
 use crate::definition::Definition;
 use crate::error::Invalid;
 use crate::settings::Settings;
+use crate::shared::Shared;
 use crate::trace::Watchers;
 
 /// What stays when a rule is changed.
@@ -74,15 +75,18 @@ impl Lineage {
 pub(crate) fn bind(
     name: &str,
     definition: &Definition,
-    settings: &Settings,
+    shared: &Shared,
     standing: Arc<Standing>,
 ) -> Result<Bound, Invalid> {
+    let settings = &shared.settings;
+    let has_devices = shared.devices.get().is_some();
     let mut options = options_of(definition, settings)?;
     let rule = rules::compile(&definition.sql, &options)
         .map_err(|error| Invalid::new("sql", error.to_string()))?;
     // Templates speak the language of their rule.
     options.dialect = Some(rule.dialect());
-    let action = |(n, action)| Action::bind(action, &options, &format!("actions[{n}]"));
+    let action =
+        |(n, action)| Action::bind(action, &options, has_devices, &format!("actions[{n}]"));
     let actions = definition.actions.iter().enumerate().map(action);
     let window = rule.window().map(|_| windows::Settings {
         lateness_ms: definition

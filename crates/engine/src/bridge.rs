@@ -10,11 +10,11 @@ use broker::hooks::Outgoing;
 use rules::{Arena, Event, EventKind, Scratch, Value};
 use serde_json::Map;
 
-use crate::bound::Lineage;
+use crate::bound::{Bound, Lineage};
 use crate::engine::Engine;
 use crate::hooks::{now_ms, scratch};
 use crate::run::Run;
-use crate::shared::Shared;
+use crate::shared::{Shared, Snapshot};
 use crate::stage::Stage;
 
 /// A shard that has not published in this time is not waited for any longer.
@@ -40,14 +40,24 @@ pub struct Incoming<'m> {
 #[derive(Default)]
 pub(crate) struct Bridges(Mutex<Option<Tools>>);
 
-struct Tools {
-    scratch: Scratch,
-    stage: Stage,
+pub(crate) struct Tools {
+    pub(crate) scratch: Scratch,
+    pub(crate) stage: Stage,
 }
 
 impl Bridges {
     fn lock(&self) -> MutexGuard<'_, Option<Tools>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For one event outside of shards at a time.
+    pub(crate) fn with_tools<R>(
+        &self,
+        shared: &Arc<Shared>,
+        work: impl FnOnce(&mut Tools) -> R,
+    ) -> R {
+        let mut tools = self.lock();
+        work(tools.get_or_insert_with(|| Tools::new(shared, shared.bridge_lane())))
     }
 
     fn is_saturated(&self) -> bool {
@@ -62,10 +72,14 @@ impl Engine {
     /// Shows a message to the rules that take what comes in through a bridge, `TYPE:NAME`; resolves when it has been taken.
     pub async fn take_bridged(&self, bridge: &str, incoming: Incoming<'_>) {
         let outgoing = self.meet_bridged(bridge, &incoming);
+        self.finish_outside(bridge, outgoing).await;
+    }
+
+    /// Waits until what rules want published is, and no sink is full. `from`: what comes from one place stays in order.
+    pub(crate) async fn finish_outside(&self, from: &str, outgoing: Option<Outgoing>) {
         if let (Some(outgoing), Some(handle)) = (outgoing, self.shared.handle.get()) {
             let (done, published) = tokio::sync::oneshot::channel();
-            // Always the same shard for one bridge: what it brings stays in order.
-            let sum = bridge.bytes().map(usize::from).sum::<usize>();
+            let sum = from.bytes().map(usize::from).sum::<usize>();
             let shard = (sum % handle.shards().max(1)) as u16;
             handle.publish_all(shard, outgoing, move || {
                 // Nobody may be waiting any more.
@@ -76,8 +90,8 @@ impl Engine {
                 .is_err()
             {
                 tracing::debug!(
-                    bridge,
-                    "a shard takes long to publish what came of a bridge"
+                    from,
+                    "a shard takes long to publish what came of an event outside"
                 );
             }
         }
@@ -92,8 +106,18 @@ impl Engine {
         if rules.is_empty() {
             return None;
         }
-        let mut tools = self.bridges.lock();
-        let tools = tools.get_or_insert_with(|| Tools::new(&self.shared));
+        (self.bridges).with_tools(&self.shared, |tools| {
+            self.meet_with(tools, &snapshot, rules, incoming)
+        })
+    }
+
+    fn meet_with(
+        &self,
+        tools: &mut Tools,
+        snapshot: &Snapshot,
+        rules: &[Arc<Bound>],
+        incoming: &Incoming<'_>,
+    ) -> Option<Outgoing> {
         tools.scratch.reset();
         let (scratch, at_ms) = (&tools.scratch, now_ms());
         let event = Event {
@@ -123,8 +147,7 @@ impl Engine {
 }
 
 impl Tools {
-    fn new(shared: &Arc<Shared>) -> Self {
-        let lane = shared.bridge_lane();
+    pub(crate) fn new(shared: &Arc<Shared>, lane: usize) -> Self {
         Self {
             scratch: scratch(lane),
             stage: Stage::new(lane, shared.clone()),

@@ -59,6 +59,30 @@ pub enum ActionKind {
     Console,
     /// To a sink, by its name.
     Sink(String),
+    /// The output becomes values of a device.
+    Telemetry(TelemetryAction),
+    /// An alarm of a device begins or ends.
+    Alarm(AlarmAction),
+}
+
+/// Templates of values of a device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TelemetryAction {
+    pub device: String,
+    /// Yields milliseconds since 1970. `None`: those of the event.
+    pub timestamp: Option<String>,
+}
+
+/// Templates of an alarm.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AlarmAction {
+    pub device: String,
+    pub name: String,
+    pub severity: String,
+    /// `true`, `false`, or a template that yields one of them.
+    pub clear: String,
+    /// `None`: the whole output as JSON.
+    pub details: Option<String>,
 }
 
 /// Templates of a message.
@@ -226,6 +250,8 @@ impl ActionKind {
                 Some(name) => Ok(Self::Sink(name)),
                 None => Err(fields.invalid("sink", "is missing; expected the name of a sink")),
             },
+            Some("telemetry") => Ok(Self::Telemetry(TelemetryAction::read(fields)?)),
+            Some("alarm") => Ok(Self::Alarm(AlarmAction::read(fields)?)),
             Some(other) => {
                 let detail =
                     format!("unknown kind {other:?}; there are republish, console and sink");
@@ -241,6 +267,19 @@ impl ActionKind {
         match self {
             Self::Console => json!({"kind": "console"}),
             Self::Sink(name) => json!({"kind": "sink", "sink": name}),
+            Self::Telemetry(action) => json!({
+                "kind": "telemetry",
+                "device": action.device,
+                "timestamp": action.timestamp,
+            }),
+            Self::Alarm(action) => json!({
+                "kind": "alarm",
+                "device": action.device,
+                "name": action.name,
+                "severity": action.severity,
+                "clear": bool_or_text(&action.clear),
+                "details": action.details,
+            }),
             Self::Republish(republish) => {
                 let properties = republish.user_properties.iter();
                 let properties: Map<String, Value> = properties
@@ -268,6 +307,35 @@ fn bool_or_text(text: &str) -> Value {
         .map_or_else(|_| text.into(), Into::into)
 }
 
+/// The device of an event of one, or the client that is the device.
+const DEVICE: &str = "${coalesce(deviceId, clientid)}";
+
+impl TelemetryAction {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
+        Ok(Self {
+            device: fields.text("device")?.unwrap_or_else(|| DEVICE.to_owned()),
+            timestamp: fields.text("timestamp")?,
+        })
+    }
+}
+
+impl AlarmAction {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
+        let name = fields.text("name")?.filter(|name| !name.is_empty());
+        let name = name
+            .ok_or_else(|| fields.invalid("name", "is missing; expected a text such as too_hot"))?;
+        Ok(Self {
+            device: fields.text("device")?.unwrap_or_else(|| DEVICE.to_owned()),
+            name,
+            severity: fields
+                .text("severity")?
+                .unwrap_or_else(|| "MAJOR".to_owned()),
+            clear: fields.truth_or_template("clear")?,
+            details: fields.text("details")?,
+        })
+    }
+}
+
 impl Republish {
     fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
         let topic = fields.text("topic")?;
@@ -287,17 +355,7 @@ impl Republish {
                 return Err(fields.invalid("qos", "expected 0, 1, 2 or a template such as ${qos}"));
             }
         };
-        let retain = match fields.take("retain") {
-            None => "false".to_owned(),
-            Some(Value::Bool(retain)) => retain.to_string(),
-            Some(Value::String(template)) if !template.is_empty() => template.clone(),
-            Some(_) => {
-                return Err(fields.invalid(
-                    "retain",
-                    "expected true, false or a template such as ${retain}",
-                ));
-            }
-        };
+        let retain = fields.truth_or_template("retain")?;
         let user_properties = match fields.take("user_properties") {
             None => Vec::new(),
             Some(Value::String(text)) if text.is_empty() => Vec::new(),
@@ -385,6 +443,19 @@ impl<'a> Fields<'a> {
             None => Ok(None),
             Some(Value::Bool(truth)) => Ok(Some(*truth)),
             Some(_) => Err(self.invalid(name, "expected true or false")),
+        }
+    }
+
+    /// As text; false if it is not said.
+    fn truth_or_template(&mut self, name: &'static str) -> Result<String, Invalid> {
+        match self.take(name) {
+            None => Ok("false".to_owned()),
+            Some(Value::Bool(truth)) => Ok(truth.to_string()),
+            Some(Value::String(template)) if !template.is_empty() => Ok(template.clone()),
+            Some(_) => {
+                let detail = format!("expected true, false or a template such as ${{{name}}}");
+                Err(self.invalid(name, detail))
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The rules of a node: which there are, which of them run, and how they change while messages are routed.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use broker::Handle;
 use broker::hooks::HooksFactory;
+use rules::EventKind;
 use rules::index::Index;
 use serde_json::Value;
 use store::{Change, Objects};
@@ -18,10 +20,11 @@ use crate::bound::{Bound, Standing, bind};
 use crate::bridge::Bridges;
 use crate::counters::Totals;
 use crate::definition::{Definition, KIND, check_name};
+use crate::devices::DeviceLane;
 use crate::error::Invalid;
 use crate::hooks::Factory;
 use crate::keeper::Keeper;
-use crate::outlet::Outlet;
+use crate::outlet::{DeviceOutlet, Outlet};
 use crate::rows::{Order, Rows};
 use crate::saved::Saved;
 use crate::settings::Settings;
@@ -93,6 +96,9 @@ impl Engine {
             rows,
             outlet: OnceLock::new(),
             handle: OnceLock::new(),
+            wants_devices: AtomicBool::new(false),
+            device_lanes: (0..shards).map(|_| DeviceLane::default()).collect(),
+            devices: OnceLock::new(),
             lanes: shards + 2,
         };
         Self {
@@ -109,6 +115,22 @@ impl Engine {
         if self.shared.outlet.set(outlet).is_err() {
             tracing::error!("the rules were given a second outlet; this is a bug");
         }
+    }
+
+    /// What takes telemetry and alarms of rules; said once, before the first rule. Without it, rules with such actions are refused.
+    pub fn set_devices(&self, devices: Arc<dyn DeviceOutlet>) {
+        if self.shared.devices.set(devices).is_err() {
+            tracing::error!("the rules were given the devices twice; this is a bug");
+        }
+    }
+
+    pub(crate) fn has_devices(&self) -> bool {
+        self.shared.devices.get().is_some()
+    }
+
+    /// What a rule looks like, as JSON schemas: what is written and what is shown.
+    pub fn schemas(&self) -> (Value, Value) {
+        crate::schema::schemas(self.has_devices())
     }
 
     /// What hangs on the broker.
@@ -140,7 +162,7 @@ impl Engine {
         let definition = Definition::from_json(input)?;
         // Compiled to see whether it can be, also if it is not to run now.
         let standing = Arc::new(Standing::new(0));
-        bind(name, &definition, &self.shared.settings, standing)?;
+        bind(name, &definition, &self.shared, standing)?;
         Ok(definition.to_json())
     }
 
@@ -240,12 +262,10 @@ impl Engine {
             let definition = Definition::from_json(value);
             match definition {
                 Ok(definition) if !definition.enabled => State::Disabled,
-                Ok(definition) => {
-                    match bind(name, &definition, &self.shared.settings, standing.clone()) {
-                        Ok(bound) => State::Running(Arc::new(bound)),
-                        Err(problem) => State::Broken(problem),
-                    }
-                }
+                Ok(definition) => match bind(name, &definition, &self.shared, standing.clone()) {
+                    Ok(bound) => State::Running(Arc::new(bound)),
+                    Err(problem) => State::Broken(problem),
+                },
                 Err(problem) => State::Broken(problem),
             }
         });
@@ -294,7 +314,9 @@ impl Engine {
             index: book.index.clone(),
             interest,
         });
+        let wants_devices = book.index.wants(EventKind::Device);
         let before = self.shared.snapshot.swap(snapshot);
+        self.shared.wants_devices.store(wants_devices, Relaxed);
         if before.interest != interest
             && let Some(handle) = self.shared.handle.get()
         {

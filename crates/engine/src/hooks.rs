@@ -14,6 +14,7 @@ use rules::index::Looked;
 use rules::{Connection, Event, EventKind, Scratch, Tools, Will};
 
 use crate::bound::{Bound, Lineage};
+use crate::devices::DeviceLane;
 use crate::run::{Run, looked};
 use crate::shared::{Shared, Snapshot};
 use crate::stage::Stage;
@@ -111,6 +112,12 @@ impl Ears {
             },
             shared,
         }
+    }
+
+    /// What came of events of devices on this shard.
+    #[inline]
+    fn device_lane(&self) -> &DeviceLane {
+        &self.shared.device_lanes[self.stage.lane]
     }
 
     /// Shows an event to the rules that may want it. `event` is asked for it if there are any.
@@ -471,7 +478,8 @@ impl Hooks for Ears {
     }
 
     fn outgoing(&mut self) -> Option<Outgoing> {
-        self.stage.take_outgoing()
+        let own = self.stage.take_outgoing();
+        own.or_else(|| self.device_lane().take_outgoing())
     }
 
     fn published(&mut self, outgoing: Outgoing) {
@@ -481,6 +489,6 @@ impl Hooks for Ears {
     }
 
     fn is_saturated(&mut self) -> bool {
-        self.stage.is_saturated()
+        self.stage.is_saturated() || self.device_lane().is_saturated()
     }
 }

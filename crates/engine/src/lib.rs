@@ -9,11 +9,13 @@ mod bound;
 mod bridge;
 mod counters;
 mod definition;
+mod devices;
 mod engine;
 mod error;
 mod families;
 mod hooks;
 mod keeper;
+mod on_devices;
 mod outlet;
 mod rows;
 mod run;
@@ -29,13 +31,14 @@ mod trial;
 pub use bridge::Incoming;
 pub use counters::{Count, Totals};
 pub use definition::{
-    ActionDefinition, ActionKind, Definition, KIND, Republish, RuleLimits, WindowLimits,
+    ActionDefinition, ActionKind, AlarmAction, Definition, KIND, Republish, RuleLimits,
+    TelemetryAction, WindowLimits,
 };
+pub use devices::{DeviceEvent, DeviceEventKind};
 pub use engine::{Condition, Engine, Status};
 pub use error::Invalid;
-pub use outlet::{Outlet, Row, Sent, SinkId};
+pub use outlet::{Alarm, DeviceOutlet, Given, Outlet, Row, Sent, Severity, SinkId, Telemetry};
 pub use saved::KIND as WINDOW_KIND;
-pub use schema::schemas;
 pub use settings::Settings;
 pub use trial::Trial;
 

@@ -1,4 +1,5 @@
-//! Where the rows go that a rule sends to sinks. The engine knows no connector; the program gives it one of these.
+//! Where rows go that a rule sends to sinks, and telemetry and alarms of devices. The engine knows neither connectors nor devices;
+//! the program gives it these.
 
 use rules::Value;
 
@@ -35,4 +36,85 @@ pub trait Outlet: Send + Sync {
     fn send(&self, sink: SinkId, lane: u16, row: Row<'_>) -> Sent;
     /// Whether publishers are to wait for it.
     fn is_full(&self, sink: SinkId) -> bool;
+}
+
+/// Values of a device that a rule has made.
+#[derive(Debug, Clone, Copy)]
+pub struct Telemetry<'a> {
+    pub device_id: &'a str,
+    pub timestamp_ms: u64,
+    /// By name.
+    pub values: &'a [(&'a str, Value<'a>)],
+    /// The rule it comes from.
+    pub rule: &'a str,
+    /// For [`DeviceEvent::tag`](crate::DeviceEvent::tag) of what comes of it.
+    pub tag: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    Critical,
+    Major,
+    Minor,
+    Warning,
+    Indeterminate,
+}
+
+impl Severity {
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("CRITICAL", Self::Critical),
+        ("MAJOR", Self::Major),
+        ("MINOR", Self::Minor),
+        ("WARNING", Self::Warning),
+        ("INDETERMINATE", Self::Indeterminate),
+    ];
+
+    pub fn name(self) -> &'static str {
+        let found = Self::ALL.iter().find(|(_, severity)| *severity == self);
+        found.map_or("", |(name, _)| name)
+    }
+
+    /// By its name, in any case.
+    pub fn parse(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.iter();
+        all.find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, severity)| *severity)
+    }
+}
+
+/// An alarm of a device that a rule raises or clears.
+#[derive(Debug, Clone, Copy)]
+pub struct Alarm<'a> {
+    pub device_id: &'a str,
+    /// What kind of alarm it is; a device has one of a name at a time.
+    pub name: &'a str,
+    pub severity: Severity,
+    /// It is over.
+    pub is_cleared: bool,
+    pub timestamp_ms: u64,
+    /// What is to be known of it: a text.
+    pub details: &'a str,
+    /// The rule it comes from.
+    pub rule: &'a str,
+    /// For [`DeviceEvent::tag`](crate::DeviceEvent::tag) of what comes of it.
+    pub tag: u64,
+}
+
+/// What became of telemetry or an alarm.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Given {
+    Taken,
+    /// It is taken, and publishers are to wait while [`DeviceOutlet::is_full`] says so.
+    Full,
+    /// It is not taken: why.
+    Refused(Box<str>),
+}
+
+/// Takes what rules make of devices. Called on shards, on the thread of windows and on the control plane, as `lane` says (see
+/// [`Outlet::send`]): never waits. What it tells the engine on a shard in turn, it tells with
+/// [`Engine::take_device_on`](crate::Engine::take_device_on); elsewhere not before it has returned.
+pub trait DeviceOutlet: Send + Sync {
+    fn telemetry(&self, lane: u16, telemetry: &Telemetry<'_>) -> Given;
+    fn alarm(&self, lane: u16, alarm: &Alarm<'_>) -> Given;
+    fn is_full(&self) -> bool;
 }

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 /// Of what is written and of what is shown.
-pub fn schemas() -> (Value, Value) {
-    let written = object(false);
-    let mut shown = object(true);
+pub(crate) fn schemas(has_devices: bool) -> (Value, Value) {
+    let written = object(false, has_devices);
+    let mut shown = object(true, has_devices);
     shown["required"] = json!(["sql", "enabled", "actions"]);
     (written, shown)
 }
 
-fn object(is_shown: bool) -> Value {
+fn object(is_shown: bool, has_devices: bool) -> Value {
     let nullable = |kind: &str, about: &str| json!({"type": [kind, "null"], "description": about});
     let bound = |minimum: u64, about: &str| json!({"type": ["integer", "null"], "minimum": minimum, "description": about});
     json!({
@@ -34,7 +34,7 @@ fn object(is_shown: bool) -> Value {
                 "type": "array",
                 "maxItems": 16,
                 "description": "What is done with each output, in this order.",
-                "items": action(true),
+                "items": action(true, has_devices),
             },
             "limits": {
                 "type": "object",
@@ -60,7 +60,7 @@ fn object(is_shown: bool) -> Value {
     })
 }
 
-fn action(has_fallback: bool) -> Value {
+fn action(has_fallback: bool, has_devices: bool) -> Value {
     let mut properties = json!({
         "kind": {"type": "string", "enum": ["republish", "console", "sink"]},
         "sink": {"type": "string", "description": "Of kind sink: its name."},
@@ -83,12 +83,44 @@ fn action(has_fallback: bool) -> Value {
             "additionalProperties": {"type": "string"},
         },
     });
+    if has_devices {
+        properties["kind"]["enum"] = json!(["republish", "console", "sink", "telemetry", "alarm"]);
+        for (name, about) in [
+            (
+                "device",
+                "Of kinds telemetry and alarm: a template; the event's device or client if not said.",
+            ),
+            ("name", "Of kind alarm: a template."),
+            (
+                "severity",
+                "Of kind alarm: CRITICAL, MAJOR, MINOR, WARNING, INDETERMINATE or a template; MAJOR if not said.",
+            ),
+        ] {
+            properties[name] = json!({"type": "string", "description": about});
+        }
+        for (name, about) in [
+            (
+                "timestamp",
+                "Of kind telemetry: a template of milliseconds since 1970; the event's if not said.",
+            ),
+            (
+                "details",
+                "Of kind alarm: a template; the output as JSON if not said.",
+            ),
+        ] {
+            properties[name] = json!({"type": ["string", "null"], "description": about});
+        }
+        properties["clear"] = json!({
+            "type": ["boolean", "string"],
+            "description": "Of kind alarm: whether it is over; true, false or a template; false if not said.",
+        });
+    }
     if has_fallback {
         properties["fallback"] = json!({
             "type": "array",
             "maxItems": 16,
             "description": "What is done if this cannot be done.",
-            "items": action(false),
+            "items": action(false, has_devices),
         });
     }
     json!({

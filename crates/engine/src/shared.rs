@@ -1,5 +1,6 @@
 //! What all shards and the control plane share of the engine.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -9,7 +10,8 @@ use rules::EventKind;
 use rules::index::Index;
 
 use crate::bound::Bound;
-use crate::outlet::Outlet;
+use crate::devices::DeviceLane;
+use crate::outlet::{DeviceOutlet, Outlet};
 use crate::rows::Rows;
 use crate::settings::Settings;
 
@@ -27,6 +29,12 @@ pub(crate) struct Shared {
     pub(crate) outlet: OnceLock<Arc<dyn Outlet>>,
     /// The broker, once it runs.
     pub(crate) handle: OnceLock<Handle>,
+    /// Whether a rule wants events of devices.
+    pub(crate) wants_devices: AtomicBool,
+    /// For events of devices on each shard.
+    pub(crate) device_lanes: Box<[DeviceLane]>,
+    /// What rules do with devices goes there.
+    pub(crate) devices: OnceLock<Arc<dyn DeviceOutlet>>,
     /// Shards, one for windows and one for what comes in through bridges.
     pub(crate) lanes: usize,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use broker::hooks::Outgoing;
 use rules::RuleState;
 
-use crate::outlet::{Outlet, SinkId};
+use crate::outlet::{DeviceOutlet, Outlet, SinkId};
 use crate::shared::Shared;
 
 /// Evaluations of which one is timed.
@@ -20,6 +20,7 @@ pub(crate) struct Stage {
     pub(crate) max_outgoing_bytes: usize,
     /// Sinks that said that publishers are to wait.
     full: Vec<SinkId>,
+    are_devices_full: bool,
     pub(crate) console: Lines,
     pub(crate) topic: Vec<u8>,
     pub(crate) text: Vec<u8>,
@@ -36,6 +37,7 @@ impl Stage {
             outgoing: Outgoing::default(),
             max_outgoing_bytes: MAX_OUTGOING_BYTES,
             full: Vec::new(),
+            are_devices_full: false,
             console: Lines::new(shared.settings.console_lines_per_s),
             topic: Vec::new(),
             text: Vec::new(),
@@ -47,6 +49,15 @@ impl Stage {
 
     pub(crate) fn outlet(&self) -> Option<&Arc<dyn Outlet>> {
         self.shared.outlet.get()
+    }
+
+    pub(crate) fn devices(&self) -> Option<&Arc<dyn DeviceOutlet>> {
+        self.shared.devices.get()
+    }
+
+    /// Publishers are to wait while the devices say so.
+    pub(crate) fn note_devices_full(&mut self) {
+        self.are_devices_full = true;
     }
 
     /// Whether this evaluation is to be timed.
@@ -74,11 +85,18 @@ impl Stage {
                 None => self.full.clear(),
             }
         }
-        !self.full.is_empty() || self.shared.rows.is_full()
+        if self.are_devices_full {
+            let devices = self.shared.devices.get();
+            self.are_devices_full = devices.is_some_and(|devices| devices.is_full());
+        }
+        !self.full.is_empty() || self.are_devices_full || self.shared.rows.is_full()
     }
 
     pub(crate) fn has_followers(&self) -> bool {
-        !self.outgoing.is_empty() || !self.full.is_empty() || self.shared.rows.is_full()
+        !self.outgoing.is_empty()
+            || !self.full.is_empty()
+            || self.are_devices_full
+            || self.shared.rows.is_full()
     }
 
     pub(crate) fn take_outgoing(&mut self) -> Option<Outgoing> {

@@ -82,7 +82,7 @@ impl Engine {
         let began = Instant::now();
         let lanes = self.shared.lanes;
         let standing = std::sync::Arc::new(Standing::new(lanes));
-        let bound = bind("test", &definition, &self.shared.settings, standing)?;
+        let bound = bind("test", &definition, &self.shared, standing)?;
         let compiled_us = began.elapsed().as_micros() as u64;
         let mut stage = Stage::new(lanes - 1, self.shared.clone());
         let scratch = scratch(lanes - 1);

@@ -9,7 +9,7 @@ use crate::plan::build::Builder;
 use crate::plan::resolve::{Resolver, Scope};
 use crate::plan::{Column, NodeId, Op, Target};
 use crate::rule::{Body, Grouping, Rule};
-use crate::source::Source;
+use crate::source::{EventKind, Source};
 use crate::syntax::ast::{AliasPart, Body as Syntax, Expr, Group, Item, ItemKind, Node, Statement};
 use crate::syntax::{WINDOWS, natural_alias, parse};
 use crate::window::Window;
@@ -29,6 +29,8 @@ pub fn compile(sql: &str, options: &Options) -> Result<Rule, Error> {
     builder.text("");
     let mut resolver = Resolver::new(sql, builder, &options.bounds, Scope::Event);
     resolver.is_open = sources.iter().any(Source::is_open);
+    resolver.is_of_devices =
+        (sources.iter()).all(|source| *source == Source::Event(EventKind::Device));
     let parts = match &statement.body {
         Syntax::Foreach {
             lists,

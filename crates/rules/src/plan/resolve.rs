@@ -32,6 +32,8 @@ pub(crate) struct Resolver<'s> {
     pub(crate) scope: Scope,
     /// Whether a source has fields that only the sender knows.
     pub(crate) is_open: bool,
+    /// Whether all events are of devices, whose fields have two spellings.
+    pub(crate) is_of_devices: bool,
     pub(crate) aliases: Vec<Alias>,
     /// The name of FOREACH's item, where there is one.
     pub(crate) item: Option<Box<str>>,
@@ -53,6 +55,7 @@ impl<'s> Resolver<'s> {
             bounds,
             scope,
             is_open: false,
+            is_of_devices: false,
             aliases: Vec::new(),
             item: None,
             keys: Vec::new(),
@@ -296,7 +299,10 @@ impl<'s> Resolver<'s> {
         if !field_first && let Some(found) = self.alias(name, steps, span)? {
             return Ok(found);
         }
-        let text = self.builder.text(name);
+        let text = self.builder.text(match self.is_of_devices {
+            true => device_field(name),
+            false => name,
+        });
         let op = match (self.scope, field) {
             (Scope::Template, field) => Op::Column(text, field),
             (_, field) if self.is_open => Op::Open(text, field),
@@ -616,4 +622,13 @@ fn unnamed(sql: &str, span: Span) -> Box<str> {
         name.push_str(word);
     }
     name.chars().take(MAX_CHARS).collect::<String>().into()
+}
+
+/// The field of a device's event under either of its spellings.
+fn device_field(name: &str) -> &str {
+    match name {
+        "device_id" | "deviceid" => "deviceId",
+        "product_id" | "productid" => "productId",
+        name => name,
+    }
 }

@@ -73,7 +73,7 @@ impl ObjectRules for Rules {
         }
         match name(kind) {
             Some(name) => objects::schemas(name),
-            None => engine::schemas(),
+            None => self.engine.schemas(),
         }
     }
 }

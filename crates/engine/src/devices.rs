@@ -1,0 +1,240 @@
+//! What devices say, shown to the rules that name them: `FROM "$EVENT.DEVICE"`.
+//!
+//! Events of one shard's clients come on its thread, in the middle of a hook: [`Engine::take_device_on`]. All others come on the
+//! control plane: [`Engine::take_device`]. The engine knows no device; who keeps them tells it what happens.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use broker::hooks::Outgoing;
+use rules::{Arena, Event, EventKind, Value};
+
+use crate::bound::Lineage;
+use crate::bridge::Tools;
+use crate::engine::Engine;
+use crate::hooks::now_ms;
+use crate::run::{Run, looked};
+use crate::shared::Shared;
+
+/// What happened to a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceEventKind {
+    Property,
+    Event,
+    Online,
+    Offline,
+    Alarm,
+    Command,
+}
+
+impl DeviceEventKind {
+    /// What the field `kind` says.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Property => "property",
+            Self::Event => "event",
+            Self::Online => "online",
+            Self::Offline => "offline",
+            Self::Alarm => "alarm",
+            Self::Command => "command",
+        }
+    }
+}
+
+/// An event of a device, as rules see it.
+#[derive(Clone, Copy)]
+pub struct DeviceEvent<'m> {
+    pub kind: DeviceEventKind,
+    pub device_id: &'m str,
+    pub product_id: &'m str,
+    /// When it happened, by the device's clock if it says so; milliseconds since 1970.
+    pub timestamp_ms: u64,
+    /// Of a property its name, of an event, an alarm or a command its id.
+    pub key: Option<&'m str>,
+    /// What goes with the key: a value, or a map.
+    pub value: Value<'m>,
+    /// All properties of a report by name: a map, or the text of a JSON object.
+    pub properties: Value<'m>,
+    /// The client it came from, if it is one.
+    pub client_id: &'m str,
+    pub username: Option<&'m str>,
+    /// The topic of the message it came with.
+    pub topic: Option<&'m str>,
+    /// [`Origin::tag`](broker::hooks::Origin::tag) of the message, or of what a rule has asked for, so that loops of rules end;
+    /// else 0.
+    pub tag: u64,
+}
+
+impl<'m> DeviceEvent<'m> {
+    /// An event of which only this is known.
+    pub fn new(kind: DeviceEventKind, device_id: &'m str, timestamp_ms: u64) -> Self {
+        Self {
+            kind,
+            device_id,
+            product_id: "",
+            timestamp_ms,
+            key: None,
+            value: Value::Null,
+            properties: Value::Null,
+            client_id: "",
+            username: None,
+            topic: None,
+            tag: 0,
+        }
+    }
+}
+
+/// What came of events of devices on one shard's thread, until its hooks are asked for it. Locked by that thread only, so that
+/// nobody ever waits.
+#[derive(Default)]
+pub(crate) struct DeviceLane {
+    work: Mutex<Work>,
+    /// Whether there is anything to ask for, to be looked at without the lock.
+    is_told: AtomicBool,
+}
+
+#[derive(Default)]
+struct Work {
+    /// One, or one for each event inside an event: an alarm that a rule has raised is one.
+    spare: Vec<Tools>,
+    outgoing: Vec<Outgoing>,
+    depth: u8,
+}
+
+/// Events inside events inside events.
+const MAX_DEPTH: u8 = 4;
+
+impl DeviceLane {
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What rules want published.
+    #[inline]
+    pub(crate) fn take_outgoing(&self) -> Option<Outgoing> {
+        if !self.is_told.load(Relaxed) {
+            return None;
+        }
+        let mut work = self.lock();
+        match work.outgoing.is_empty() {
+            true => None,
+            false => Some(work.outgoing.remove(0)),
+        }
+    }
+
+    /// Whether publishers are to wait for a sink.
+    #[inline]
+    pub(crate) fn is_saturated(&self) -> bool {
+        if !self.is_told.load(Relaxed) {
+            return false;
+        }
+        let mut work = self.lock();
+        let is_saturated = (work.spare.iter_mut()).any(|tools| tools.stage.is_saturated());
+        if !is_saturated && work.outgoing.is_empty() {
+            self.is_told.store(false, Relaxed);
+        }
+        is_saturated
+    }
+}
+
+impl Engine {
+    /// Whether any rule wants events of devices: so cheap that it may be asked before anything is made ready for one.
+    #[inline]
+    pub fn wants_device_events(&self) -> bool {
+        self.shared.wants_devices.load(Relaxed)
+    }
+
+    /// Shows an event to the rules FROM `"$EVENT.DEVICE"`, on the thread of this shard. True: whoever is in
+    /// [`Hooks::publish`](broker::hooks::Hooks::publish) returns [`Verdict::Follow`](broker::hooks::Verdict::Follow), so that
+    /// what rules publish goes out with the message; elsewhere it goes out by itself when the shard is done with the client.
+    pub fn take_device_on(&self, shard: u16, event: &DeviceEvent<'_>) -> bool {
+        if !self.wants_device_events() {
+            return false;
+        }
+        let lane = &self.shared.device_lanes[usize::from(shard)];
+        let mut work = lane.lock();
+        if work.depth == MAX_DEPTH {
+            tracing::debug!(
+                device = event.device_id,
+                "an event of a device came of too many others; rules do not see it"
+            );
+            return false;
+        }
+        work.depth += 1;
+        let mut tools =
+            (work.spare.pop()).unwrap_or_else(|| Tools::new(&self.shared, usize::from(shard)));
+        // An action may tell of the next event.
+        drop(work);
+        let outgoing = meet(&self.shared, &mut tools, event);
+        let mut work = lane.lock();
+        work.depth -= 1;
+        let has_followers = outgoing.is_some() || tools.stage.has_followers();
+        work.outgoing.extend(outgoing);
+        work.spare.push(tools);
+        if has_followers {
+            lane.is_told.store(true, Relaxed);
+        }
+        has_followers
+    }
+
+    /// The same anywhere else than on a shard. Resolves when what rules publish is published and no sink is full, so that whoever
+    /// sends it waits so long.
+    pub async fn take_device(&self, event: DeviceEvent<'_>) {
+        if !self.wants_device_events() {
+            return;
+        }
+        let outgoing =
+            (self.bridges).with_tools(&self.shared, |tools| meet(&self.shared, tools, &event));
+        self.finish_outside(event.device_id, outgoing).await;
+    }
+}
+
+/// The rules that want the event; what they want published.
+fn meet(shared: &Shared, tools: &mut Tools, device: &DeviceEvent<'_>) -> Option<Outgoing> {
+    let snapshot = shared.snapshot.load();
+    let index = &snapshot.index;
+    let mut met = Vec::new();
+    let looked = looked(EventKind::Device, device.topic, device.client_id, None);
+    index.matches(&looked, |bound| met.push(bound));
+    if met.is_empty() {
+        return None;
+    }
+    tools.scratch.reset();
+    let (scratch, at_ms) = (&tools.scratch, now_ms());
+    let event = Event {
+        node: &shared.settings.node_name,
+        client_id: device.client_id,
+        username: device.username,
+        topic: device.topic,
+        extra: fields_of(device, scratch.arena()),
+        ..Event::new(EventKind::Device, device.timestamp_ms)
+    };
+    let view = scratch.view(&event, at_ms);
+    let mut run = Run {
+        index,
+        rows: &shared.rows,
+        scratch,
+        stage: &mut tools.stage,
+        lineage: Lineage(device.tag),
+        now_ms: at_ms,
+        chained: 0,
+    };
+    for bound in met {
+        run.meet(bound, &view);
+    }
+    tools.stage.take_outgoing()
+}
+
+fn fields_of<'a>(device: &DeviceEvent<'a>, arena: &'a Arena) -> Value<'a> {
+    Value::Map(arena.alloc_slice_copy(&[
+        ("deviceId", Value::Str(device.device_id)),
+        ("productId", Value::Str(device.product_id)),
+        ("kind", Value::Str(device.kind.name())),
+        ("key", device.key.map_or(Value::Null, Value::Str)),
+        ("value", device.value),
+        ("properties", device.properties),
+    ]))
+}
+
+#[cfg(test)]
+mod tests;
