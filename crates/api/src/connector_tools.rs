@@ -4,6 +4,8 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use axum::body::Bytes;
+use axum::http::HeaderMap;
 use serde_json::{Map, Value};
 
 use crate::objects::Invalid;
@@ -12,6 +14,30 @@ pub type Asking<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What a system said: who it is, or why it cannot be reached.
 pub type Tested = Result<String, String>;
+
+/// A request that somebody posted to a source and that may come in; its body is still to be read.
+pub trait Posted: Send {
+    fn max_body_bytes(&self) -> usize;
+    /// Resolves once every message in the body has been taken.
+    fn take(self: Box<Self>, body: Bytes) -> Asking<'static, Result<(), PostRefused>>;
+}
+
+/// Why something posted to a source is not taken; texts are for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PostRefused {
+    /// There is no such source, or nothing can be posted to it.
+    Unknown,
+    /// The source does not receive at the moment.
+    Closed(String),
+    /// The source's secret is not in the request.
+    Credentials(String),
+    /// The body is not what the source expects.
+    Content(String),
+    /// Too much waits to be taken.
+    Crowded,
+    /// It was not taken in time, and may still be.
+    Late,
+}
 
 /// The connectors and sinks of a node.
 pub trait ConnectorTools: Send + Sync + 'static {
@@ -28,6 +54,8 @@ pub trait ConnectorTools: Send + Sync + 'static {
     fn sink(&self, name: &str) -> Option<Value>;
     /// How sources do, sorted by name.
     fn sources(&self) -> Vec<Value>;
+    /// Whether what is posted to a source may come in, by the head of the request.
+    fn admit(&self, source: &str, headers: &HeaderMap) -> Result<Box<dyn Posted>, PostRefused>;
     /// Dead letters of a sink from the oldest on, beginning behind an id. `None`: there is no such sink.
     fn dead_letters(&self, sink: &str, after: u64, limit: usize) -> Option<Vec<Value>>;
     /// Queues dead letters again, all of them if no ids are given; says how many.
@@ -70,6 +98,10 @@ impl ConnectorTools for NoConnectorTools {
 
     fn sources(&self) -> Vec<Value> {
         Vec::new()
+    }
+
+    fn admit(&self, _source: &str, _headers: &HeaderMap) -> Result<Box<dyn Posted>, PostRefused> {
+        Err(PostRefused::Unknown)
     }
 
     fn dead_letters(&self, _sink: &str, _after: u64, _limit: usize) -> Option<Vec<Value>> {

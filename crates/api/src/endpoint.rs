@@ -29,6 +29,8 @@ pub(crate) enum Access {
     Metrics,
     /// The same with `http.docs_access`.
     Docs,
+    /// Whoever has the secret of the source that is asked for; the handler looks.
+    Source,
     /// Those with this role or a higher one.
     Role(Role),
 }

@@ -28,7 +28,7 @@ pub use access::new_local_token;
 pub use access::{FirstOperator, FirstOperatorError, NoRandomness, Role, ensure_first_operator};
 pub use app::Parts;
 pub use config::{Anonymous, HttpConfig, LiveConfig, Openness};
-pub use connector_tools::{Asking, ConnectorTools, NoConnectorTools, Tested};
+pub use connector_tools::{Asking, ConnectorTools, NoConnectorTools, PostRefused, Posted, Tested};
 pub use node::{Answer, Node, NotReady, Program, SettingError, SettingInfo};
 pub use objects::{Invalid, ObjectRules, RuledKind};
 pub use rule_tools::{NoRuleTools, RuleTools};

@@ -82,6 +82,12 @@ pub(crate) fn document(version: &str, endpoints: &[Endpoint]) -> Value {
                     "scheme": "basic",
                     "description": "The id of an API key as the user name, its secret as the password.",
                 },
+                "source_token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "The token of the source. Its settings may name another header, or ask for a signature \
+                        of the body instead.",
+                },
             },
         },
     })
@@ -140,6 +146,7 @@ fn operation(
         Access::Metrics | Access::Docs => {
             json!([{}, {"token": ["viewer"]}, {"api_key": ["viewer"]}])
         }
+        Access::Source => json!([{"source_token": []}]),
         Access::Role(role) => json!([{"token": [role.name()]}, {"api_key": [role.name()]}]),
     };
     if let Access::Role(role) = endpoint.access {

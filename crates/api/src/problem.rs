@@ -109,6 +109,13 @@ impl Problem {
         }
     }
 
+    pub(crate) fn busy(retry_after_s: u64, detail: impl Into<String>) -> Self {
+        Self {
+            hint: Hint::RetryAfter(retry_after_s),
+            ..Self::unavailable(detail)
+        }
+    }
+
     pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }

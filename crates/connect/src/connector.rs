@@ -13,6 +13,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value};
 
 use crate::batch::Batch;
+use crate::post::{Admitted, Head, Refused};
 use crate::settings::Invalid;
 
 pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -31,6 +32,8 @@ pub struct Kind {
     pub connector_schema: fn(&mut SchemaGenerator) -> Schema,
     /// Of what a sink is told besides what all sinks are told.
     pub sink_schema: fn(&mut SchemaGenerator) -> Schema,
+    /// Of what a source is told besides what all sources are told. `None`: nothing can be received from these systems.
+    pub source_schema: Option<fn(&mut SchemaGenerator) -> Schema>,
     /// Makes a connector from its settings. Connects nowhere yet; runs within a tokio runtime.
     pub open: fn(Map<String, Value>, &Context) -> Opened,
 }
@@ -182,6 +185,12 @@ impl fmt::Display for Failure {
 /// How a source receives. Runs until an error or until it is dropped; the service starts it again after a pause.
 pub trait Reader: Send + Sync + 'static {
     fn read<'a>(&'a self, inlet: &'a dyn Inlet) -> Doing<'a, Failure>;
+
+    /// Whether a request of HTTP with this head may come in, of sources that are posted to.
+    fn admit(&self, head: &Head) -> Result<Box<dyn Admitted>, Refused> {
+        let _ = head;
+        Err(Refused::Unknown)
+    }
 }
 
 /// Where received messages go: to rules with `FROM "$bridges/TYPE:NAME"`.

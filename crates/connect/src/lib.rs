@@ -3,7 +3,7 @@
 //! A rule hands rows to a [`Service`] by the number of a sink ([`Service::push`], called on a shard: it never waits). The
 //! sink's queue is emptied on the control plane by the machine (`machine/`), which forms batches and gives them to the
 //! sink's [`Writer`]. A kind of connector only says how to reach a system, how to write a batch and which errors can pass:
-//! see [`connector`].
+//! see [`connector`]. What sources receive goes to a [`Listener`].
 
 pub mod batch;
 pub mod connector;
@@ -14,6 +14,7 @@ mod machine;
 #[cfg(any(feature = "mqtt", feature = "nats"))]
 mod net;
 pub mod objects;
+pub mod post;
 pub mod row;
 pub mod secret;
 mod service;

@@ -54,6 +54,17 @@ pub fn sink_schema(kind: &Kind) -> Value {
     joined(common_sink_schema(), own)
 }
 
+/// The schema of the settings of sources of a kind's connectors, if something can be received from them. It holds no
+/// references.
+pub fn source_schema(kind: &Kind) -> Option<Value> {
+    let own = (kind.source_schema?)(&mut generator()).to_value();
+    Some(joined(common_source_schema(), own))
+}
+
+fn common_source_schema() -> Value {
+    SourceSettings::json_schema(&mut generator()).to_value()
+}
+
 fn common_sink_schema() -> Value {
     SinkSettings::json_schema(&mut generator()).to_value()
 }
@@ -97,7 +108,7 @@ pub fn schemas(object: &str) -> (Value, Value) {
         }
         of_connector => {
             let mut schema = match of_connector {
-                SOURCE => SourceSettings::json_schema(&mut generator()).to_value(),
+                SOURCE => common_source_schema(),
                 _ => common_sink_schema(),
             };
             if let Some(schema) = schema.as_object_mut() {
@@ -111,16 +122,21 @@ pub fn schemas(object: &str) -> (Value, Value) {
     (schema.clone(), schema)
 }
 
-/// The kind a stored connector is of, or any whose sinks a stored sink may be one of.
+/// The kind a stored connector is of, or any whose sinks or sources a stored one may be one of.
 fn schemas_of(object: &str, value: &Value) -> Vec<Value> {
     match object {
         CONNECTOR => {
             let kind = value["type"].as_str().and_then(kinds::kind);
             kind.map(connector_schema).into_iter().collect()
         }
-        // Sources have no secrets of their own: those are their connectors'.
-        SOURCE => vec![Value::Bool(true)],
         // What is a secret in the settings of any kind is shown of none.
+        SOURCE => {
+            let of_kinds = KINDS.iter().filter_map(|kind| source_schema(kind));
+            [common_source_schema()]
+                .into_iter()
+                .chain(of_kinds)
+                .collect()
+        }
         _ => KINDS.iter().map(|kind| sink_schema(kind)).collect(),
     }
 }
@@ -217,6 +233,7 @@ pub fn types() -> Vec<Map<String, Value>> {
             "title": kind.title,
             "connector_schema": connector_schema(kind),
             "sink_schema": sink_schema(kind),
+            "source_schema": source_schema(kind),
             "batch": {
                 "max_rows": kind.batch.max_rows,
                 "max_bytes": kind.batch.max_bytes,
@@ -249,7 +266,8 @@ mod tests {
     #[test]
     fn schemas_hold_no_references_and_refuse_unknown_fields() {
         for kind in KINDS {
-            for schema in [connector_schema(kind), sink_schema(kind)] {
+            let schemas = [connector_schema(kind), sink_schema(kind)];
+            for schema in schemas.into_iter().chain(source_schema(kind)) {
                 let text = schema.to_string();
                 assert!(!text.contains("$ref"), "{}: {text}", kind.name);
                 assert_eq!(schema["additionalProperties"], false, "{}", kind.name);
@@ -289,6 +307,18 @@ mod tests {
             json!({"connector": "c", "signature": {"header": "x-sign"}})
         );
         assert_eq!(sealed(SINK, seen, Some(&sink)), sink);
+    }
+
+    #[cfg(feature = "http")]
+    #[test]
+    fn secrets_of_sources_are_kept_and_not_shown() {
+        let stored = json!({
+            "connector": "c", "token": "t", "topic": "x", "signature": {"secret": "s", "header": "x-sign"}
+        });
+        let seen = shown(SOURCE, stored.clone());
+        let expected = json!({"connector": "c", "topic": "x", "signature": {"header": "x-sign"}});
+        assert_eq!(seen, expected);
+        assert_eq!(sealed(SOURCE, seen, Some(&stored)), stored);
     }
 
     #[test]

@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 use crate::access::Role;
 use crate::audit;
 use crate::call::{self, Call, Page};
-use crate::endpoint::{Endpoint, Outcome, get, post};
+use crate::connector_tools::PostRefused;
+use crate::endpoint::{Access, Endpoint, Outcome, get, post};
 use crate::parameters::Cursor;
 use crate::problem::Problem;
 
@@ -23,6 +24,8 @@ struct ConnectorType {
     connector_schema: Map<String, Value>,
     /// JSON schema of the settings of a sink.
     sink_schema: Map<String, Value>,
+    /// JSON schema of the settings of a source; `null`: nothing can be received from such a system.
+    source_schema: Option<Map<String, Value>>,
     /// Sizes of batches where a sink does not say.
     batch: Value,
 }
@@ -132,7 +135,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer)
             .tag("connectors")
             .summary("List types of connectors")
-            .description("With the schemas of what connectors and sinks of each type are told.")
+            .description("With the schemas of what connectors, sinks and sources of each type are told.")
             .list::<ConnectorType>(),
         get(
             "/api/v1/connector-status",
@@ -171,6 +174,20 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("connectors")
             .summary("How sources do")
             .pages::<SourceStatus>(),
+        post("/api/v1/sources/{name}/push", "pushToSource", push)
+            .access(Access::Source)
+            .tag("connectors")
+            .summary("Give a source messages")
+            .description(
+                "For systems that post what they have; sources of connectors of the type http take it. The body is a \
+                 message or several, as the source's settings say, and may be of any media type. It is answered once the \
+                 rules have taken them: after any other answer, send the same again.",
+            )
+            .path_parameter("name", "The source's name, percent-encoded.")
+            .raw_body("application/octet-stream")
+            .answers_nothing(204, "All messages have been taken.")
+            .problem(429, "Too many requests wait to be taken; Retry-After says when to come again.")
+            .problem(503, "It is not taken now, or was not in time and may still be; Retry-After says when to come again."),
         of_sink(get("/api/v1/sinks/{name}/status", "sinkStatus", sink))
             .role(Role::Viewer)
             .summary("How a sink does")
@@ -247,6 +264,36 @@ async fn sinks(call: Call) -> Outcome {
 
 async fn sources(call: Call) -> Outcome {
     page_by_name(&call, call.app.connector_tools.sources())
+}
+
+async fn push(mut call: Call) -> Outcome {
+    let name = call.path("name").to_owned();
+    let posted = call.app.connector_tools.admit(&name, call.headers());
+    let posted = posted.map_err(|refused| not_taken(&name, refused))?;
+    let body = call.bytes(posted.max_body_bytes()).await?;
+    let taken = posted.take(body).await;
+    taken.map_err(|refused| not_taken(&name, refused))?;
+    call::done()
+}
+
+fn not_taken(source: &str, refused: PostRefused) -> Problem {
+    match refused {
+        PostRefused::Unknown => {
+            Problem::not_found(format!("There is no source {source:?} that takes posts."))
+        }
+        PostRefused::Closed(why) => Problem::busy(30, format!("Nothing is taken now: {why}.")),
+        PostRefused::Credentials(why) => {
+            Problem::unauthorized(format!("The request does not prove itself: {why}."))
+        }
+        PostRefused::Content(why) => Problem::unprocessable(format!("The body is {why}.")),
+        PostRefused::Crowded => {
+            Problem::too_many_requests(1, "Too many requests wait to be taken.")
+        }
+        PostRefused::Late => {
+            let detail = "It was not taken in time, and may still be; send it again.";
+            Problem::busy(1, detail)
+        }
+    }
 }
 
 async fn sink(call: Call) -> Outcome {

@@ -18,6 +18,7 @@ use crate::batch::Batch;
 use crate::connector::{Connector, Context, Failure, Kind};
 use crate::kinds;
 use crate::machine::queue::Pushed;
+use crate::post::{Head, Post, Refused};
 use crate::row::RowWriter;
 use crate::settings::{Invalid, SinkSettings};
 use sink::Sink;
@@ -272,6 +273,13 @@ impl Service {
 
     pub fn remove_source(&self, name: &str) {
         self.inner.control().sources.remove(name);
+    }
+
+    /// Whether a request with this head that somebody posts to a source may come in.
+    pub fn admit(&self, source: &str, head: &Head) -> Result<Post, Refused> {
+        let control = self.inner.control();
+        let source = control.sources.get(source).ok_or(Refused::Unknown)?;
+        source.admit(head)
     }
 
     pub fn sources(&self) -> Vec<SourceStatus> {

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::connector::{Connector, Doing, Failure, Inlet, Kind, Reader, Received};
 use crate::machine::circuit::pause;
 use crate::machine::now_ms;
+use crate::post::{Head, Post, Refused};
 use crate::settings::{Invalid, Retry, read};
 
 /// Fields of a source that are the same for all kinds of connectors.
@@ -106,7 +107,19 @@ struct State {
     own: Map<String, Value>,
     kind: Option<&'static Kind>,
     state: SourceState,
-    task: Option<JoinHandle<()>>,
+    running: Option<Running>,
+}
+
+struct Running {
+    reader: Arc<dyn Reader>,
+    inlet: Arc<Counted>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 impl Shared {
@@ -134,7 +147,7 @@ impl Source {
                 own,
                 kind: None,
                 state: SourceState::NoConnector,
-                task: None,
+                running: None,
             }),
         }
     }
@@ -160,9 +173,7 @@ impl Source {
         listener: Option<Arc<dyn Listener>>,
     ) {
         let mut state = self.lock();
-        if let Some(task) = state.task.take() {
-            task.abort();
-        }
+        state.running = None;
         state.kind = connector.as_ref().map(|(kind, _)| *kind);
         let reader = connector.map(|(kind, connector)| {
             let reader = connector.reader(state.own.clone());
@@ -180,19 +191,43 @@ impl Source {
         if let (Some(Ok((kind, reader))), Some(listener), SourceState::Running) =
             (reader, listener, state.state)
         {
-            let inlet = Counted {
+            let inlet = Arc::new(Counted {
                 shared: self.shared.clone(),
                 kind: kind.name,
                 listener,
-            };
-            state.task = Some(tokio::spawn(receive(reader, inlet)));
+            });
+            state.running = Some(Running {
+                task: tokio::spawn(receive(reader.clone(), inlet.clone())),
+                reader,
+                inlet,
+            });
         }
     }
 
     pub(super) fn stop(&self) {
-        if let Some(task) = self.lock().task.take() {
-            task.abort();
+        self.lock().running = None;
+    }
+
+    /// Whether what somebody posts may come in.
+    pub(super) fn admit(&self, head: &Head) -> Result<Post, Refused> {
+        let state = self.lock();
+        let Some(running) = &state.running else {
+            return Err(Refused::Closed(match state.state {
+                SourceState::Disabled => "the source is disabled",
+                SourceState::NoConnector => "the source has no connector",
+                SourceState::Invalid => "the settings of the source do not fit its connector",
+                SourceState::Running => "the node starts or stops",
+            }));
+        };
+        let admitted = running.reader.admit(head);
+        if let Err(Refused::Credentials(why)) = &admitted {
+            let told = format!("a request was refused: {why}");
+            self.shared.note(told);
         }
+        Ok(Post {
+            admitted: admitted?,
+            inlet: running.inlet.clone(),
+        })
     }
 
     pub(super) fn status(&self) -> SourceStatus {
@@ -213,19 +248,13 @@ impl Source {
     }
 }
 
-impl Drop for Source {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
 /// Receives for ever; after a failure it waits, for longer after each further one without a message in between.
-async fn receive(reader: Arc<dyn Reader>, inlet: Counted) {
+async fn receive(reader: Arc<dyn Reader>, inlet: Arc<Counted>) {
     let retry = Retry::default();
     let shared = inlet.shared.clone();
     loop {
         shared.has_received.store(false, Relaxed);
-        let failure = caught(reader.read(&inlet)).await;
+        let failure = caught(reader.read(&*inlet)).await;
         if shared.has_received.load(Relaxed) {
             shared.failures.store(0, Relaxed);
         }

@@ -5,13 +5,16 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{Asking, ConnectorTools, Invalid, RuledKind, Tested};
+use api::{Asking, ConnectorTools, Invalid, PostRefused, Posted, RuledKind, Tested};
 use broker::Handle;
 use broker::control::Publication;
 use connect::connector::Doing;
 use connect::objects::{self, CONNECTOR, SINK, SOURCE};
+use connect::post::{Head, Post, Refused};
 use connect::{Letter, Listener, Received, Row, Service};
 use engine::{Engine, Incoming};
+use hyper::HeaderMap;
+use hyper::body::Bytes;
 use serde_json::{Map, Value, json};
 use store::{Change, Objects};
 
@@ -209,6 +212,30 @@ impl Listener for Bridges {
     }
 }
 
+/// A request that somebody posted to a source.
+struct Admitted(Post);
+
+impl Posted for Admitted {
+    fn max_body_bytes(&self) -> usize {
+        self.0.max_body_bytes()
+    }
+
+    fn take(self: Box<Self>, body: Bytes) -> Asking<'static, Result<(), PostRefused>> {
+        Box::pin(async move { self.0.take(body.into()).await.map_err(post_refused) })
+    }
+}
+
+fn post_refused(refused: Refused) -> PostRefused {
+    match refused {
+        Refused::Unknown => PostRefused::Unknown,
+        Refused::Closed(why) => PostRefused::Closed(why.to_owned()),
+        Refused::Credentials(why) => PostRefused::Credentials(why.to_owned()),
+        Refused::Content(why) => PostRefused::Content(why),
+        Refused::Crowded => PostRefused::Crowded,
+        Refused::Late => PostRefused::Late,
+    }
+}
+
 fn letter(letter: &Letter) -> Value {
     json!({
         "id": letter.id,
@@ -261,6 +288,17 @@ impl ConnectorTools for Connectors {
         sources
             .map(|status| self.with_origin(SOURCE, status))
             .collect()
+    }
+
+    fn admit(&self, source: &str, headers: &HeaderMap) -> Result<Box<dyn Posted>, PostRefused> {
+        let fields = headers.iter().filter_map(|(name, value)| {
+            let value = std::str::from_utf8(value.as_bytes()).ok()?;
+            Some((name.as_str().to_owned(), value.to_owned()))
+        });
+        match self.service.admit(source, &Head::new(fields)) {
+            Ok(post) => Ok(Box::new(Admitted(post))),
+            Err(refused) => Err(post_refused(refused)),
+        }
     }
 
     fn dead_letters(&self, sink: &str, after: u64, limit: usize) -> Option<Vec<Value>> {

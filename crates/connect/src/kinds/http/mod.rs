@@ -1,6 +1,8 @@
-//! HTTP: a request per batch or per row.
+//! HTTP: requests to a server, and requests that are posted to a source.
 
 mod body;
+mod sink;
+mod source;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use hyper::{Method, Request, StatusCode, Uri};
+use hyper::{Request, StatusCode, Uri};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -21,16 +23,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::batch::Batch;
 use crate::connector::{
-    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Reader, Writer, schema_of,
 };
-use crate::row::Row;
 use crate::secret::Secret;
 use crate::settings::{Invalid, read};
-use crate::template::Template;
 use crate::tls::Tls;
-use body::{Bodies, Body, Format};
 
 pub(super) const KIND: Kind = Kind {
     name: "http",
@@ -40,21 +38,20 @@ pub(super) const KIND: Kind = Kind {
         ..BatchDefaults::USUAL
     },
     connector_schema: schema_of::<Settings>,
-    sink_schema: schema_of::<SinkSettings>,
+    sink_schema: schema_of::<sink::Settings>,
+    source_schema: Some(schema_of::<source::Settings>),
     open,
 };
 
 const MAX_ANSWER_BYTES: usize = 64 << 10;
-/// Of an answer that says what is wrong, for people.
-const SHOWN_BYTES: usize = 200;
 const IDLE_CONNECTIONS: usize = 64;
 const IDLE_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
-    /// `http://HOST:PORT/PATH` or `https://...`
-    url: String,
+    /// `http://HOST:PORT/PATH` or `https://...`; left out: for sources only.
+    url: Option<String>,
     /// Sent with each request; they may hold secrets and are not shown.
     #[serde(default)]
     headers: BTreeMap<String, Secret>,
@@ -73,78 +70,15 @@ fn five_s() -> u64 {
     5000
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct SinkSettings {
-    /// Put behind the connector's URL; `${...}` is filled in and encoded. With a request per batch it is the same for all
-    /// rows.
-    #[serde(default)]
-    path: String,
-    #[serde(default)]
-    method: Verb,
-    /// How rows become requests.
-    #[serde(default)]
-    format: Format,
-    /// Of each row; the whole row as JSON if left out.
-    body: Option<String>,
-    content_type: Option<String>,
-    /// Further headers; `${...}` is filled in if there is a request per row.
-    #[serde(default)]
-    headers: BTreeMap<String, String>,
-    signature: Option<Signature>,
-    /// The header that names the rows of a request, the same each time it is tried; empty: none.
-    #[serde(default = "idempotency_key")]
-    idempotency_header: String,
-    /// Statuses after which a request is sent again; all others but 2xx make its rows dead letters. Left out: 3xx, 401, 403,
-    /// 404, 407, 408, 409, 425, 429 and 5xx.
-    retry_statuses: Option<Vec<u16>>,
-}
-
-fn idempotency_key() -> String {
-    "idempotency-key".into()
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
-#[serde(rename_all = "UPPERCASE")]
-enum Verb {
-    #[default]
-    Post,
-    Put,
-    Patch,
-}
-
-/// HMAC-SHA256 of the body, in hexadecimal digits.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Signature {
-    secret: Secret,
-    #[serde(default = "signature_header")]
-    header: String,
-    /// Put in front of the digits, as `sha256=`.
-    #[serde(default)]
-    prefix: String,
-}
-
-fn signature_header() -> String {
-    "x-signature".into()
-}
-
 struct Http {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    url: String,
+    url: Option<String>,
     headers: HeaderMap,
 }
 
 fn open(fields: Map<String, Value>, _: &Context) -> Opened {
     let settings: Settings = read(fields)?;
-    let url = settings.url.trim_end_matches('/').to_owned();
-    let is_url = url.parse::<Uri>().is_ok_and(|uri| {
-        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
-    });
-    if !is_url || url.contains('@') {
-        let detail = "expected http://HOST:PORT/PATH or https://HOST/PATH, without a password";
-        return Err(Invalid::new("url", detail));
-    }
+    let url = settings.url.as_deref().map(read_url).transpose()?;
     let mut headers = HeaderMap::new();
     for (name, secret) in &settings.headers {
         let (name, mut value) = header("headers", name, secret.reveal())?;
@@ -170,7 +104,8 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(Duration::from_millis(settings.connect_timeout_ms)));
     // A plain URL needs no authorities, and a system without them is fine with it.
-    let tls = match (&settings.tls, url.starts_with("https:")) {
+    let is_secure = url.as_ref().is_some_and(|url| url.starts_with("https:"));
+    let tls = match (&settings.tls, is_secure) {
         (Some(tls), _) => tls.client_config("tls")?,
         (None, true) => Tls::default().client_config("tls")?,
         (None, false) => Tls::nobody()?,
@@ -192,6 +127,19 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
     }))
 }
 
+fn read_url(url: &str) -> Result<String, Invalid> {
+    let is_url = url.parse::<Uri>().is_ok_and(|uri| {
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
+    });
+    match is_url && !url.contains('@') {
+        true => Ok(url.trim_end_matches('/').to_owned()),
+        false => {
+            let detail = "expected http://HOST:PORT/PATH or https://HOST/PATH, without a password";
+            Err(Invalid::new("url", detail))
+        }
+    }
+}
+
 fn header(field: &str, name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Invalid> {
     let field = format!("{field}.{name}");
     let name = HeaderName::try_from(name)
@@ -203,69 +151,20 @@ fn header(field: &str, name: &str, value: &str) -> Result<(HeaderName, HeaderVal
 
 impl Connector for Http {
     fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
-        let settings: SinkSettings = read(settings)?;
-        let bodies = Bodies::new(settings.format, settings.body.as_deref())?;
-        let path = Template::parse("path", &settings.path)?;
-        let is_single = settings.format == Format::Single;
-        if !is_single && path.constant().is_none() {
-            let detail = "it can differ between rows only with format = \"single\"";
-            return Err(Invalid::new("path", detail));
-        }
-        let mut headers = Vec::new();
-        for (name, value) in &settings.headers {
-            let field = format!("headers.{name}");
-            let template = Template::parse(&field, value)?;
-            if !is_single && template.constant().is_none() {
-                let detail = "it can differ between rows only with format = \"single\"";
-                return Err(Invalid::new(&field, detail));
-            }
-            let (name, _) = header("headers", name, "")?;
-            headers.push((name, template));
-        }
-        let content_type = settings.content_type.as_deref();
-        let (_, content_type) = header(
-            "content_type",
-            "content-type",
-            content_type.unwrap_or(settings.format.content_type()),
-        )?;
-        let signature = match &settings.signature {
-            None => None,
-            Some(signature) => {
-                let (name, _) = header("signature", &signature.header, "")?;
-                header("signature", "prefix", &signature.prefix)?;
-                let secret = signature.secret.reveal().as_bytes();
-                Some(Signer {
-                    key: ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret),
-                    header: name,
-                    prefix: signature.prefix.clone(),
-                })
-            }
-        };
-        let idempotency = match settings.idempotency_header.as_str() {
-            "" => None,
-            name => Some(header("idempotency_header", name, "")?.0),
-        };
-        Ok(Arc::new(HttpWriter {
-            http: self,
-            path,
-            method: match settings.method {
-                Verb::Post => Method::POST,
-                Verb::Put => Method::PUT,
-                Verb::Patch => Method::PATCH,
-            },
-            bodies,
-            headers,
-            content_type,
-            signature,
-            idempotency,
-            retry_statuses: settings.retry_statuses,
-        }))
+        Ok(Arc::new(sink::Sink::new(self, read(settings)?)?))
+    }
+
+    fn reader(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Reader>, Invalid> {
+        Ok(Arc::new(source::Source::new(read(settings)?)?))
     }
 
     /// Any answer but a refusal says that the server is there: few of those who take a POST answer a HEAD.
     fn test(&self) -> Doing<'_, Result<String, Failure>> {
         Box::pin(async move {
-            let mut request = Request::head(&self.url);
+            let Some(url) = &self.url else {
+                return Ok("it has no url and only receives".into());
+            };
+            let mut request = Request::head(url);
             if let Some(headers) = request.headers_mut() {
                 headers.extend(self.headers.clone());
             }
@@ -313,120 +212,4 @@ impl Http {
 struct Answer {
     retry_after: Option<Duration>,
     text: Bytes,
-}
-
-struct HttpWriter {
-    http: Arc<Http>,
-    path: Template,
-    method: Method,
-    bodies: Bodies,
-    headers: Vec<(HeaderName, Template)>,
-    content_type: HeaderValue,
-    signature: Option<Signer>,
-    idempotency: Option<HeaderName>,
-    retry_statuses: Option<Vec<u16>>,
-}
-
-struct Signer {
-    key: ring::hmac::Key,
-    header: HeaderName,
-    prefix: String,
-}
-
-impl HttpWriter {
-    /// `row` is the one the request is about, or the first of them.
-    async fn send(&self, row: Row<'_>, body: Body) -> Result<(), Failure> {
-        let path = self.path.render_encoded(row);
-        let mut request = Request::builder()
-            .method(self.method.clone())
-            .uri(format!("{}{path}", self.http.url));
-        if let Some(headers) = request.headers_mut() {
-            headers.extend(self.http.headers.clone());
-            headers.insert(hyper::header::CONTENT_TYPE, self.content_type.clone());
-            for (name, template) in &self.headers {
-                let value = HeaderValue::try_from(template.render_string(row));
-                let value = value.map_err(|_| {
-                    Failure::of_rows(format!("the header {name} cannot have this value"))
-                })?;
-                headers.insert(name, value);
-            }
-            if let Some(name) = &self.idempotency
-                && let Ok(value) = HeaderValue::try_from(&body.key)
-            {
-                headers.insert(name, value);
-            }
-            if let Some(signer) = &self.signature {
-                let tag = ring::hmac::sign(&signer.key, &body.bytes);
-                let digits: String = tag.as_ref().iter().map(|b| format!("{b:02x}")).collect();
-                if let Ok(value) = HeaderValue::try_from(format!("{}{digits}", signer.prefix)) {
-                    headers.insert(&signer.header, value);
-                }
-            }
-        }
-        let (status, answer) = self.http.ask(request, body.bytes.into()).await?;
-        if status.is_success() {
-            return Ok(());
-        }
-        let text = String::from_utf8_lossy(&answer.text[..answer.text.len().min(SHOWN_BYTES)]);
-        let message = match text.trim() {
-            "" => format!("the server answers {status}"),
-            text => format!("the server answers {status}: {text}"),
-        };
-        let failure = match self.is_retried(status.as_u16()) {
-            true => Failure::passing(message),
-            false => Failure::of_rows(message),
-        };
-        Err(match answer.retry_after {
-            // A server does not keep us away for ever.
-            Some(pause) => failure.retry_after(pause.min(Duration::from_secs(3600))),
-            None => failure,
-        })
-    }
-
-    fn is_retried(&self, status: u16) -> bool {
-        match &self.retry_statuses {
-            Some(statuses) => statuses.contains(&status),
-            None => matches!(
-                status,
-                300..=399 | 401 | 403 | 404 | 407 | 408 | 409 | 425 | 429 | 500..=599
-            ),
-        }
-    }
-
-    /// A request for each row, one after the other, so that they come in their order.
-    async fn send_each(&self, batch: &Batch) -> Written {
-        let mut failures = Vec::new();
-        for (at, row) in batch.rows().enumerate() {
-            let body = self.bodies.of_row(row, batch.id(at));
-            let Err(failure) = self.send(row, body).await else {
-                continue;
-            };
-            let is_passing = failure.lasting == crate::Lasting::Passing;
-            if is_passing && at == 0 {
-                return Written::Failed(failure);
-            }
-            if is_passing {
-                // Those behind it wait for it.
-                let behind = (at..batch.len()).map(|at| (at, failure.clone()));
-                failures.extend(behind);
-                break;
-            }
-            failures.push((at, failure));
-        }
-        match failures.is_empty() {
-            true => Written::All,
-            false => Written::Except(failures),
-        }
-    }
-}
-
-impl Writer for HttpWriter {
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
-        Box::pin(async move {
-            match self.bodies.of_batch(batch) {
-                None => self.send_each(batch).await,
-                Some(body) => self.send(batch.row(0), body).await.into(),
-            }
-        })
-    }
 }

@@ -30,6 +30,7 @@ pub(super) const KIND: Kind = Kind {
     batch: BatchDefaults::USUAL,
     connector_schema: schema_of::<Settings>,
     sink_schema: schema_of::<sink::Settings>,
+    source_schema: Some(schema_of::<source::Settings>),
     open,
 };
 

@@ -34,6 +34,7 @@ pub(super) const KIND: Kind = Kind {
     batch: BatchDefaults::USUAL,
     connector_schema: schema_of::<Settings>,
     sink_schema: schema_of::<SinkSettings>,
+    source_schema: None,
     open,
 };
 

@@ -37,6 +37,7 @@ pub(super) const KIND: Kind = Kind {
     },
     connector_schema: schema_of::<Settings>,
     sink_schema: schema_of::<SinkSettings>,
+    source_schema: None,
     open,
 };
 

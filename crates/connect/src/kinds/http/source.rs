@@ -1,0 +1,558 @@
+//! Receiving what is posted to `/api/v1/sources/NAME/push`: a request is one message or several, proves itself by a secret
+//! of the source, and is answered when its messages have been taken.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ring::hmac;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Map;
+use serde_json::value::RawValue;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::header;
+use crate::connector::{Doing, Failure, Inlet, Reader, Received};
+use crate::post::{Admitted, Head, Refused};
+use crate::row::{Row, RowWriter};
+use crate::secret::Secret;
+use crate::settings::{Invalid, check_range};
+use crate::template::Template;
+
+const MAX_HEADERS: usize = 64;
+/// Nobody counts failures here: a secret must be too long to be guessed.
+const MIN_SECRET_BYTES: usize = 16;
+/// For the messages of a request to be taken; the API itself waits 10 seconds where nobody says otherwise.
+const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// What is received, and from whom.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settings {
+    /// Requests must have it as `Authorization: Bearer TOKEN`, or as it is in `token_header`. At least 16 bytes.
+    token: Option<Secret>,
+    /// File that holds the token.
+    token_file: Option<std::path::PathBuf>,
+    /// The header the token is in, if it is not `Authorization`.
+    token_header: Option<String>,
+    /// Requests must be signed. One of `token` and `signature` is needed; with both, both must be right.
+    signature: Option<Signature>,
+    /// What a request is.
+    #[serde(default)]
+    format: Format,
+    /// Headers of a request that become properties of its messages.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    headers: Vec<String>,
+    /// The topic rules see; `${payload.a}` and `${headers.'x-name'}` are filled in, of the headers those that are listed.
+    #[serde(default = "posted")]
+    topic: String,
+    /// Publishes the messages here as well, under this topic.
+    local_topic: Option<String>,
+    /// 0, 1 or 2, of messages that are published here.
+    #[serde(default)]
+    #[schemars(range(max = 2))]
+    qos: u8,
+    #[serde(default = "one_mib")]
+    #[schemars(range(min = 1, max = 67_108_864))]
+    max_body_bytes: usize,
+    /// Messages in a request.
+    #[serde(default = "thousand")]
+    #[schemars(range(min = 1, max = 100_000))]
+    max_messages: usize,
+    /// Requests that wait to be taken; one more is told to come again later.
+    #[serde(default = "sixteen")]
+    #[schemars(range(min = 1, max = 1000))]
+    max_waiting: usize,
+}
+
+fn posted() -> String {
+    "posted".into()
+}
+
+fn one_mib() -> usize {
+    1 << 20
+}
+
+fn thousand() -> usize {
+    1000
+}
+
+fn sixteen() -> usize {
+    16
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Format {
+    /// The body is a message, whatever it is.
+    #[default]
+    Single,
+    /// The body is a JSON array; each of its values is a message.
+    JsonArray,
+    /// Each line that is not empty is a message.
+    Lines,
+}
+
+/// HMAC-SHA256 of the body, in hexadecimal digits.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Signature {
+    secret: Secret,
+    #[serde(default = "signature_header")]
+    header: String,
+    /// What is in front of the digits, as `sha256=`.
+    #[serde(default)]
+    prefix: String,
+}
+
+fn signature_header() -> String {
+    "x-signature".into()
+}
+
+/// A token, known by its tag under a key nobody else has: what compares tags does not tell by its time where they differ.
+struct Token {
+    /// In lower case.
+    header: String,
+    /// In front of the token.
+    scheme: Option<&'static str>,
+    key: hmac::Key,
+    tag: hmac::Tag,
+}
+
+struct Seal {
+    header: String,
+    prefix: String,
+    key: hmac::Key,
+}
+
+pub(super) struct Source {
+    token: Option<Token>,
+    places: Arc<Semaphore>,
+    shape: Arc<Shape>,
+}
+
+/// What a request must be, and what becomes of it.
+struct Shape {
+    seal: Option<Seal>,
+    format: Format,
+    headers: Vec<String>,
+    topic: Template,
+    local_topic: Option<Template>,
+    qos: u8,
+    max_body_bytes: usize,
+    max_messages: usize,
+}
+
+impl Source {
+    pub(super) fn new(settings: Settings) -> Result<Self, Invalid> {
+        check_range("qos", settings.qos, 0..=2)?;
+        check_range("max_body_bytes", settings.max_body_bytes, 1..=64 << 20)?;
+        check_range("max_messages", settings.max_messages, 1..=100_000)?;
+        check_range("max_waiting", settings.max_waiting, 1..=1000)?;
+        if settings.headers.len() > MAX_HEADERS {
+            let detail = format!("expected at most {MAX_HEADERS}");
+            return Err(Invalid::new("headers", detail));
+        }
+        let headers = settings.headers.iter();
+        let headers = headers.map(|name| Ok(header("headers", name, "")?.0.as_str().to_owned()));
+        let token = Secret::of_setting(
+            "token",
+            settings.token.as_ref(),
+            settings.token_file.as_ref(),
+        )?;
+        let token = match (token, &settings.token_header) {
+            (Some(token), header) => Some(Token::new(&token, header.as_deref())?),
+            (None, Some(_)) => return Err(Invalid::new("token", "missing; there is its header")),
+            (None, None) => None,
+        };
+        let seal = settings.signature.as_ref().map(Seal::new).transpose()?;
+        if token.is_none() && seal.is_none() {
+            let detail = "missing; without a token or a signature anybody could post";
+            return Err(Invalid::new("token", detail));
+        }
+        let local_topic = settings.local_topic.as_deref();
+        Ok(Self {
+            token,
+            places: Arc::new(Semaphore::new(settings.max_waiting)),
+            shape: Arc::new(Shape {
+                seal,
+                format: settings.format,
+                headers: headers.collect::<Result<_, Invalid>>()?,
+                topic: Template::parse("topic", &settings.topic)?,
+                local_topic: local_topic
+                    .map(|text| Template::parse("local_topic", text))
+                    .transpose()?,
+                qos: settings.qos,
+                max_body_bytes: settings.max_body_bytes,
+                max_messages: settings.max_messages,
+            }),
+        })
+    }
+}
+
+fn check_length(field: &str, secret: &Secret) -> Result<(), Invalid> {
+    match secret.reveal().len() < MIN_SECRET_BYTES {
+        true => {
+            let detail = format!("expected at least {MIN_SECRET_BYTES} bytes");
+            Err(Invalid::new(field, detail))
+        }
+        false => Ok(()),
+    }
+}
+
+impl Token {
+    fn new(token: &Secret, own_header: Option<&str>) -> Result<Self, Invalid> {
+        check_length("token", token)?;
+        let random = ring::rand::SystemRandom::new();
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &random)
+            .map_err(|_| Invalid::new("token", "the system has no random numbers"))?;
+        let name = own_header.unwrap_or("authorization");
+        let (name, _) = header("token_header", name, "")?;
+        Ok(Self {
+            scheme: (name == hyper::header::AUTHORIZATION).then_some("bearer"),
+            header: name.as_str().to_owned(),
+            tag: hmac::sign(&key, token.reveal().as_bytes()),
+            key,
+        })
+    }
+
+    fn is_in(&self, head: &Head) -> bool {
+        let Some(value) = head.get(&self.header) else {
+            return false;
+        };
+        let token = match self.scheme {
+            None => value,
+            Some(scheme) => match value.split_once(' ') {
+                Some((given, token)) if given.eq_ignore_ascii_case(scheme) => token,
+                _ => return false,
+            },
+        };
+        hmac::verify(&self.key, token.trim().as_bytes(), self.tag.as_ref()).is_ok()
+    }
+}
+
+impl Seal {
+    fn new(signature: &Signature) -> Result<Self, Invalid> {
+        check_length("signature.secret", &signature.secret)?;
+        let (name, _) = header("signature", &signature.header, &signature.prefix)?;
+        Ok(Self {
+            header: name.as_str().to_owned(),
+            prefix: signature.prefix.clone(),
+            key: hmac::Key::new(hmac::HMAC_SHA256, signature.secret.reveal().as_bytes()),
+        })
+    }
+
+    fn is_right(&self, head: &Head, body: &[u8]) -> bool {
+        let digits = head.get(&self.header).map(str::trim);
+        let digits = digits.and_then(|value| value.strip_prefix(&self.prefix));
+        let tag = digits.and_then(from_hexadecimal);
+        tag.is_some_and(|tag| hmac::verify(&self.key, body, &tag).is_ok())
+    }
+}
+
+fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
+    let digits = digits.as_bytes();
+    if !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    let value = |digit: u8| char::from(digit).to_digit(16);
+    let bytes = digits.chunks_exact(2).map(|pair| {
+        let byte = value(pair[0])? * 16 + value(pair[1])?;
+        u8::try_from(byte).ok()
+    });
+    bytes.collect()
+}
+
+impl Reader for Source {
+    /// What is received comes by itself.
+    fn read<'a>(&'a self, _: &'a dyn Inlet) -> Doing<'a, Failure> {
+        Box::pin(std::future::pending())
+    }
+
+    fn admit(&self, head: &Head) -> Result<Box<dyn Admitted>, Refused> {
+        if let Some(token) = &self.token
+            && !token.is_in(head)
+        {
+            return Err(Refused::Credentials("the source's token is not in it"));
+        }
+        let shape = self.shape.clone();
+        // Its body cannot be right: it need not come.
+        if let Some(seal) = &shape.seal
+            && head.get(&seal.header).is_none()
+        {
+            return Err(Refused::Credentials("it is not signed"));
+        }
+        let place = self.places.clone().try_acquire_owned();
+        let place = place.map_err(|_| Refused::Crowded)?;
+        Ok(Box::new(Request {
+            shape,
+            head: head.clone(),
+            place,
+        }))
+    }
+}
+
+struct Request {
+    shape: Arc<Shape>,
+    head: Head,
+    place: OwnedSemaphorePermit,
+}
+
+impl Admitted for Request {
+    fn max_body_bytes(&self) -> usize {
+        self.shape.max_body_bytes
+    }
+
+    fn take(
+        self: Box<Self>,
+        body: Vec<u8>,
+        inlet: Arc<dyn Inlet>,
+    ) -> Doing<'static, Result<(), Refused>> {
+        Box::pin(async move {
+            let messages = self.shape.messages(&self.head, body)?;
+            let place = self.place;
+            // Goes on when nobody waits any more: what has begun to be taken keeps its place until it is.
+            let taking = tokio::spawn(async move {
+                for message in messages {
+                    inlet.take(message).await;
+                }
+                drop(place);
+            });
+            match tokio::time::timeout(TAKEN_WITHIN, taking).await {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(_)) | Err(_) => Err(Refused::Late),
+            }
+        })
+    }
+}
+
+impl Shape {
+    fn messages(&self, head: &Head, body: Vec<u8>) -> Result<Vec<Received>, Refused> {
+        if let Some(seal) = &self.seal
+            && !seal.is_right(head, &body)
+        {
+            return Err(Refused::Credentials("its signature is wrong"));
+        }
+        let payloads: Vec<Vec<u8>> = match self.format {
+            Format::Single => vec![body],
+            Format::JsonArray => {
+                let values: Vec<&RawValue> = serde_json::from_slice(&body)
+                    .map_err(|error| Refused::Content(format!("no JSON array: {error}")))?;
+                let texts = values.iter().map(|value| value.get().as_bytes().to_vec());
+                texts.collect()
+            }
+            Format::Lines => {
+                let lines = body.split(|byte| *byte == b'\n');
+                let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+                let lines = lines.filter(|line| !line.is_empty());
+                lines.map(<[u8]>::to_vec).collect()
+            }
+        };
+        if payloads.len() > self.max_messages {
+            let (found, most) = (payloads.len(), self.max_messages);
+            let what = format!("{found} messages, and no more than {most} may come at once");
+            return Err(Refused::Content(what));
+        }
+        let headers = self.headers.iter();
+        let properties = headers.filter_map(|name| Some((name.clone(), head.get(name)?.into())));
+        let properties: Vec<(String, String)> = properties.collect();
+        let payloads = payloads.into_iter();
+        Ok(payloads
+            .map(|payload| self.message(&properties, payload))
+            .collect())
+    }
+
+    fn message(&self, properties: &[(String, String)], payload: Vec<u8>) -> Received {
+        let is_constant = |template: &Template| template.constant().is_some();
+        let mut bytes = Vec::new();
+        if !is_constant(&self.topic) || !self.local_topic.iter().all(is_constant) {
+            let mut row = RowWriter::new(&mut bytes);
+            row.bytes("payload", &payload);
+            row.map("headers", |headers| {
+                for (name, value) in properties {
+                    headers.text(name, value);
+                }
+            });
+        }
+        let row = Row::from_bytes(&bytes);
+        let local_topic = self.local_topic.as_ref();
+        Received {
+            topic: self.topic.render_string(row),
+            local_topic: local_topic.map(|topic| topic.render_string(row)),
+            payload,
+            qos: self.qos,
+            properties: properties.to_vec(),
+            fields: Map::new(),
+            ..Received::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::read;
+    use serde_json::{Value, json};
+    use std::sync::Mutex;
+    use tokio::sync::Notify;
+
+    const TOKEN: &str = "a-token-of-a-source";
+
+    fn source(more: Value) -> Result<Source, Invalid> {
+        Source::new(read(more.as_object().unwrap().clone())?)
+    }
+
+    fn head(fields: &[(&str, &str)]) -> Head {
+        let fields = fields.iter();
+        Head::new(fields.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    }
+
+    fn with_token() -> Head {
+        head(&[("Authorization", &format!("Bearer {TOKEN}")), ("X-Id", "7")])
+    }
+
+    /// Takes what it is given once it is opened.
+    #[derive(Default)]
+    struct Gate {
+        taken: Mutex<Vec<Received>>,
+        opened: Notify,
+        is_shut: bool,
+    }
+
+    impl Inlet for Gate {
+        fn take<'a>(&'a self, message: Received) -> Doing<'a, ()> {
+            Box::pin(async move {
+                if self.is_shut {
+                    self.opened.notified().await;
+                }
+                self.taken.lock().unwrap().push(message);
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_is_one_message_or_several() {
+        let cases = [
+            ("single", "[1, 2]", vec!["[1, 2]"]),
+            (
+                "json_array",
+                "[{\"a\": 1.50}, 18446744073709551616]",
+                vec!["{\"a\": 1.50}", "18446744073709551616"],
+            ),
+            ("lines", "a\r\n\nb", vec!["a", "b"]),
+        ];
+        for (format, body, expected) in cases {
+            let source = source(json!({
+                "token": TOKEN, "format": format, "headers": ["x-id"], "topic": "d/${headers.'x-id'}/${payload.a}"
+            }))
+            .unwrap();
+            let gate = Arc::new(Gate::default());
+            let admitted = source.admit(&with_token()).unwrap();
+            admitted
+                .take(body.into(), gate.clone())
+                .await
+                .unwrap_or_else(|refused| panic!("{format}: {refused:?}"));
+            let taken = gate.taken.lock().unwrap();
+            let payloads: Vec<_> = taken
+                .iter()
+                .map(|message| String::from_utf8_lossy(&message.payload).into_owned())
+                .collect();
+            assert_eq!(payloads, expected, "{format}");
+            assert_eq!(taken[0].properties, [("x-id".to_owned(), "7".to_owned())]);
+            let topic = if format == "json_array" {
+                "d/7/1.5"
+            } else {
+                "d/7/"
+            };
+            assert_eq!(taken[0].topic, topic);
+        }
+        let limited =
+            source(json!({"token": TOKEN, "format": "lines", "max_messages": 2})).unwrap();
+        let admitted = limited.admit(&with_token()).unwrap();
+        let refused = admitted.take("a\nb\nc".into(), Arc::new(Gate::default()));
+        assert!(matches!(refused.await, Err(Refused::Content(_))));
+    }
+
+    #[tokio::test]
+    async fn a_request_must_prove_itself() {
+        let by_token = source(json!({"token": TOKEN})).unwrap();
+        let wrong = [
+            head(&[]),
+            head(&[("authorization", TOKEN)]),
+            head(&[("authorization", "Bearer another-token")]),
+            head(&[("authorization", &format!("Basic {TOKEN}"))]),
+            head(&[
+                ("authorization", &format!("Bearer {TOKEN}")),
+                ("authorization", "Bearer x"),
+            ]),
+        ];
+        for head in wrong {
+            let refused = by_token.admit(&head).err();
+            assert!(matches!(refused, Some(Refused::Credentials(_))), "{head:?}");
+        }
+        let own = source(json!({"token": TOKEN, "token_header": "X-Key"})).unwrap();
+        assert!(own.admit(&head(&[("x-key", TOKEN)])).is_ok());
+        assert!(own.admit(&with_token()).is_err());
+        let signed = source(json!({
+            "signature": {"secret": "Jefe-and-some-more", "prefix": "sha256="}
+        }))
+        .unwrap();
+        let key = hmac::Key::new(hmac::HMAC_SHA256, b"Jefe-and-some-more");
+        let tag = hmac::sign(&key, b"what?");
+        let digits: String = tag.as_ref().iter().map(|b| format!("{b:02X}")).collect();
+        let right = head(&[("X-Signature", &format!("sha256={digits}"))]);
+        let gate = || Arc::new(Gate::default());
+        let take = |head: &Head, body: &str| {
+            let admitted = signed.admit(head).unwrap();
+            admitted.take(body.into(), gate())
+        };
+        assert_eq!(take(&right, "what?").await, Ok(()));
+        for (head, body) in [
+            (&right, "what!"),
+            (&head(&[("x-signature", &digits)]), "what?"),
+            (&head(&[("x-signature", "sha256=zz")]), "what?"),
+        ] {
+            let refused = take(head, body).await;
+            assert!(matches!(refused, Err(Refused::Credentials(_))), "{head:?}");
+        }
+        assert!(signed.admit(&head(&[])).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_wait_than_may() {
+        let source = source(json!({"token": TOKEN, "max_waiting": 2})).unwrap();
+        let gate = Arc::new(Gate {
+            is_shut: true,
+            ..Gate::default()
+        });
+        for _ in 0..2 {
+            let admitted = source.admit(&with_token()).unwrap();
+            let late = admitted.take(b"x".to_vec(), gate.clone()).await;
+            assert_eq!(late, Err(Refused::Late));
+        }
+        assert_eq!(source.admit(&with_token()).err(), Some(Refused::Crowded));
+        gate.opened.notify_waiters();
+        while source.admit(&with_token()).is_err() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(gate.taken.lock().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn settings_are_checked() {
+        let field = |settings: Value| source(settings).err().unwrap().field;
+        assert_eq!(field(json!({})), "token");
+        assert_eq!(field(json!({"token": "short"})), "token");
+        assert_eq!(field(json!({"token_header": "x"})), "token");
+        assert_eq!(
+            field(json!({"signature": {"secret": "short"}})),
+            "signature.secret"
+        );
+        assert_eq!(
+            field(json!({"token": TOKEN, "headers": ["a b"]})),
+            "headers.a b"
+        );
+        assert_eq!(field(json!({"token": TOKEN, "qos": 3})), "qos");
+    }
+}
