@@ -10,6 +10,9 @@ use crate::endpoint::{Endpoint, SourceAddresses};
 use crate::link::{Dialer, TlsFiles, client_config};
 use crate::packets::Greeting;
 
+/// Before the client identifier of the publisher in topics that rules publish to.
+pub(crate) const OUTPUT_TOPICS: &str = "bench/out";
+
 /// How clients of one run reach one broker.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
@@ -88,6 +91,11 @@ impl Access {
     /// A client's identifier: `kind` is one letter, `number` counts over all threads.
     pub(crate) fn client_id(&self, kind: char, number: usize) -> String {
         format!("{}-{:08x}-{kind}{number}", self.client_prefix, self.run)
+    }
+
+    /// Where rules put what comes of the messages of a publisher.
+    pub(crate) fn output_topic(&self, publisher: usize) -> String {
+        format!("{OUTPUT_TOPICS}/{}", self.client_id('p', publisher))
     }
 
     /// The same broker, for so many connections, with names that no other round has used.

@@ -150,6 +150,12 @@ pub(crate) struct OutputArgs {
     /// Write a report with plots as one HTML file
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
+    /// Draw the broker's memory over time as an SVG file (needs --broker-pid)
+    #[arg(long, value_name = "FILE", requires = "broker_pid")]
+    pub(crate) memory_plot: Option<PathBuf>,
+    /// Write what the plot shows as CSV: seconds, bytes, messages per second
+    #[arg(long, value_name = "FILE", requires = "broker_pid")]
+    pub(crate) memory_csv: Option<PathBuf>,
     /// Show no progress
     #[arg(long, short)]
     pub(crate) quiet: bool,

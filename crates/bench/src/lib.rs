@@ -11,6 +11,7 @@ mod forwarder;
 mod host;
 mod link;
 mod measure;
+mod node;
 mod observer;
 mod outcome;
 mod packets;
@@ -107,6 +108,10 @@ mod tests {
         assert!(error("mqtt offline --qos 0").contains("1..=2"));
         assert!(error("offline --data-dir /none/such").contains("/none/such"));
         assert!(error("offline --versus-data-dir /").contains("--versus"));
+        assert!(error("mqtt rules --payload-template {}").contains("${stamp}"));
+        assert!(error("mqtt rules --half-load --rate 5").contains("cannot be used with"));
+        assert!(error("mqtt rules --api ftp://x:1").contains("--api ftp://x:1"));
+        assert!(error("mqtt --rules middling").contains("simple, complex"));
         assert!(error("mqtt connect --connections 0").contains("1 to 1,000,000"));
     }
 }

@@ -42,6 +42,7 @@ pub(crate) const METRICS: &[Metric] = &[
     metric("mean", Unit::Nanoseconds, "latency, mean"),
     metric("p50", Unit::Nanoseconds, "latency, 50 %"),
     metric("p90", Unit::Nanoseconds, "latency, 90 %"),
+    metric("p95", Unit::Nanoseconds, "latency, 95 %"),
     metric("p99", Unit::Nanoseconds, "latency, 99 %"),
     metric("p99.9", Unit::Nanoseconds, "latency, 99.9 %"),
     metric("max", Unit::Nanoseconds, "latency, most"),
@@ -55,6 +56,7 @@ pub(crate) const METRICS: &[Metric] = &[
         Unit::Count,
         "clients that did not get everything",
     ),
+    metric("success", Unit::Fraction, "received of what was sent"),
     metric("lost", Unit::Count, "messages lost"),
     metric("repeated", Unit::Count, "messages repeated"),
     metric("reordered", Unit::Count, "messages out of order"),
@@ -63,6 +65,12 @@ pub(crate) const METRICS: &[Metric] = &[
     metric("unsent", Unit::Count, "messages due but never sent"),
     metric("stalls", Unit::Count, "times a window had to be given up"),
     metric("strange", Unit::Count, "messages that were not ours"),
+    metric("evaluated", Unit::Count, "evaluations of rules"),
+    metric(
+        "rule_failures",
+        Unit::Count,
+        "failures of rules and their actions",
+    ),
     metric("errors", Unit::Count, "connections failed or broken"),
     metric("cpu_seconds", Unit::Seconds, "broker processor time"),
     metric("cpu", Unit::Fraction, "broker processor use, of one core"),
@@ -77,6 +85,7 @@ pub(crate) const METRICS: &[Metric] = &[
     metric("rss_stored", Unit::Bytes, "broker memory, all stored"),
     metric("rss_end", Unit::Bytes, "broker memory at the end"),
     metric("rss_peak", Unit::Bytes, "broker memory, peak"),
+    metric("rss_slope", Unit::Bytes, "broker memory, growth per hour"),
     metric(
         "rss_per_connection",
         Unit::Bytes,
@@ -121,6 +130,14 @@ pub(crate) const METRICS: &[Metric] = &[
     metric("ratio_p50", Unit::Ratio, "ratio of latency, 50 %"),
     metric("ratio_p99", Unit::Ratio, "ratio of latency, 99 %"),
     metric(
+        "half_rate",
+        Unit::PerSecond,
+        "half load: messages per second",
+    ),
+    metric("half_p50", Unit::Nanoseconds, "half load: latency, 50 %"),
+    metric("half_p95", Unit::Nanoseconds, "half load: latency, 95 %"),
+    metric("half_p99", Unit::Nanoseconds, "half load: latency, 99 %"),
+    metric(
         "cost_ratio",
         Unit::Ratio,
         "cost of a message, many filters to one",
@@ -135,6 +152,14 @@ pub(crate) fn find(name: &str) -> Option<&'static Metric> {
 /// The values of some metrics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measures(Vec<(&'static Metric, f64)>);
+
+const QUANTILES: [(&str, f64); 5] = [
+    ("p50", 0.5),
+    ("p90", 0.9),
+    ("p95", 0.95),
+    ("p99", 0.99),
+    ("p99.9", 0.999),
+];
 
 impl Measures {
     /// Adds a value. `name` is one of [`METRICS`].
@@ -163,7 +188,7 @@ impl Measures {
         }
         self.set("min", histogram.min() as f64);
         self.set("mean", histogram.mean());
-        for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)] {
+        for (name, quantile) in QUANTILES {
             self.set(name, histogram.value_at_quantile(quantile) as f64);
         }
         self.set("max", histogram.max() as f64);

@@ -93,6 +93,10 @@ impl Outcome {
         measures.set("seconds", tally.seconds);
         measures.set_latencies(&tally.latency);
         if !matches!(self.subject, Subject::Connections { .. }) {
+            if tally.expected > 0 {
+                let got = tally.expected.saturating_sub(tally.faults.lost);
+                measures.set("success", got as f64 / tally.expected as f64);
+            }
             measures.set("lost", tally.faults.lost as f64);
             measures.set("repeated", tally.faults.repeated as f64);
             measures.set("reordered", tally.faults.reordered as f64);
@@ -101,6 +105,10 @@ impl Outcome {
             measures.set("unsent", tally.unsent as f64);
             measures.set("stalls", tally.stalls as f64);
             measures.set("strange", tally.strange as f64);
+        }
+        if let Some(rules) = tally.rules {
+            measures.set("evaluated", rules.evaluated as f64);
+            measures.set("rule_failures", rules.failures as f64);
         }
         measures.set("errors", tally.failures.count() as f64);
         self.set_broker(&mut measures);
@@ -135,6 +143,9 @@ impl Outcome {
         measures.set("rss_connected", broker.rss_connected as f64);
         measures.set("rss_end", broker.rss_end as f64);
         measures.set("rss_peak", broker.rss_peak as f64);
+        if let Some(slope) = crate::report::memory_slope(&self.seen.series) {
+            measures.set("rss_slope", slope);
+        }
         if let Subject::Connections { wanted } = self.subject
             && wanted > 0
         {

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use mqtt::{Direction, Packet, Properties, Publish, QoS, Version};
 
-use crate::stamp::{STAMP_BYTES, Stamp};
+use crate::stamp::{self, Form, Stamp};
 
 /// Filters in one SUBSCRIBE.
 pub(crate) const FILTERS_PER_SUBSCRIBE: usize = 100;
@@ -139,6 +139,82 @@ fn check_granted(codes: &[u8], qos: QoS) -> Result<(), String> {
     Ok(())
 }
 
+/// What every payload of a run looks like around its header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// The header as bytes, then dots: so many bytes in all.
+    Dots(usize),
+    /// A text with the header in it, where [`STAMP_PLACE`] stood.
+    Text { front: String, back: String },
+}
+
+/// What stands for the header in a text of payloads.
+pub(crate) const STAMP_PLACE: &str = "${stamp}";
+
+impl Body {
+    /// Of a text with one [`STAMP_PLACE`], filled up with blanks to at least so many bytes.
+    pub(crate) fn text(template: &str, at_least: usize) -> anyhow::Result<Self> {
+        let parts: Vec<&str> = template.split(STAMP_PLACE).collect();
+        let [front, back] = parts[..] else {
+            anyhow::bail!(
+                "the payload {template:?} has {STAMP_PLACE} {} times; expected it once, where the header that tells \
+                 publisher, sequence and time is to stand",
+                parts.len() - 1
+            );
+        };
+        let len = front.len() + stamp::TEXT_BYTES + back.len();
+        ensure!(
+            len.max(at_least) <= MAX_TEXT_BYTES,
+            "a payload of text may have at most {MAX_TEXT_BYTES} bytes"
+        );
+        let blanks = " ".repeat(at_least.saturating_sub(len));
+        Ok(Self::Text {
+            front: front.to_owned(),
+            back: back.to_owned() + &blanks,
+        })
+    }
+
+    /// Bytes of a payload.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Dots(bytes) => *bytes,
+            Self::Text { front, back } => front.len() + stamp::TEXT_BYTES + back.len(),
+        }
+    }
+
+    pub(crate) fn form(&self) -> Form {
+        match self {
+            Self::Dots(_) => Form::Bytes,
+            Self::Text { .. } => Form::Text,
+        }
+    }
+
+    /// Where the header begins.
+    fn stamp_at(&self) -> usize {
+        match self {
+            Self::Dots(_) => 0,
+            Self::Text { front, .. } => front.len(),
+        }
+    }
+
+    fn payload(&self, stamp: Stamp) -> Vec<u8> {
+        let mut payload = vec![b'.'; self.len()];
+        match self {
+            Self::Dots(_) => stamp.write(&mut payload),
+            Self::Text { front, back } => {
+                let (head, tail) = payload.split_at_mut(front.len());
+                head.copy_from_slice(front.as_bytes());
+                stamp.write_text(tail);
+                tail[stamp::TEXT_BYTES..].copy_from_slice(back.as_bytes());
+            }
+        }
+        payload
+    }
+}
+
+/// So much of a text is kept until its header is found.
+const MAX_TEXT_BYTES: usize = 16 * 1024;
+
 /// The PUBLISH packets of one publisher, encoded ahead: only sequence, time and packet identifier change.
 ///
 /// All topics of a publisher have the same length, so all packets have, too.
@@ -149,6 +225,9 @@ pub(crate) struct Template {
     head_bytes: usize,
     topics: usize,
     packet_bytes: usize,
+    form: Form,
+    /// What comes behind the stamp, unless it is dots.
+    tail: Box<[u8]>,
     /// Where the packet identifier is; `None` at QoS 0.
     id_at: Option<usize>,
 }
@@ -159,16 +238,17 @@ impl Template {
         version: Version,
         qos: QoS,
         topics: &[String],
-        payload_bytes: usize,
+        body: &Body,
         stamp: Stamp,
     ) -> anyhow::Result<Self> {
+        let (payload_bytes, stamp_bytes) = (body.len(), body.form().len());
         ensure!(
-            payload_bytes >= STAMP_BYTES,
+            payload_bytes >= stamp_bytes,
             "--payload {payload_bytes} is too small: the header that tells publisher, sequence and time takes \
-             {STAMP_BYTES} bytes"
+             {stamp_bytes} bytes"
         );
-        let mut payload = vec![b'.'; payload_bytes];
-        stamp.write(&mut payload);
+        let payload = body.payload(stamp);
+        let stamp_end = body.stamp_at() + stamp_bytes;
         let mut heads = Vec::new();
         let (mut packet, mut head_bytes) = (Vec::new(), 0);
         for topic in topics {
@@ -183,7 +263,7 @@ impl Template {
                 payload: &payload,
             })
             .encode(version, &mut packet);
-            head_bytes = packet.len() - payload_bytes + STAMP_BYTES;
+            head_bytes = packet.len() - payload_bytes + stamp_end;
             heads.extend_from_slice(&packet[..head_bytes]);
         }
         ensure!(
@@ -193,12 +273,17 @@ impl Template {
         debug_assert_eq!(heads.len(), head_bytes * topics.len());
         // The identifier is followed by the property length (0) in version 5 and then by the payload.
         let properties = usize::from(version == Version::V5);
-        let id_at = head_bytes - STAMP_BYTES - properties - 2;
+        let id_at = head_bytes - stamp_end - properties - 2;
         Ok(Self {
             heads,
             head_bytes,
             topics: topics.len(),
             packet_bytes: packet.len(),
+            form: body.form(),
+            tail: match body {
+                Body::Dots(_) => Box::default(),
+                Body::Text { back, .. } => back.as_bytes().into(),
+            },
             id_at: (qos != QoS::AtMostOnce).then_some(id_at),
         })
     }
@@ -219,12 +304,19 @@ impl Template {
         id: impl Fn(u64) -> u16,
     ) {
         self.copy_packets(out, first);
-        let stamp_at = self.head_bytes - STAMP_BYTES;
-        let sequence_at = stamp_at + crate::stamp::SEQUENCE_AT;
-        let sent_at = stamp_at + crate::stamp::SENT_AT;
+        let stamp_at = self.head_bytes - self.form.len();
         for (packet, number) in out.chunks_exact_mut(self.packet_bytes).zip(first..) {
-            packet[sequence_at..sequence_at + 8].copy_from_slice(&number.to_le_bytes());
-            packet[sent_at..sent_at + 8].copy_from_slice(&sent_ns(number).to_le_bytes());
+            let stamp = &mut packet[stamp_at..];
+            match self.form {
+                Form::Bytes => {
+                    stamp[stamp::SEQUENCE_AT..][..8].copy_from_slice(&number.to_le_bytes());
+                    stamp[stamp::SENT_AT..][..8].copy_from_slice(&sent_ns(number).to_le_bytes());
+                }
+                Form::Text => {
+                    stamp::write_text_number(&mut stamp[stamp::SEQUENCE_TEXT_AT..], number);
+                    stamp::write_text_number(&mut stamp[stamp::SENT_TEXT_AT..], sent_ns(number));
+                }
+            }
             if let Some(at) = self.id_at {
                 packet[at..at + 2].copy_from_slice(&id(number).to_be_bytes());
             }
@@ -237,19 +329,26 @@ impl Template {
                 let topic = (number % self.topics as u64) as usize;
                 let head = &self.heads[topic * self.head_bytes..][..self.head_bytes];
                 packet[..self.head_bytes].copy_from_slice(head);
-                packet[self.head_bytes..].fill(b'.');
+                self.write_tail(&mut packet[self.head_bytes..]);
             }
             return;
         }
         // One packet, then copies of twice as many each time.
         let total = out.len();
         out[..self.head_bytes].copy_from_slice(&self.heads);
-        out[self.head_bytes..self.packet_bytes].fill(b'.');
+        self.write_tail(&mut out[self.head_bytes..self.packet_bytes]);
         let mut done = self.packet_bytes;
         while done < total {
             let more = done.min(total - done);
             out.copy_within(..more, done);
             done += more;
+        }
+    }
+
+    fn write_tail(&self, out: &mut [u8]) {
+        match self.form {
+            Form::Bytes => out.fill(b'.'),
+            Form::Text => out.copy_from_slice(&self.tail),
         }
     }
 }
@@ -267,7 +366,7 @@ mod tests {
             sequence: 0,
             sent_ns: 0,
         };
-        Template::new(version, qos, &topics, payload, stamp).expect("small enough")
+        Template::new(version, qos, &topics, &Body::Dots(payload), stamp).expect("small enough")
     }
 
     #[test]
@@ -306,6 +405,45 @@ mod tests {
     }
 
     #[test]
+    fn a_text_carries_the_header_where_it_is_to_stand() {
+        let body = Body::text("{\"v\": 1, \"s\": \"${stamp}\"}", 100).expect("one place");
+        assert_eq!(body.len(), 100);
+        let stamp = Stamp {
+            run: 7,
+            publisher: 3,
+            sequence: 0,
+            sent_ns: 0,
+        };
+        for topics in [&["a"][..], &["a/1", "a/2"][..]] {
+            let topics: Vec<String> = topics.iter().map(|&topic| topic.to_owned()).collect();
+            let template = Template::new(Version::V5, QoS::AtLeastOnce, &topics, &body, stamp)
+                .expect("small enough");
+            let mut out = vec![0; template.packet_bytes() * 3];
+            template.fill(&mut out, 5, |n| n * 10, |n| n as u16);
+            let mut at = 0;
+            for number in 5..8u64 {
+                let Ok(Step::Packet {
+                    found: Found::Publish(message),
+                    len,
+                }) = step(&out[at..], true)
+                else {
+                    panic!("a message");
+                };
+                at += len;
+                let json: serde_json::Value =
+                    serde_json::from_slice(message.payload).expect("JSON");
+                assert_eq!(json["v"], 1);
+                assert_eq!(u64::from(message.id), number);
+                let found = stamp::Finder::new(Form::Text).find(message.payload);
+                let found = found.expect("there");
+                assert_eq!((found.sequence, found.sent_ns), (number, number * 10));
+            }
+        }
+        assert!(Body::text("{}", 0).is_err());
+        assert!(Body::text("${stamp}${stamp}", 0).is_err());
+    }
+
+    #[test]
     fn the_scanner_agrees() {
         let template = template(Version::V5, QoS::AtLeastOnce, &["t"], 24);
         let mut out = vec![0; template.packet_bytes()];
@@ -330,7 +468,14 @@ mod tests {
             sequence: 0,
             sent_ns: 0,
         };
-        let error = Template::new(Version::V311, QoS::AtMostOnce, &topics, 23, stamp).unwrap_err();
+        let error = Template::new(
+            Version::V311,
+            QoS::AtMostOnce,
+            &topics,
+            &Body::Dots(23),
+            stamp,
+        )
+        .unwrap_err();
         assert!(error.to_string().contains("24 bytes"));
     }
 

@@ -28,6 +28,38 @@ pub(crate) enum Topics {
     Spread(Spread),
     /// One for each subscriber, who reads no other; the group's publishers cycle through them.
     PerSubscriber,
+    /// Those that rules want; what the rules make of them goes to the one subscriber of each group.
+    Ruled(Ruled),
+}
+
+/// Topics that rules want, in which each rule has its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ruled {
+    pub(crate) rules: usize,
+    /// Rules name their topic, the same for all publishers; or a filter, of which each publisher has a topic.
+    pub(crate) is_exact: bool,
+}
+
+impl Ruled {
+    /// The topic, or the filter, that a rule names.
+    pub(crate) fn filter(self, rule: usize) -> String {
+        let place = match self.rules {
+            1 => "sensor".to_owned(),
+            _ => format!("sensor/r{rule:05}"),
+        };
+        match self.is_exact {
+            true => format!("{place}/temperature"),
+            false => format!("{place}/+/data"),
+        }
+    }
+
+    /// The topics of one publisher.
+    fn topics(self, publisher: usize) -> Vec<String> {
+        let own = format!("/d{publisher:06}/");
+        (0..self.rules)
+            .map(|rule| self.filter(rule).replace("/+/", &own))
+            .collect()
+    }
 }
 
 /// The shape of a load.
@@ -69,6 +101,15 @@ impl Shape {
                 spread.filters
             );
         }
+        if let Topics::Ruled(ruled) = self.topics {
+            let topics = self.groups * self.publishers * ruled.rules;
+            ensure!(
+                topics <= MAX_TOPICS,
+                "--rules {} for each of {} publishers make more than {MAX_TOPICS} topics",
+                ruled.rules,
+                self.groups * self.publishers
+            );
+        }
         Ok(())
     }
 
@@ -86,7 +127,7 @@ impl Shape {
     pub(crate) fn stride(&self) -> u64 {
         match self.topics {
             Topics::PerSubscriber => self.subscribers.max(1) as u64,
-            Topics::PerPublisher | Topics::Spread(_) => 1,
+            Topics::PerPublisher | Topics::Spread(_) | Topics::Ruled(_) => 1,
         }
     }
 
@@ -101,6 +142,7 @@ impl Shape {
             Topics::PerSubscriber => (0..self.subscribers)
                 .map(|member| own_topic(run, group, member))
                 .collect(),
+            Topics::Ruled(ruled) => ruled.topics(group * self.publishers + publisher),
         }
     }
 
@@ -117,6 +159,8 @@ impl Shape {
                     .collect()
             }
             Topics::PerSubscriber => vec![own_topic(run, group, subscriber)],
+            // Rules publish to topics named after clients: see `Access::output_topic`.
+            Topics::Ruled(_) => Vec::new(),
         }
     }
 
@@ -238,6 +282,27 @@ mod tests {
             assert_eq!(topic.len(), topics[0].len());
         }
         assert_ne!(shape.topics(1, 0, 0)[0], topics[0]);
+    }
+
+    #[test]
+    fn every_topic_is_wanted_by_one_rule() {
+        for (rules, is_exact) in [(1, true), (1, false), (12, true), (12, false)] {
+            let ruled = Ruled { rules, is_exact };
+            let shape = Shape {
+                groups: 3,
+                publishers: 1,
+                subscribers: 1,
+                topics: Topics::Ruled(ruled),
+            };
+            shape.check().expect("a fine shape");
+            let topics = shape.topics(1, 2, 0);
+            assert_eq!(topics.len(), rules);
+            for topic in &topics {
+                assert_eq!(topic.len(), topics[0].len());
+                let wanting = (0..rules).filter(|&n| mqtt::filter_matches(&ruled.filter(n), topic));
+                assert_eq!(wanting.count(), 1, "{topic}");
+            }
+        }
     }
 
     #[test]

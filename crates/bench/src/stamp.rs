@@ -1,7 +1,29 @@
-//! The header at the start of every payload: who sent it, which one it is, and when.
+//! The header of every payload: who sent it, which one it is, and when. In bytes at its start, or as text somewhere in it.
 
 /// Bytes the header takes; the smallest payload the generator can send.
 pub(crate) const STAMP_BYTES: usize = 24;
+/// What the header begins with as text; the rest are hexadecimal digits.
+const MARK: &[u8; 3] = b"tg=";
+/// Bytes the header takes as text.
+pub(crate) const TEXT_BYTES: usize = MARK.len() + 2 * STAMP_BYTES;
+
+/// How the header stands in a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// At the start, as bytes.
+    Bytes,
+    /// Anywhere, as text that JSON carries as it is.
+    Text,
+}
+
+impl Form {
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Bytes => STAMP_BYTES,
+            Self::Text => TEXT_BYTES,
+        }
+    }
+}
 
 /// Header of one message. The run number keeps messages of another run, or of strangers, out of the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +45,31 @@ impl Stamp {
         payload[4..8].copy_from_slice(&self.publisher.to_le_bytes());
         payload[8..16].copy_from_slice(&self.sequence.to_le_bytes());
         payload[16..24].copy_from_slice(&self.sent_ns.to_le_bytes());
+    }
+
+    /// Writes the header as text over the first [`TEXT_BYTES`] of `payload`.
+    pub(crate) fn write_text(&self, payload: &mut [u8]) {
+        payload[..3].copy_from_slice(MARK);
+        payload[3..11].copy_from_slice(&digits(self.run));
+        payload[11..19].copy_from_slice(&digits(self.publisher));
+        write_text_number(&mut payload[19..35], self.sequence);
+        write_text_number(&mut payload[35..51], self.sent_ns);
+    }
+
+    /// Reads the header from the text that starts with it.
+    #[inline]
+    fn read_text(text: &[u8]) -> Option<Self> {
+        let text: &[u8; TEXT_BYTES] = text.first_chunk()?;
+        let (mark, digits) = text.split_at(MARK.len());
+        let (words, _) = digits.as_chunks::<8>();
+        let word = |at: usize| number(words[at]);
+        let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 1));
+        (mark == MARK).then(|| Self {
+            run: word(0),
+            publisher: word(1),
+            sequence: long(2),
+            sent_ns: long(4),
+        })
     }
 
     /// Reads the header, or `None` when the payload is too short to carry one.
@@ -51,6 +98,66 @@ impl Stamp {
     }
 }
 
+/// Eight hexadecimal digits; the nibbles are spread over eight bytes, which become digits all at once.
+#[inline]
+fn digits(number: u32) -> [u8; 8] {
+    let mut x = u64::from(number);
+    x = (x | x << 16) & 0x0000_ffff_0000_ffff;
+    x = (x | x << 8) & 0x00ff_00ff_00ff_00ff;
+    x = (x | x << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+    let letters = (x + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
+    (x + 0x3030_3030_3030_3030 + letters * 0x27).to_be_bytes()
+}
+
+/// The reverse of [`digits`]; of other bytes it makes some number.
+#[inline]
+fn number(digits: [u8; 8]) -> u32 {
+    let x = u64::from_be_bytes(digits);
+    let letters = x >> 6 & 0x0101_0101_0101_0101;
+    let mut x = (x & 0x0f0f_0f0f_0f0f_0f0f) + letters * 9;
+    x = (x | x >> 4) & 0x00ff_00ff_00ff_00ff;
+    x = (x | x >> 8) & 0x0000_ffff_0000_ffff;
+    (x | x >> 16) as u32
+}
+
+/// A number as the header has it as text.
+#[inline]
+pub(crate) fn write_text_number(out: &mut [u8], number: u64) {
+    out[..8].copy_from_slice(&digits((number >> 32) as u32));
+    out[8..16].copy_from_slice(&digits(number as u32));
+}
+
+/// Finds the headers of payloads.
+#[derive(Debug)]
+pub(crate) struct Finder {
+    form: Form,
+    /// Where the last one was: the next will be there, too.
+    at: usize,
+}
+
+impl Finder {
+    pub(crate) fn new(form: Form) -> Self {
+        Self { form, at: 0 }
+    }
+
+    /// The header of a payload, if it has one.
+    #[inline]
+    pub(crate) fn find(&mut self, payload: &[u8]) -> Option<Stamp> {
+        if self.form == Form::Bytes {
+            return Stamp::read(payload);
+        }
+        let there = payload.get(self.at..).and_then(Stamp::read_text);
+        there.or_else(|| {
+            self.at = memchr::memmem::find(payload, MARK)?;
+            Stamp::read_text(&payload[self.at..])
+        })
+    }
+}
+
+/// Offset of the sequence number within the header, and of the send time, as bytes and as text.
+pub(crate) const SEQUENCE_TEXT_AT: usize = 19;
+pub(crate) const SENT_TEXT_AT: usize = 35;
+
 /// Offset of the sequence number within the payload.
 pub(crate) const SEQUENCE_AT: usize = 8;
 /// Offset of the send time within the payload.
@@ -75,5 +182,30 @@ mod tests {
         assert_eq!(Stamp::read(&payload[..STAMP_BYTES - 1]), None);
         assert_eq!(payload[SEQUENCE_AT..][..8], stamp.sequence.to_le_bytes());
         assert_eq!(payload[SENT_AT..][..8], stamp.sent_ns.to_le_bytes());
+    }
+
+    #[test]
+    fn survives_the_journey_as_text() {
+        let mut finder = Finder::new(Form::Text);
+        for (front, sequence) in [
+            ("{\"a\": \"", 0),
+            ("", 0x0123_4567_89ab_cdef),
+            ("tg", u64::MAX),
+        ] {
+            let stamp = Stamp {
+                run: 0x00a0_9f0f,
+                publisher: 41,
+                sequence,
+                sent_ns: u64::MAX - sequence,
+            };
+            let mut text = [b' '; TEXT_BYTES];
+            stamp.write_text(&mut text);
+            assert!(text[3..].iter().all(u8::is_ascii_hexdigit));
+            let payload = [front.as_bytes(), &text, b"\"}"].concat();
+            assert_eq!(finder.find(&payload), Some(stamp));
+            assert_eq!(finder.find(&payload), Some(stamp));
+            assert_eq!(finder.find(&payload[..front.len() + TEXT_BYTES - 1]), None);
+        }
+        assert_eq!(finder.find(b""), None);
     }
 }

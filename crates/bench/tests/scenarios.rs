@@ -1,5 +1,6 @@
 //! Every scenario from its command line to its JSON, against a broker that is right, and one that is wrong on purpose.
 
+mod fake_api;
 mod fake_broker;
 
 use std::path::PathBuf;
@@ -138,6 +139,66 @@ fn many_filters_against_few() {
     .unwrap();
     assert_flawless(&outcome);
     assert!(outcome.json["ratios"]["cost_ratio"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn what_comes_out_of_rules_is_counted() {
+    let broker = broker(Faults::default());
+    let api = fake_api::FakeApi::start();
+    for (statement, rules) in [("simple", 1), ("complex", 7)] {
+        let outcome = run(&format!(
+            "rules {statement} --rules {rules} --broker {} --api http://{} --pairs 3 --window 4 --half-load --payload 200 {SHORT} \
+             --assert success>=100% --assert half_p99<10s",
+            broker.address, api.address
+        ))
+        .unwrap();
+        assert_flawless(&outcome);
+        assert_eq!(outcome.metric("success"), 1.0);
+        assert_eq!(outcome.metric("rule_failures"), 0.0);
+        let half = &outcome.json["brokers"][1]["measures"];
+        assert!(half["received"].as_f64().unwrap() > 0.0, "{}", outcome.json);
+        let requests = api.take_requests();
+        let count = |method: &str| requests.iter().filter(|r| r.starts_with(method)).count();
+        assert_eq!((count("PUT"), count("DELETE")), (rules, rules));
+        assert!(requests[0].contains("/api/v1/rules/bench-00000"));
+        assert!(requests[0].contains("bench/out/${clientid}"));
+    }
+    let lossy = FakeBroker::start(
+        Faults {
+            lose_every: 10,
+            ..Faults::default()
+        },
+        Transport::Tcp,
+    );
+    let line = format!("--rules --broker {} --pairs 1 --rate 500", lossy.address);
+    let outcome = run(&format!("{line} {SHORT} --assert success>=100%")).unwrap();
+    assert!(!outcome.succeeded);
+    assert!(outcome.metric("success") < 1.0 && outcome.metric("lost") > 0.0);
+    let refused = run(&format!("{line} --api http://127.0.0.1:1 {SHORT}"));
+    assert!(format!("{:#}", refused.err().unwrap()).contains("PUT http://127.0.0.1:1/api"));
+}
+
+#[test]
+fn memory_is_drawn() {
+    let broker = broker(Faults::default());
+    let (plot, table) = (temporary("memory.svg"), temporary("memory.csv"));
+    let outcome = run(&format!(
+        "p2p --broker {} --pairs 1 --window 2 --warmup 0s --duration 500ms --broker-pid {} --memory-plot {} --memory-csv {}",
+        broker.address,
+        std::process::id(),
+        plot.display(),
+        table.display()
+    ))
+    .unwrap();
+    assert!(outcome.succeeded);
+    assert!(
+        std::fs::read_to_string(&plot)
+            .unwrap()
+            .contains("<polyline")
+    );
+    assert!(std::fs::read_to_string(&table).unwrap().lines().count() > 2);
+    std::fs::remove_file(plot).unwrap();
+    std::fs::remove_file(table).unwrap();
 }
 
 #[test]

@@ -393,24 +393,23 @@ fn version_name(level: u8) -> &'static str {
 }
 
 fn hex(id: u128, arena: &Arena) -> &str {
-    let mut text = [[0_u8; 2]; 16];
-    for (pair, byte) in text.iter_mut().zip(id.to_be_bytes()) {
-        *pair = HEX[usize::from(byte)];
+    let mut text = [[0_u8; 8]; 4];
+    for (place, shift) in text.iter_mut().zip([96, 64, 32, 0]) {
+        *place = eight_digits((id >> shift) as u32);
     }
     arena.alloc_str(str::from_utf8(text.as_flattened()).unwrap_or_default())
 }
 
-/// The two digits of each byte.
-const HEX: [[u8; 2]; 256] = {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut table = [[0; 2]; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        table[byte] = [DIGITS[byte >> 4], DIGITS[byte & 0xf]];
-        byte += 1;
-    }
-    table
-};
+/// The hexadecimal digits of a number: its nibbles are spread over eight bytes, which become digits all at once.
+#[inline]
+fn eight_digits(number: u32) -> [u8; 8] {
+    let mut x = u64::from(number);
+    x = (x | x << 16) & 0x0000_ffff_0000_ffff;
+    x = (x | x << 8) & 0x00ff_00ff_00ff_00ff;
+    x = (x | x << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+    let letters = (x + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
+    (x + 0x3030_3030_3030_3030 + letters * 0x27).to_be_bytes()
+}
 
 fn host_text(address: SocketAddr, arena: &Arena) -> &str {
     match address {

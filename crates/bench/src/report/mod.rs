@@ -2,8 +2,11 @@
 
 mod html;
 mod json;
+mod memory;
 mod plot;
 mod table;
+
+pub(crate) use memory::slope as memory_slope;
 
 use std::fs;
 use std::io::Write;
@@ -117,6 +120,14 @@ impl Report {
         if let Some(path) = &output.report {
             fs::write(path, html::render(&self))
                 .with_context(|| format!("cannot write --report {}", path.display()))?;
+        }
+        if let Some(path) = &output.memory_plot {
+            fs::write(path, memory::plot(&self)?)
+                .with_context(|| format!("cannot write --memory-plot {}", path.display()))?;
+        }
+        if let Some(path) = &output.memory_csv {
+            fs::write(path, memory::csv(&self))
+                .with_context(|| format!("cannot write --memory-csv {}", path.display()))?;
         }
         if !to_stdout {
             print(&table::render(&self))?;

@@ -8,6 +8,7 @@ use crate::args::{ClientArgs, OutputArgs, TargetArgs};
 use crate::host::allow_open_files;
 use crate::observer::Observer;
 use crate::outcome::{Outcome, Subject};
+use crate::packets::Body;
 use crate::report::Report;
 use crate::rounds::alternate;
 use crate::shape::{Shape, Topics};
@@ -83,7 +84,7 @@ const NO_LOAD: LoadPlan = LoadPlan {
         topics: Topics::PerPublisher,
     },
     qos: mqtt::QoS::AtMostOnce,
-    payload_bytes: 0,
+    body: Body::Dots(0),
     pace: Pace::Window(0),
     warmup_ns: 0,
     duration_ns: 0,

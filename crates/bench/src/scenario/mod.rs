@@ -8,6 +8,7 @@ mod generator;
 mod offline;
 mod p2p;
 mod rate;
+mod rules;
 
 pub(crate) use offline::Offline;
 
@@ -22,6 +23,7 @@ use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
 use crate::host::allow_open_files;
 use crate::observer::Observer;
 use crate::outcome::{Outcome, Subject};
+use crate::packets::Body;
 use crate::report::{Report, Side};
 use crate::rounds::alternate;
 use crate::shape::{Shape, Spread, Topics};
@@ -44,6 +46,9 @@ pub(crate) enum Scenario {
     Filters(filters::Filters),
     /// Clients that come, subscribe and leave; messages stored for them; how fast they get them when they come back
     Offline(Offline),
+    /// Rules that publish what they make of messages (also written `--rules`)
+    #[command(long_flag = "rules")]
+    Rules(rules::Rules),
     /// What the generator itself can do, without a broker
     #[command(name = "self")]
     Generator(generator::Generator),
@@ -60,6 +65,7 @@ impl Scenario {
             Self::Connect(scenario) => scenario.run(),
             Self::Filters(scenario) => scenario.run(),
             Self::Offline(scenario) => scenario.run(),
+            Self::Rules(scenario) => scenario.run(),
             Self::Generator(scenario) => scenario.run(),
         }
     }
@@ -143,7 +149,7 @@ fn plan(load: &LoadArgs, shape: Shape, pace: Pace) -> anyhow::Result<LoadPlan> {
     Ok(LoadPlan {
         shape,
         qos: mqtt::QoS::try_from(load.qos).map_err(|_| anyhow::anyhow!("--qos is 0, 1 or 2"))?,
-        payload_bytes: load.payload,
+        body: Body::Dots(load.payload),
         pace,
         warmup_ns: load.warmup.as_nanos() as u64,
         duration_ns: load.duration.as_nanos() as u64,
@@ -184,7 +190,7 @@ fn measure_load(
     )?;
     Ok(Outcome {
         subject: Subject::Messages {
-            payload_bytes: plan.payload_bytes,
+            payload_bytes: plan.body.len(),
         },
         tally,
         seen: observer.into_seen(),
@@ -247,7 +253,7 @@ fn report_load(
     settings.extend([
         ("qos", (plan.qos as u8).to_string()),
         ("version", clients.version.codec().as_str().to_owned()),
-        ("payload", format!("{} B", plan.payload_bytes)),
+        ("payload", format!("{} B", plan.body.len())),
         ("warm-up", format!("{} s", plan.warmup_ns as f64 / 1e9)),
         ("duration", format!("{} s", plan.duration_ns as f64 / 1e9)),
         ("rounds", sides[0].rounds.len().to_string()),

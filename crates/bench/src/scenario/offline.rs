@@ -11,6 +11,7 @@ use crate::args::{ClientArgs, OutputArgs, TargetArgs};
 use crate::host::allow_open_files;
 use crate::observer::Observer;
 use crate::outcome::{Outcome, Subject};
+use crate::packets::Body;
 use crate::report::Report;
 use crate::rounds::alternate;
 use crate::shape::{Shape, Topics};
@@ -119,7 +120,7 @@ impl Offline {
             shape,
             qos: mqtt::QoS::try_from(self.qos)
                 .map_err(|_| anyhow::anyhow!("--qos is 1 or 2 here"))?,
-            payload_bytes: self.payload,
+            body: Body::Dots(self.payload),
             pace: Pace::Stored {
                 window: u64::from(self.window),
                 each: messages / self.publishers as u64,
@@ -160,7 +161,7 @@ impl Offline {
         )?;
         Ok(Outcome {
             subject: Subject::Stored {
-                payload_bytes: plan.payload_bytes,
+                payload_bytes: plan.body.len(),
             },
             tally,
             seen: observer.into_seen(),

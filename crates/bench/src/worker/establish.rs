@@ -14,6 +14,7 @@ use crate::failure::Trouble;
 use crate::link::Link;
 use crate::observer::Observer;
 use crate::packets::{self, Reply, Session};
+use crate::shape::Topics;
 
 /// Local ports tried for one connection.
 const PORTS_TRIED: usize = 100;
@@ -185,9 +186,12 @@ impl Worker<'_> {
             Role::Subscriber(s) => {
                 let subscriber = &self.subscribers[s as usize];
                 let group = self.first_group + subscriber.group;
-                let filters = self
-                    .shape
-                    .filters(self.access.run, group, subscriber.member);
+                let filters = match self.shape.topics {
+                    Topics::Ruled(_) => vec![self.access.output_topic(group)],
+                    _ => self
+                        .shape
+                        .filters(self.access.run, group, subscriber.member),
+                };
                 let version = self.access.greeting.version;
                 let (bytes, count) = packets::subscribe(version, &filters, self.qos);
                 connection.state = State::Subscribing(count);

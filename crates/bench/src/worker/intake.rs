@@ -146,7 +146,7 @@ impl Worker<'_> {
                 1 => push_ack(PUBACK, message.id, &mut self.replies),
                 _ => push_ack(PUBREC, message.id, &mut self.replies),
             }
-            let Some(stamp) = Stamp::read(message.payload) else {
+            let Some(stamp) = self.finder.find(message.payload) else {
                 self.tally.strange += 1;
                 continue;
             };

@@ -11,6 +11,7 @@ use super::tally::Tally;
 use super::{TIMER, Worker};
 use crate::host::thread_cpu_ns;
 use crate::observer::Observer;
+use crate::packets::Body;
 use crate::shape::Shape;
 use crate::timer::Timer;
 
@@ -22,11 +23,11 @@ const STALL_NS: u64 = 1_000_000_000;
 const MAX_DRAIN_NS: u64 = 60_000_000_000;
 
 /// What to send, how fast, how long.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LoadPlan {
     pub(crate) shape: Shape,
     pub(crate) qos: QoS,
-    pub(crate) payload_bytes: usize,
+    pub(crate) body: Body,
     pub(crate) pace: Pace,
     pub(crate) warmup_ns: u64,
     pub(crate) duration_ns: u64,
@@ -238,6 +239,8 @@ impl Worker<'_> {
         self.tally.generator_core_s = seconds;
         self.tally.unacknowledged = self.in_flight();
         self.tally.unsent = self.unsent();
+        let all: u64 = self.publishers.iter().map(|p| p.sent).sum();
+        self.tally.expected = all * self.shape.subscribers as u64;
         for subscriber in &self.subscribers {
             for member in 0..self.shape.publishers {
                 let sent = self.publishers[subscriber.group * self.shape.publishers + member].sent;

@@ -32,7 +32,7 @@ use crate::observer::Observer;
 use crate::packets;
 use crate::sequence::Checker;
 use crate::shape::Shape;
-use crate::stamp::Stamp;
+use crate::stamp::{Finder, Stamp};
 use crate::window::{MAX_IN_FLIGHT, Progress};
 
 use client::{Connection, Publisher, Role, State, Subscriber};
@@ -41,7 +41,7 @@ pub(crate) use offline::OfflineTimes;
 pub(crate) use pace::Pace;
 use pace::Schedule;
 pub(crate) use shared::{AbortOnDrop, Shared};
-pub(crate) use tally::Tally;
+pub(crate) use tally::{RuleCounts, Tally};
 
 /// Size of the buffer every read goes to.
 const INBOX_BYTES: usize = 384 * 1024;
@@ -86,6 +86,7 @@ pub(crate) struct Worker<'a> {
     subscribers: Vec<Subscriber>,
     publishers: Vec<Publisher>,
     checkers: Vec<Checker>,
+    finder: Finder,
     inbox: Box<[u8]>,
     raw: Box<[u8]>,
     outbox: Vec<u8>,
@@ -143,6 +144,7 @@ impl<'a> Worker<'a> {
             subscribers: Vec::new(),
             publishers: Vec::new(),
             checkers: Vec::new(),
+            finder: Finder::new(plan.body.form()),
             inbox: vec![0; INBOX_BYTES].into_boxed_slice(),
             raw: vec![0; RAW_BYTES].into_boxed_slice(),
             outbox: Vec::new(),
@@ -203,7 +205,7 @@ impl<'a> Worker<'a> {
                 let topics = self.shape.topics(self.access.run, global, member);
                 let version = self.access.greeting.version;
                 let template =
-                    packets::Template::new(version, plan.qos, &topics, plan.payload_bytes, stamp)?;
+                    packets::Template::new(version, plan.qos, &topics, &plan.body, stamp)?;
                 let role = Role::Publisher(self.publishers.len() as u32);
                 self.publishers.push(Publisher {
                     connection: self.connections.len(),

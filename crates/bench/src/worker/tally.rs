@@ -14,6 +14,8 @@ pub(crate) struct Tally {
     /// Different messages received, and messages sent, within the interval.
     pub(crate) received: u64,
     pub(crate) sent: u64,
+    /// Deliveries that what was sent calls for, over the whole run.
+    pub(crate) expected: u64,
     /// Processor time of the generator within the interval, and the time its threads had.
     pub(crate) generator_cpu_s: f64,
     pub(crate) generator_core_s: f64,
@@ -32,6 +34,16 @@ pub(crate) struct Tally {
     pub(crate) failures: Failures,
     /// Of `offline` only.
     pub(crate) offline: Option<Offline>,
+    /// What the broker's rules counted, where it was asked.
+    pub(crate) rules: Option<RuleCounts>,
+}
+
+/// What rules counted during a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RuleCounts {
+    pub(crate) evaluated: u64,
+    /// Evaluations that failed, actions that failed, outputs that were dropped.
+    pub(crate) failures: u64,
 }
 
 /// What else there is to know where messages were stored for clients that were away.
@@ -52,6 +64,7 @@ impl Default for Tally {
             seconds: 0.0,
             received: 0,
             sent: 0,
+            expected: 0,
             generator_cpu_s: 0.0,
             generator_core_s: 0.0,
             latency: latency_histogram(),
@@ -64,6 +77,7 @@ impl Default for Tally {
             connects: 0,
             failures: Failures::default(),
             offline: None,
+            rules: None,
         }
     }
 }
@@ -98,6 +112,7 @@ impl Tally {
     fn add_counts(&mut self, other: &Tally) {
         self.received += other.received;
         self.sent += other.sent;
+        self.expected += other.expected;
         self.generator_cpu_s += other.generator_cpu_s;
         self.generator_core_s += other.generator_core_s;
         self.latency
@@ -111,5 +126,10 @@ impl Tally {
         self.strange += other.strange;
         self.connects += other.connects;
         self.failures.add(&other.failures);
+        if let Some(other) = other.rules {
+            let sum = self.rules.get_or_insert_default();
+            sum.evaluated += other.evaluated;
+            sum.failures += other.failures;
+        }
     }
 }

@@ -130,6 +130,7 @@ struct Connection {
     number: u64,
     version: Version,
     inbox: Receiver<Message>,
+    client_id: String,
     next_id: u16,
     out: Vec<u8>,
     /// The client's identifier, if its session is to stay.
@@ -169,6 +170,7 @@ impl Connection {
             number,
             version: Version::V311,
             inbox,
+            client_id: String::new(),
             next_id: 0,
             out: Vec::new(),
             lasting: None,
@@ -276,6 +278,7 @@ impl Connection {
         match packet {
             Packet::Connect(connect) => {
                 self.version = connect.version;
+                self.client_id = connect.client_id.to_owned();
                 let every = self.shared.faults.refuse_every;
                 let is_refused = every > 0 && self.number.is_multiple_of(every);
                 let returning = self.begin_session(&connect);
@@ -372,11 +375,18 @@ impl Connection {
         if is_due(faults.lose_every) {
             return Ok(());
         }
-        let message = Message {
+        let mut message = Message {
             topic: publish.topic.to_owned(),
             payload: publish.payload.into(),
             qos: publish.qos,
         };
+        // As a rule does that publishes what it hears of sensors.
+        if publish.topic.starts_with("sensor/") {
+            let payload = String::from_utf8(publish.payload.to_vec()).map_err(invalid)?;
+            let output = serde_json::json!({"topic": publish.topic, "payload": payload});
+            message.topic = format!("bench/out/{}", self.client_id);
+            message.payload = output.to_string().into_bytes().into();
+        }
         if is_due(faults.delay_every) {
             *self.shared.delayed.lock().unwrap() = Some(message);
             return Ok(());

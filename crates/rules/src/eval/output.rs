@@ -63,13 +63,14 @@ impl<'a> Evaluator<'a, '_> {
             // The first columns are all different, so that nobody need look.
             let is_first = fields.is_empty();
             for &(name, field) in field::columns(event.kind, self.context.dialect) {
-                let at = match fields.iter().position(|(old, _)| !is_first && *old == name) {
-                    Some(at) => at,
-                    None => {
-                        fields.push((name, Value::Null));
-                        fields.len() - 1
-                    }
+                let old = match is_first {
+                    true => None,
+                    false => fields.iter().position(|(old, _)| *old == name),
                 };
+                let at = old.unwrap_or_else(|| {
+                    fields.push((name, Value::Null));
+                    fields.len() - 1
+                });
                 match field {
                     Field::Payload => fields[at].1 = self.view.payload_column(self.context.dialect),
                     field => self.view.read_into(field, &mut fields[at].1),

@@ -2,6 +2,7 @@
 //! 64-bit integers and the order of fields, and can leave parts unread.
 
 mod read;
+mod skip;
 mod write;
 
 pub(crate) use read::Reader;

@@ -2,6 +2,7 @@
 
 use bumpalo::collections::Vec;
 
+use super::skip;
 use crate::value::{Arena, Value};
 
 /// How deep arrays and objects may nest.
@@ -239,7 +240,8 @@ impl<'a> Reader<'a> {
 
     fn number(&mut self) -> Result1<Value<'a>> {
         let start = self.at;
-        let whole = self.skip_number()?;
+        let (end, whole) = skip::number_end(self.bytes(), start)?;
+        self.at = end;
         let text = &self.text[start..self.at];
         if whole && let Ok(number) = text.parse() {
             return Ok(Value::Int(number));
@@ -255,7 +257,8 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn string(&mut self, arena: &'a Arena) -> Result1<&'a str> {
         let start = self.at;
-        let escaped = self.skip_string()?;
+        let (end, escaped) = skip::string_end(self.bytes(), start)?;
+        self.at = end;
         let inner = &self.text[start + 1..self.at - 1];
         Ok(if escaped {
             unescape(inner, arena)
@@ -266,130 +269,14 @@ impl<'a> Reader<'a> {
 
     /// Checks a value and moves behind it.
     fn skip(&mut self, depth: usize) -> Result1<()> {
-        match self.peek() {
-            Some(b'"') => self.skip_string().map(|_| ()),
-            Some(b'-' | b'0'..=b'9') => self.skip_number().map(|_| ()),
-            Some(b't') => self.word("true", Value::Null).map(|_| ()),
-            Some(b'f') => self.word("false", Value::Null).map(|_| ()),
-            Some(b'n') => self.word("null", Value::Null).map(|_| ()),
-            Some(b'[') => {
-                let depth = self.deeper(depth)?;
-                self.blanks();
-                if self.peek() == Some(b']') {
-                    self.at += 1;
-                    return Ok(());
-                }
-                loop {
-                    self.blanks();
-                    self.skip(depth)?;
-                    if self.next_or(b']', "expected , or ]")? {
-                        return Ok(());
-                    }
-                }
-            }
-            Some(b'{') => {
-                let depth = self.deeper(depth)?;
-                self.blanks();
-                if self.peek() == Some(b'}') {
-                    self.at += 1;
-                    return Ok(());
-                }
-                loop {
-                    self.blanks();
-                    self.skip_string()?;
-                    self.colon()?;
-                    self.skip(depth)?;
-                    if self.next_or(b'}', "expected , or }")? {
-                        return Ok(());
-                    }
-                }
-            }
-            _ => self.wrong("expected a value"),
-        }
-    }
-
-    /// Whether it has neither fraction nor exponent.
-    fn skip_number(&mut self) -> Result1<bool> {
-        if self.peek() == Some(b'-') {
-            self.at += 1;
-        }
-        match self.peek() {
-            Some(b'0') => self.at += 1,
-            Some(b'1'..=b'9') => self.digits()?,
-            _ => return self.wrong("expected a digit"),
-        }
-        let mut whole = true;
-        if self.peek() == Some(b'.') {
-            whole = false;
-            self.at += 1;
-            self.digits()?;
-        }
-        if let Some(b'e' | b'E') = self.peek() {
-            whole = false;
-            self.at += 1;
-            if let Some(b'+' | b'-') = self.peek() {
-                self.at += 1;
-            }
-            self.digits()?;
-        }
-        Ok(whole)
-    }
-
-    fn digits(&mut self) -> Result1<()> {
-        let start = self.at;
-        while let Some(b'0'..=b'9') = self.peek() {
-            self.at += 1;
-        }
-        if self.at == start {
-            self.wrong("expected a digit")
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Whether it has escapes.
-    fn skip_string(&mut self) -> Result1<bool> {
-        if self.peek() != Some(b'"') {
-            return self.wrong("expected a string in double quotes");
-        }
-        self.at += 1;
-        let mut escaped = false;
-        loop {
-            self.at += plain_length(&self.bytes()[self.at..]);
-            match self.peek() {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(escaped);
-                }
-                Some(b'\\') => {
-                    escaped = true;
-                    self.skip_escape()?;
-                }
-                Some(_) => return self.wrong("a control character in a string must be escaped"),
-                None => return self.wrong("the string has no end"),
-            }
-        }
-    }
-
-    fn skip_escape(&mut self) -> Result1<()> {
-        self.at += 1;
-        match self.peek() {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,
-            Some(b'u') => {
-                let digits = self.bytes().get(self.at + 1..self.at + 5);
-                if !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
-                    return self.wrong("expected four hexadecimal digits after \\u");
-                }
-                self.at += 5;
-            }
-            _ => return self.wrong("no such escape in JSON"),
-        }
+        self.at = skip::value_end(self.bytes(), self.at, depth)?;
         Ok(())
     }
 }
 
 /// How many bytes from the start need no attention inside a string: no quote, no backslash, no control character. Eight at a
 /// time: a byte of `x - 0x01..` has its top bit set where the byte of `x` was zero.
+#[inline]
 pub(super) fn plain_length(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
@@ -521,6 +408,11 @@ mod tests {
             ("", 0),
             ("{", 1),
             ("[1,]", 3),
+            ("[1", 2),
+            ("[1}", 2),
+            ("{\"a\":1]", 6),
+            ("{\"a\":[1,{}],}", 12),
+            ("[[],[1 2]]", 7),
             ("{\"a\" 1}", 5),
             ("01", 1),
             ("1.", 2),

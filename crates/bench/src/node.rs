@@ -1,0 +1,121 @@
+//! The HTTP API of a node under load, as far as its rules are concerned.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use serde_json::Value;
+
+use crate::worker::RuleCounts;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// No answer to what is asked here is longer.
+const MAX_ANSWER_BYTES: u64 = 16 << 20;
+
+/// Where a node answers and what it is shown there.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    /// `HOST:PORT`.
+    authority: String,
+    token: Option<String>,
+}
+
+impl Node {
+    pub(crate) fn new(url: &str, token_file: Option<&Path>) -> anyhow::Result<Self> {
+        let authority = url.strip_prefix("http://").unwrap_or(url);
+        let authority = authority.trim_end_matches('/');
+        ensure!(
+            !authority.contains("://") && !authority.contains('/') && authority.contains(':'),
+            "--api {url}: expected an address such as http://127.0.0.1:8080"
+        );
+        let token = token_file.map(|path| {
+            let token = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read --token-file {}", path.display()))?;
+            anyhow::Ok(token.trim().to_owned())
+        });
+        Ok(Self {
+            authority: authority.to_owned(),
+            token: token.transpose()?,
+        })
+    }
+
+    /// Makes a rule, or puts it in the place of one.
+    pub(crate) fn put_rule(&self, name: &str, rule: &Value) -> anyhow::Result<()> {
+        let path = format!("/api/v1/rules/{name}");
+        self.ask("PUT", &path, Some(rule)).map(|_| ())
+    }
+
+    pub(crate) fn delete_rule(&self, name: &str) -> anyhow::Result<()> {
+        let path = format!("/api/v1/rules/{name}");
+        self.ask("DELETE", &path, None).map(|_| ())
+    }
+
+    /// What a rule has counted since it was made.
+    pub(crate) fn rule_counts(&self, name: &str) -> anyhow::Result<RuleCounts> {
+        let status = self.ask("GET", &format!("/api/v1/rules/{name}/status"), None)?;
+        let count = |counter: &str| status["counters"][counter].as_u64().unwrap_or(0);
+        Ok(RuleCounts {
+            evaluated: count("matched"),
+            failures: ["failed", "actions_failed", "actions_dropped"]
+                .into_iter()
+                .map(count)
+                .sum(),
+        })
+    }
+
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let what = || format!("{method} http://{}{path}", self.authority);
+        let (status, text) = self.exchange(method, path, body).with_context(what)?;
+        let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        if !(200..300).contains(&status) {
+            let detail = value["detail"].as_str().unwrap_or(&text);
+            let hint = match status {
+                401 => "; give --token-file (`api.token` in the node's data directory)",
+                _ => "",
+            };
+            bail!("{} answered {status}: {detail}{hint}", what());
+        }
+        Ok(value)
+    }
+
+    /// One request, one connection. HTTP/1.0 keeps the answer in one piece.
+    fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<(u16, String)> {
+        let address = self.authority.to_socket_addrs()?.next();
+        let address = address.context("this name has no address")?;
+        let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let mut request = format!(
+            "{method} {path} HTTP/1.0\r\nHost: {}\r\nContent-Length: {}\r\n",
+            self.authority,
+            body.len()
+        );
+        if !body.is_empty() {
+            request += "Content-Type: application/json\r\n";
+        }
+        if let Some(token) = &self.token {
+            request += &format!("Authorization: Bearer {token}\r\n");
+        }
+        request += "\r\n";
+        request += &body;
+        stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;
+        let (head, body) = answer
+            .split_once("\r\n\r\n")
+            .context("the answer has no end of its head")?;
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|code| code.parse().ok())
+            .context("the answer is not HTTP")?;
+        Ok((status, body.to_owned()))
+    }
+}

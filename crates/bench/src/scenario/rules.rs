@@ -1,0 +1,283 @@
+//! `rules`: messages that rules of a node look at and publish anew; what comes out of the rules is what counts.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use super::{Target, clients, measure_load, plan, report_load, rounds};
+use crate::access::{Access, OUTPUT_TOPICS};
+use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
+use crate::measure::Measures;
+use crate::node::Node;
+use crate::outcome::Outcome;
+use crate::packets::Body;
+use crate::report::Side;
+use crate::rounds::alternate;
+use crate::shape::{Ruled, Shape, Topics};
+use crate::worker::{LoadPlan, Pace, RuleCounts};
+
+/// Most rules; each is put in by a request of its own.
+const MAX_RULES: usize = 10_000;
+
+/// Which statement the rules have: those of the report that FluxMQ publishes about its rule engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Statement {
+    /// All fields, if the topic is the right one
+    Simple,
+    /// A uuid, the payload as JSON, the date and a hash, if the topic matches and the payload's value is above 30
+    Complex,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Rules {
+    /// The rules' statement
+    #[arg(value_enum, default_value = "simple")]
+    statement: Statement,
+    /// Rules, each for topics of its own; a message is wanted by one of them, and publishers cycle through all
+    #[arg(long = "rules", value_name = "N", default_value = "1", value_parser = clients)]
+    count: usize,
+    /// Pairs of a publisher and a subscriber to what rules make of its messages
+    #[arg(long, value_name = "N", default_value = "100", value_parser = clients)]
+    pairs: usize,
+    /// The node's HTTP API, to put the rules in before and take them away after; without it they have to be there
+    #[arg(long, value_name = "URL")]
+    api: Option<String>,
+    /// File with a token for --api, such as `api.token` in the node's data directory
+    #[arg(long, value_name = "FILE", requires = "api")]
+    token_file: Option<PathBuf>,
+    /// Print the rules as a node's configuration has them, and end
+    #[arg(long)]
+    print_rules: bool,
+    /// Payloads; `${stamp}` is where the header goes that tells publisher, sequence and time
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = r#"{"value": 31.5, "unit": "C", "at": 1690599987, "ok": true, "stamp": "${stamp}"}"#
+    )]
+    payload_template: String,
+    /// Template of what the rules publish; it has to have the header in it [default: the output as JSON]
+    #[arg(long, value_name = "TEXT")]
+    republish: Option<String>,
+    /// Measure once more, at half of the messages per second that came through, for latency
+    #[arg(long, conflicts_with = "rate")]
+    half_load: bool,
+    #[command(flatten)]
+    load: LoadArgs,
+    #[command(flatten)]
+    pace: PaceArgs,
+    #[command(flatten)]
+    clients: ClientArgs,
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Rules that are taken away again, whatever happens.
+struct Installed<'a> {
+    node: &'a Node,
+    names: Vec<String>,
+}
+
+impl Drop for Installed<'_> {
+    fn drop(&mut self) {
+        for name in &self.names {
+            if let Err(error) = self.node.delete_rule(name) {
+                eprintln!("warning: the rule {name} is still there: {error:#}");
+                return;
+            }
+        }
+    }
+}
+
+impl Installed<'_> {
+    fn counts(&self) -> anyhow::Result<RuleCounts> {
+        let mut sum = RuleCounts::default();
+        for name in &self.names {
+            let counts = self.node.rule_counts(name)?;
+            sum.evaluated += counts.evaluated;
+            sum.failures += counts.failures;
+        }
+        Ok(sum)
+    }
+}
+
+impl Rules {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        ensure!(
+            self.target.versus.is_none(),
+            "`rules` measures the rules of one node; it takes no --versus"
+        );
+        ensure!(
+            self.count <= MAX_RULES,
+            "--rules {} is more than {MAX_RULES}",
+            self.count
+        );
+        let rules = self.rules();
+        if self.print_rules {
+            print!("{}", in_configuration(&rules));
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut plan = self.plan()?;
+        let node = match &self.api {
+            Some(url) => Some(Node::new(url, self.token_file.as_deref())?),
+            None => None,
+        };
+        let installed = node
+            .as_ref()
+            .map(|node| install(node, &rules))
+            .transpose()?;
+        let target = Target {
+            label: self.target.broker.to_string(),
+            access: Access::new(&self.clients, &self.target, &self.target.broker)?,
+            pid: self.target.broker_pid,
+        };
+        let mut sides = self.measure(&target, &plan, "full load", installed.as_ref())?;
+        let mut half = Measures::default();
+        if self.half_load {
+            let full = sides.first().map(|side| side.total.measures());
+            let rate = full.and_then(|full| full.get("throughput")).unwrap_or(0.0) / 2.0;
+            ensure!(
+                rate > 0.0,
+                "nothing came out of the rules, so that there is no half of it; are they there (--api, --print-rules)?"
+            );
+            let full_pace = std::mem::replace(&mut plan.pace, Pace::Rate(rate));
+            sides.extend(self.measure(&target, &plan, "half load", installed.as_ref())?);
+            plan.pace = full_pace;
+            half = sides.last().map(half_load).unwrap_or_default();
+        }
+        drop(installed);
+        let mut report = report_load("rules", &plan, &self.clients, sides);
+        report.settings[0].1 = target.label;
+        let statement = match self.statement {
+            Statement::Simple => "simple",
+            Statement::Complex => "complex",
+        };
+        let own = [
+            ("statement".to_owned(), statement.to_owned()),
+            ("rules".to_owned(), self.count.to_string()),
+        ];
+        report.settings.splice(1..1, own);
+        // What full load has more than half of it is no comparison of anything.
+        report.ratios = half;
+        report.deliver(&self.output)
+    }
+
+    fn plan(&self) -> anyhow::Result<LoadPlan> {
+        let shape = Shape {
+            groups: self.pairs,
+            publishers: 1,
+            subscribers: 1,
+            topics: Topics::Ruled(self.ruled()),
+        };
+        let mut plan = plan(&self.load, shape, self.pace.pace(200))?;
+        plan.body = Body::text(&self.payload_template, self.load.payload)?;
+        Ok(plan)
+    }
+
+    fn ruled(&self) -> Ruled {
+        Ruled {
+            rules: self.count,
+            is_exact: self.statement == Statement::Simple,
+        }
+    }
+
+    /// Names and definitions.
+    fn rules(&self) -> Vec<(String, Value)> {
+        let ruled = self.ruled();
+        let rule = |n: usize| {
+            let filter = ruled.filter(n);
+            let sql = match self.statement {
+                Statement::Simple => {
+                    format!("SELECT * FROM \"$EVENT.PUBLISH\" WHERE topic = '{filter}'")
+                }
+                Statement::Complex => format!(
+                    "SELECT uuid() as id, json(payload) as data, datetime(timestamp) as time, md5(clientId) as hash \
+                     FROM \"$EVENT.PUBLISH\" WHERE topic =~ '{filter}' AND payload.value > 30"
+                ),
+            };
+            let mut action = json!({
+                "kind": "republish",
+                "topic": format!("{OUTPUT_TOPICS}/${{clientid}}"),
+                "qos": self.load.qos,
+            });
+            if let Some(template) = &self.republish {
+                action["payload"] = json!(template);
+            }
+            let rule = json!({"sql": sql, "actions": [action]});
+            (format!("bench-{n:05}"), rule)
+        };
+        (0..self.count).map(rule).collect()
+    }
+
+    /// All rounds of one load.
+    fn measure(
+        &self,
+        target: &Target,
+        plan: &LoadPlan,
+        label: &str,
+        installed: Option<&Installed<'_>>,
+    ) -> anyhow::Result<Vec<Side>> {
+        let labels = [label.to_owned()];
+        alternate(&labels, rounds(&self.target, 1), |_, title| {
+            let before = installed.map(Installed::counts).transpose()?;
+            let mut outcome: Outcome = measure_load(target, title, plan, self.output.quiet)?;
+            if let (Some(installed), Some(before)) = (installed, before) {
+                let after = installed.counts()?;
+                outcome.tally.rules = Some(RuleCounts {
+                    evaluated: after.evaluated.saturating_sub(before.evaluated),
+                    failures: after.failures.saturating_sub(before.failures),
+                });
+            }
+            Ok(outcome)
+        })
+    }
+}
+
+fn install<'a>(node: &'a Node, rules: &[(String, Value)]) -> anyhow::Result<Installed<'a>> {
+    let mut installed = Installed {
+        node,
+        names: Vec::with_capacity(rules.len()),
+    };
+    for (name, rule) in rules {
+        node.put_rule(name, rule)?;
+        installed.names.push(name.clone());
+    }
+    Ok(installed)
+}
+
+/// What half load said, under names of their own.
+fn half_load(side: &Side) -> Measures {
+    let measured = side.total.measures();
+    let mut half = Measures::default();
+    for (name, of) in [
+        ("half_rate", "throughput"),
+        ("half_p50", "p50"),
+        ("half_p95", "p95"),
+        ("half_p99", "p99"),
+    ] {
+        if let Some(value) = measured.get(of) {
+            half.set(name, value);
+        }
+    }
+    half
+}
+
+/// The rules as `[[rule]]` tables. A text in JSON is one in TOML as well.
+fn in_configuration(rules: &[(String, Value)]) -> String {
+    let mut text = String::new();
+    for (name, rule) in rules {
+        text += &format!("[[rule]]\nname = {}\nsql = {}\n", json!(name), rule["sql"]);
+        for action in rule["actions"].as_array().into_iter().flatten() {
+            text += "[[rule.actions]]\n";
+            for (field, value) in action.as_object().into_iter().flatten() {
+                text += &format!("{field} = {value}\n");
+            }
+        }
+        text += "\n";
+    }
+    text
+}
