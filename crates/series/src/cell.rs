@@ -1,0 +1,240 @@
+//! How one value stands in the write-ahead log and in memory: a tag, then as few bytes as it needs.
+//!
+//! | tag | then |
+//! |---|---|
+//! | 0, 8 | false, true |
+//! | 16 + n | integer, n + 1 bytes |
+//! | 31 | float, 8 bytes |
+//! | 32 | text: varint of its length, bytes |
+//! | 40 | JSON, likewise |
+//! | 48 + 8 s + n | decimal with s places: integer of n + 1 bytes |
+
+use crate::decimal;
+use crate::point::Value;
+use crate::varint::{self, Reader};
+
+const FALSE: u8 = 0;
+const TRUE: u8 = 1 << 3;
+const INT: u8 = 2 << 3;
+const FLOAT: u8 = (3 << 3) | 7;
+const TEXT: u8 = 4 << 3;
+const JSON: u8 = 5 << 3;
+const DECIMAL: u8 = 6 << 3;
+
+/// The most bytes of a value, apart from a text itself; eight bytes are written whatever is needed.
+pub(crate) const MAX_CELL: usize = 12;
+
+/// How many places the floats of a key had so far, so that looking for them is rare.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Hint {
+    scale: u8,
+    /// Floats that are taken as they are before a decimal is looked for again.
+    skip: u16,
+    penalty: u16,
+}
+
+impl Hint {
+    #[inline]
+    fn find(&mut self, value: f64) -> Option<(u8, i64)> {
+        if self.skip == 0
+            && let Some(number) = decimal::scale(value, self.scale)
+        {
+            return Some((self.scale, number));
+        }
+        self.search(value)
+    }
+
+    #[cold]
+    fn search(&mut self, value: f64) -> Option<(u8, i64)> {
+        if self.skip > 0 {
+            self.skip -= 1;
+            return None;
+        }
+        match decimal::find_scale(value) {
+            Some((scale, number)) => {
+                self.penalty /= 2;
+                // Only upwards: what fits fewer places fits more of them.
+                self.scale = self.scale.max(scale);
+                Some((scale, number))
+            }
+            None => {
+                self.penalty = (self.penalty * 2 + 1).min(1023);
+                self.skip = self.penalty;
+                None
+            }
+        }
+    }
+}
+
+#[inline]
+fn write_number(out: &mut [u8], at: usize, tag: u8, number: i64) -> usize {
+    let bits = 65 - (number ^ (number >> 63)).leading_zeros();
+    let len = bits.div_ceil(8).min(8) as usize;
+    out[at] = tag + (len - 1) as u8;
+    out[at + 1..at + 9].copy_from_slice(&number.to_le_bytes());
+    at + 1 + len
+}
+
+fn write_text(out: &mut [u8], at: usize, tag: u8, text: &str) -> usize {
+    out[at] = tag;
+    let at = varint::write(out, at + 1, text.len() as u64);
+    out[at..at + text.len()].copy_from_slice(text.as_bytes());
+    at + text.len()
+}
+
+/// Writes a value at `at`, where [`MAX_CELL`] and the length of its text have room; returns where it ends.
+#[inline]
+pub(crate) fn write(out: &mut [u8], at: usize, value: Value<'_>, hint: &mut Hint) -> usize {
+    match value {
+        Value::Float(value) => match hint.find(value) {
+            Some((scale, number)) => write_number(out, at, DECIMAL + (scale << 3), number),
+            None => {
+                out[at] = FLOAT;
+                out[at + 1..at + 9].copy_from_slice(&value.to_le_bytes());
+                at + 9
+            }
+        },
+        Value::Int(number) => write_number(out, at, INT, number),
+        Value::Bool(value) => {
+            out[at] = if value { TRUE } else { FALSE };
+            at + 1
+        }
+        Value::Text(text) => write_text(out, at, TEXT, text),
+        Value::Json(text) => write_text(out, at, JSON, text),
+    }
+}
+
+/// A value as it stands there.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Cell<'a> {
+    Decimal { scale: u8, number: i64 },
+    Plain(Value<'a>),
+}
+
+impl<'a> Cell<'a> {
+    pub(crate) fn value(self) -> Value<'a> {
+        match self {
+            Cell::Decimal { scale, number } => Value::Float(decimal::unscale(number, scale)),
+            Cell::Plain(value) => value,
+        }
+    }
+}
+
+#[inline]
+fn read_number(reader: &mut Reader<'_>, tag: u8) -> Option<i64> {
+    let len = usize::from(tag & 7) + 1;
+    let word = match reader.bytes.get(reader.at..reader.at + 8) {
+        Some(bytes) => u64::from_le_bytes(bytes.try_into().expect("8 were taken")),
+        None => {
+            let mut bytes = [0; 8];
+            bytes[..len].copy_from_slice(reader.bytes.get(reader.at..reader.at + len)?);
+            u64::from_le_bytes(bytes)
+        }
+    };
+    reader.at += len;
+    let unused = 64 - 8 * len as u32;
+    Some(((word << unused) as i64) >> unused)
+}
+
+fn read_text<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
+    let len = reader.bounded(usize::MAX)?;
+    std::str::from_utf8(reader.take(len)?).ok()
+}
+
+/// Reads what [`write`] wrote.
+#[inline]
+pub(crate) fn read<'a>(reader: &mut Reader<'a>) -> Option<Cell<'a>> {
+    let tag = reader.byte()?;
+    if (DECIMAL..DECIMAL + (16 << 3)).contains(&tag) {
+        return Some(Cell::Decimal {
+            scale: (tag - DECIMAL) >> 3,
+            number: read_number(reader, tag)?,
+        });
+    }
+    let value = match tag {
+        FALSE => Value::Bool(false),
+        TRUE => Value::Bool(true),
+        FLOAT => Value::Float(f64::from_bits(reader.word()?)),
+        TEXT => Value::Text(read_text(reader)?),
+        JSON => Value::Json(read_text(reader)?),
+        tag if tag & !7 == INT => Value::Int(read_number(reader, tag)?),
+        _ => return None,
+    };
+    Some(Cell::Plain(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn same(left: Value<'_>, right: Value<'_>) -> bool {
+        match (left, right) {
+            (Value::Float(left), Value::Float(right)) => left.to_bits() == right.to_bits(),
+            (left, right) => left == right,
+        }
+    }
+
+    fn round_trip(values: &[Value<'_>]) {
+        let mut hint = Hint::default();
+        let mut out = vec![0; 1 << 16];
+        let mut at = 0;
+        for &value in values {
+            at = write(&mut out, at, value, &mut hint);
+        }
+        // Without the room behind it that a chunk may have or not.
+        for bytes in [&out[..], &out[..at]] {
+            let mut reader = Reader::new(bytes);
+            for &value in values {
+                let found = read(&mut reader).unwrap().value();
+                assert!(same(found, value), "{found:?} {value:?}");
+            }
+            assert_eq!(reader.at, at);
+        }
+    }
+
+    #[test]
+    fn extremes_come_back() {
+        let ints = [0, -1, 127, 128, -128, -129, i64::MIN, i64::MAX].map(Value::Int);
+        let floats = [
+            0.0,
+            -0.0,
+            f64::NAN,
+            f64::INFINITY,
+            -f64::INFINITY,
+            f64::MIN_POSITIVE,
+            23.6,
+            1e15,
+            1e300,
+        ];
+        round_trip(&ints);
+        round_trip(&floats.map(Value::Float));
+        round_trip(&[
+            Value::Bool(true),
+            Value::Text(""),
+            Value::Json("[1]"),
+            Value::Bool(false),
+            Value::Text("Grüße"),
+        ]);
+    }
+
+    proptest! {
+        #[test]
+        fn values_come_back(bits in proptest::collection::vec(any::<u64>(), 0..200), text in ".*") {
+            let values: Vec<_> = bits.iter().map(|&bits| match bits % 5 {
+                0 => Value::Int(bits as i64 >> (bits % 61)),
+                1 => Value::Float(f64::from_bits(bits)),
+                2 => Value::Float((bits % 100_000) as f64 / 100.0),
+                3 => Value::Bool(bits & 8 != 0),
+                _ => Value::Text(&text),
+            }).collect();
+            round_trip(&values);
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let mut reader = Reader::new(&bytes);
+            while read(&mut reader).is_some() {}
+        }
+    }
+}

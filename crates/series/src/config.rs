@@ -1,0 +1,317 @@
+//! How much the series may take, how soon they are on disk and how long they stay.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::OpenError;
+
+pub(crate) const DAY_MS: i64 = 86_400_000;
+
+/// When what was appended is forced to disk. It decides what a power failure can lose; a killed process loses nothing
+/// with any of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fsync {
+    /// Before [`append`](crate::Series::append) returns; those who wait at the same time share a sync.
+    Always,
+    /// At this interval. A power failure may lose what was appended since the last one.
+    Every(Duration),
+    /// When the operating system sees fit, usually within 30 seconds.
+    Never,
+}
+
+impl Default for Fsync {
+    fn default() -> Self {
+        Fsync::Every(Duration::from_millis(100))
+    }
+}
+
+/// Not an fsync policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected \"always\", \"never\" or an interval from 1ms to 60s such as \"100ms\", not {0:?}"
+)]
+pub struct ParseFsyncError(String);
+
+impl FromStr for Fsync {
+    type Err = ParseFsyncError;
+
+    fn from_str(text: &str) -> Result<Self, ParseFsyncError> {
+        let refuse = || ParseFsyncError(text.chars().take(64).collect());
+        match text {
+            "always" => return Ok(Fsync::Always),
+            "never" => return Ok(Fsync::Never),
+            _ => {}
+        }
+        let (digits, unit_ms) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+            (Some(digits), _) => (digits, 1),
+            (None, Some(digits)) => (digits, 1000),
+            (None, None) => return Err(refuse()),
+        };
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number: Option<u64> = is_number.then(|| digits.parse().ok()).flatten();
+        match number.and_then(|number| number.checked_mul(unit_ms)) {
+            Some(ms @ 1..=60_000) => Ok(Fsync::Every(Duration::from_millis(ms))),
+            _ => Err(refuse()),
+        }
+    }
+}
+
+impl fmt::Display for Fsync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fsync::Always => f.write_str("always"),
+            Fsync::Never => f.write_str("never"),
+            Fsync::Every(interval) if interval.as_millis().is_multiple_of(1000) => {
+                write!(f, "{}s", interval.as_secs())
+            }
+            Fsync::Every(interval) => write!(f, "{}ms", interval.as_millis()),
+        }
+    }
+}
+
+/// From an age on, points become one row of aggregates per interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tier {
+    /// Age of a day's end from which its points are downsampled.
+    pub after_ms: i64,
+    /// Length of an interval; a divisor of [`Config::window_ms`], and a multiple of that of the tier before.
+    pub interval_ms: i64,
+}
+
+/// How long the points of some devices stay, and how fine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Points older than this go, whole days at a time; `None`: never.
+    pub retention_ms: Option<i64>,
+    /// Ascending by age.
+    pub tiers: Vec<Tier>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            retention_ms: Some(90 * DAY_MS),
+            tiers: Vec::new(),
+        }
+    }
+}
+
+/// Bounds of the series.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// When the write-ahead log is forced to disk.
+    pub fsync: Fsync,
+    /// What appended rows may take in memory before they are in segment files. Twice this is the most under load.
+    pub memory_bytes: usize,
+    /// Rows are in a segment file at the latest after this time, so that a start has little to read.
+    pub flush_after: Duration,
+    /// Size of one file of the write-ahead log.
+    pub wal_segment_bytes: u32,
+    /// Rows are written to segment files early when the write-ahead log has grown to this.
+    pub max_wal_bytes: u64,
+    /// Nothing more is accepted while the file system has less room than this.
+    pub min_free_bytes: u64,
+    /// What one segment file covers. Fixed when a directory is made.
+    pub window_ms: i64,
+    /// Names of keys, in all.
+    pub max_keys: u32,
+    /// Rows may be this far ahead of the clock.
+    pub max_future_ms: i64,
+    /// Memory for the latest values of devices that were asked for.
+    pub latest_cache_bytes: usize,
+    /// Policies by number. Number 0 holds for devices nobody said anything about; it is the default one if it is missing.
+    pub policies: Vec<(u8, Policy)>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            fsync: Fsync::default(),
+            memory_bytes: 64 << 20,
+            flush_after: Duration::from_secs(15 * 60),
+            wal_segment_bytes: 16 << 20,
+            max_wal_bytes: 512 << 20,
+            min_free_bytes: 256 << 20,
+            window_ms: DAY_MS,
+            max_keys: 65_536,
+            max_future_ms: DAY_MS,
+            latest_cache_bytes: 16 << 20,
+            policies: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Whether the bounds fit together.
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        let refuse = |field, found: String, expected: &str| {
+            Err(OpenError::Setting {
+                field,
+                found,
+                expected: expected.to_owned(),
+            })
+        };
+        let block = crate::wal::BLOCK_BYTES as u32;
+        if !self.wal_segment_bytes.is_multiple_of(block)
+            || !(block..=1 << 30).contains(&self.wal_segment_bytes)
+        {
+            let found = self.wal_segment_bytes.to_string();
+            return refuse(
+                "wal_segment_bytes",
+                found,
+                "a multiple of 256 KiB up to 1 GiB",
+            );
+        }
+        if self.max_wal_bytes < 4 * u64::from(self.wal_segment_bytes) {
+            let found = self.max_wal_bytes.to_string();
+            return refuse(
+                "max_wal_bytes",
+                found,
+                "at least four times wal_segment_bytes",
+            );
+        }
+        if self.memory_bytes < 1 << 20 {
+            return refuse(
+                "memory_bytes",
+                self.memory_bytes.to_string(),
+                "at least 1 MiB",
+            );
+        }
+        if !(60_000..=400 * DAY_MS).contains(&self.window_ms) {
+            return refuse(
+                "window_ms",
+                self.window_ms.to_string(),
+                "a minute to 400 days",
+            );
+        }
+        if !(1..=1 << 24).contains(&self.max_keys) {
+            return refuse("max_keys", self.max_keys.to_string(), "1 to 16,777,216");
+        }
+        if self.max_future_ms < 0 {
+            return refuse("max_future_ms", self.max_future_ms.to_string(), "0 or more");
+        }
+        self.policies
+            .iter()
+            .try_for_each(|(number, policy)| policy.check(*number, self.window_ms))
+    }
+}
+
+impl Policy {
+    pub(crate) fn check(&self, number: u8, window_ms: i64) -> Result<(), OpenError> {
+        let refuse = |what: &str, found: i64, expected: &str| {
+            Err(OpenError::Setting {
+                field: "policies",
+                found: format!("{what} {found} ms in policy {number}"),
+                expected: expected.to_owned(),
+            })
+        };
+        if let Some(retention_ms) = self.retention_ms
+            && retention_ms < 1
+        {
+            return refuse("retention", retention_ms, "1 ms or more");
+        }
+        let mut before: Option<&Tier> = None;
+        for tier in &self.tiers {
+            if tier.after_ms < 0 || before.is_some_and(|before| tier.after_ms <= before.after_ms) {
+                return refuse("an age of", tier.after_ms, "ages that ascend from 0");
+            }
+            let is_multiple =
+                before.is_none_or(|before| tier.interval_ms % before.interval_ms == 0);
+            if tier.interval_ms < 1 || window_ms % tier.interval_ms != 0 || !is_multiple {
+                let expected = "divisors of window_ms, each a multiple of the one before";
+                return refuse("an interval of", tier.interval_ms, expected);
+            }
+            before = Some(tier);
+        }
+        Ok(())
+    }
+
+    /// The interval that points of this age have; 0 means as they came, `None` that they are gone.
+    pub(crate) fn interval_at(&self, age_ms: i64) -> Option<i64> {
+        if self
+            .retention_ms
+            .is_some_and(|retention_ms| age_ms > retention_ms)
+        {
+            return None;
+        }
+        let reached = self.tiers.iter().rev().find(|tier| age_ms >= tier.after_ms);
+        Some(reached.map_or(0, |tier| tier.interval_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fsync_policies_are_read_and_written() {
+        for text in ["always", "never", "100ms", "1ms", "5s", "60s"] {
+            assert_eq!(text.parse::<Fsync>().unwrap().to_string(), text);
+        }
+        for text in ["", "ms", "0ms", "100", "1h", "-1s", "+1s", "61s"] {
+            let error = text.parse::<Fsync>().unwrap_err().to_string();
+            assert!(error.contains("\"100ms\""), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_policy_tells_what_its_points_are_at_an_age() {
+        let policy = Policy {
+            retention_ms: Some(100),
+            tiers: vec![
+                Tier {
+                    after_ms: 10,
+                    interval_ms: 60_000,
+                },
+                Tier {
+                    after_ms: 50,
+                    interval_ms: 3_600_000,
+                },
+            ],
+        };
+        assert!(policy.check(1, DAY_MS).is_ok());
+        let at = |age| policy.interval_at(age);
+        assert_eq!(
+            [at(9), at(10), at(50)],
+            [Some(0), Some(60_000), Some(3_600_000)]
+        );
+        assert_eq!(at(101), None);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_field() {
+        let tier = |after_ms, interval_ms| Tier {
+            after_ms,
+            interval_ms,
+        };
+        for tiers in [
+            vec![tier(5, 7)],
+            vec![tier(5, 60_000), tier(5, 120_000)],
+            vec![tier(1, 120_000), tier(2, 180_000)],
+        ] {
+            let policy = Policy {
+                retention_ms: None,
+                tiers,
+            };
+            assert!(
+                policy
+                    .check(3, DAY_MS)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("policy 3")
+            );
+        }
+        let config = Config {
+            wal_segment_bytes: 1000,
+            ..Config::default()
+        };
+        assert!(
+            config
+                .check()
+                .unwrap_err()
+                .to_string()
+                .contains("wal_segment_bytes")
+        );
+    }
+}

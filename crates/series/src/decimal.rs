@@ -1,0 +1,93 @@
+//! Floats as short decimals: most sensors say `23.6`, which is the float nearest to 236 / 10.
+//!
+//! The division of two integers below 2^53 by a power of ten below 10^22 is rounded once, as reading `23.6` is: if it gives
+//! the same bits back, the integer and the scale are the float.
+
+/// Places behind the point that are tried.
+pub(crate) const MAX_SCALE: u8 = 15;
+
+pub(crate) const POWERS: [f64; 16] = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+];
+
+pub(crate) const INT_POWERS: [i64; 16] = {
+    let mut powers = [1; 16];
+    let mut at = 1;
+    while at < 16 {
+        powers[at] = powers[at - 1] * 10;
+        at += 1;
+    }
+    powers
+};
+
+const LIMIT: f64 = (1_u64 << 53) as f64;
+
+/// Adding this rounds a float of less than 2^51 to an integer.
+const ROUND: f64 = (3_u64 << 51) as f64;
+
+/// The integer that is this float at this scale, if there is one.
+#[inline]
+pub(crate) fn scale(value: f64, scale: u8) -> Option<i64> {
+    let power = POWERS[usize::from(scale & 15)];
+    let scaled = value * power;
+    let rounded = if scaled.abs() < ROUND / 4.0 {
+        (scaled + ROUND) - ROUND
+    } else {
+        scaled.round()
+    };
+    // NaN and infinities fail here.
+    let is_small = rounded.abs() < LIMIT;
+    let number = rounded as i64;
+    // Bits, so that -0.0 is not taken for 0.0.
+    let is_same = (number as f64 / power).to_bits() == value.to_bits();
+    (is_small && is_same).then_some(number)
+}
+
+/// The float again.
+#[inline]
+pub(crate) fn unscale(number: i64, scale: u8) -> f64 {
+    number as f64 / POWERS[usize::from(scale & 15)]
+}
+
+/// The smallest scale at which this float is an integer.
+pub(crate) fn find_scale(value: f64) -> Option<(u8, i64)> {
+    if !value.is_finite() {
+        return None;
+    }
+    (0..=MAX_SCALE).find_map(|at| scale(value, at).map(|number| (at, number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn short_decimals_are_found() {
+        assert_eq!(find_scale(23.6), Some((1, 236)));
+        assert_eq!(find_scale(-0.001), Some((3, -1)));
+        assert_eq!(find_scale(1e15), Some((0, 1_000_000_000_000_000)));
+        for value in [
+            f64::NAN,
+            f64::INFINITY,
+            -0.0,
+            1.0 / 3.0,
+            f64::MIN_POSITIVE,
+            f64::MAX,
+        ] {
+            assert_eq!(find_scale(value), None, "{value}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_found_is_the_same_float(bits in any::<u64>(), number in -10_000_000_i64..10_000_000, places in 0..=15_u8) {
+            for value in [f64::from_bits(bits), unscale(number, places)] {
+                if let Some((at, number)) = find_scale(value) {
+                    prop_assert_eq!(unscale(number, at).to_bits(), value.to_bits());
+                }
+            }
+            prop_assert!(find_scale(unscale(number, places)).is_some());
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! One partition: taking rows in.
+//!
+//! Under the partition's lock a row is written to the write-ahead log and to the memtable, in this order; a full memtable is
+//! frozen and left to the flusher. Nothing here waits for a disk, except for a block when no file was prepared in time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::cell::{self, MAX_CELL};
+use crate::error::Error;
+use crate::memtable::Memtable;
+use crate::point::{DeviceNo, KeyId, Point, RowPoints};
+use crate::shared::{Shared, count};
+use crate::varint;
+use crate::wal::block::{BlockHead, RECORD_HEAD, ROW, shape_bytes};
+use crate::wal::{Lane, PARTITIONS};
+
+/// Points in a row.
+pub const MAX_POINTS: usize = 1024;
+/// Bytes of a row, in the worst case.
+pub const MAX_ROW_BYTES: usize = 128 << 10;
+
+pub(crate) fn partition_of(device: DeviceNo) -> usize {
+    device.0 as usize % PARTITIONS
+}
+
+pub(crate) fn place_of(device: DeviceNo) -> u32 {
+    device.0 / PARTITIONS as u32
+}
+
+pub(crate) struct Part {
+    index: usize,
+    pub(crate) active: Memtable,
+    /// Full and waiting for their segment files, oldest first.
+    pub(crate) frozen: Vec<Arc<Memtable>>,
+    lane: Option<Lane>,
+    next_number: u64,
+    scratch: Vec<u8>,
+}
+
+impl Part {
+    pub(crate) fn new(
+        index: usize,
+        active: Memtable,
+        frozen: Vec<Arc<Memtable>>,
+        next_number: u64,
+    ) -> Self {
+        Self {
+            index,
+            active,
+            frozen,
+            lane: None,
+            next_number,
+            scratch: vec![0; 1024],
+        }
+    }
+
+    #[inline]
+    pub(crate) fn append(
+        &mut self,
+        shared: &Shared,
+        device: DeviceNo,
+        ts_ms: i64,
+        points: impl RowPoints,
+    ) -> Result<(), Error> {
+        let len = points.len();
+        let texts: usize = (0..len).map(|at| points.get(at).value.text_len()).sum();
+        let room = RECORD_HEAD + 25 + len * MAX_CELL + texts;
+        if room > MAX_ROW_BYTES || len > MAX_POINTS || len == 0 {
+            return Err(refusal(len, room));
+        }
+        let slot = self.active.slot(place_of(device), device.0);
+        let shape = match self.active.shape_of(slot, points) {
+            Some(shape) => shape,
+            None => match self.other_shape(shared, points)? {
+                Some(shape) => shape,
+                None => return self.append_distinct(shared, device, ts_ms, points),
+            },
+        };
+        let needed = room + shape_bytes(len) + RECORD_HEAD + 10;
+        if self.lane.as_ref().is_none_or(|lane| lane.room() < needed) {
+            self.claim(shared)?;
+        }
+        let lane = self
+            .lane
+            .as_mut()
+            .expect("it was claimed if it was not there");
+        if self.scratch.len() < room {
+            self.scratch.resize(room, 0);
+        }
+        let cell = &shared.parts[self.index];
+        let known = self.active.shape(shape);
+        if known.defined_in != lane.number {
+            lane.put_shape(shape, &known.keys);
+            known.defined_in = lane.number;
+        }
+        let synced_lsn = cell.synced_lsn.load(Ordering::Relaxed);
+        if synced_lsn != lane.told_synced_lsn {
+            lane.put_synced(synced_lsn);
+        }
+        let record = &mut self.scratch[..];
+        let mut at = varint::write(record, RECORD_HEAD, u64::from(device.0));
+        at = varint::write(record, at, u64::from(shape));
+        at = varint::write(record, at, varint::zigzag(ts_ms - lane.last_ts));
+        let values = at;
+        for (place, hint) in known.hints.iter_mut().enumerate() {
+            at = cell::write(record, at, points.get(place).value, hint);
+        }
+        lane.put(ROW, &mut record[..at]);
+        lane.last_ts = ts_ms;
+        if self.active.rows == 0 {
+            self.active.since_ms = shared.clock_ms.load(Ordering::Relaxed);
+        }
+        self.active
+            .push(slot, ts_ms, shape, len, &self.scratch[values..at]);
+        cell.last_lsn
+            .store(self.active.next_lsn - 1, Ordering::Release);
+        if self.active.bytes >= shared.config.memory_bytes / (2 * PARTITIONS) {
+            self.freeze(shared);
+        }
+        Ok(())
+    }
+
+    /// The shape of a row that has other keys than the one before; `None` if it has a key twice.
+    #[cold]
+    fn other_shape(
+        &mut self,
+        shared: &Shared,
+        points: impl RowPoints,
+    ) -> Result<Option<u32>, Error> {
+        let keys: Arc<[KeyId]> = (0..points.len()).map(|at| points.get(at).key).collect();
+        if let Some(shape) = self.active.find_shape(&keys) {
+            return Ok(Some(shape));
+        }
+        let known = shared.keys.len();
+        if let Some(unknown) = keys.iter().find(|key| key.0 >= known) {
+            return Err(Error::UnknownKey(unknown.0));
+        }
+        let mut sorted = keys.to_vec();
+        sorted.sort_unstable();
+        if sorted.windows(2).any(|two| two[0] == two[1]) {
+            return Ok(None);
+        }
+        Ok(Some(self.active.make_shape(keys)))
+    }
+
+    /// Appends a row that has keys twice: the last value of each.
+    fn append_distinct(
+        &mut self,
+        shared: &Shared,
+        device: DeviceNo,
+        ts_ms: i64,
+        points: impl RowPoints,
+    ) -> Result<(), Error> {
+        let mut distinct: Vec<Point<'_>> = Vec::with_capacity(points.len());
+        for at in 0..points.len() {
+            let point = points.get(at);
+            match distinct.iter_mut().find(|known| known.key == point.key) {
+                Some(known) => *known = point,
+                None => distinct.push(point),
+            }
+        }
+        self.append(shared, device, ts_ms, &distinct[..])
+    }
+
+    #[cold]
+    fn claim(&mut self, shared: &Shared) -> Result<(), Error> {
+        let next_lsn = self.active.next_lsn;
+        let lane = shared.wal.claim(BlockHead {
+            partition: self.index as u16,
+            salt: 0,
+            number: self.next_number,
+            first_lsn: next_lsn,
+            synced_lsn: shared.parts[self.index].synced_lsn.load(Ordering::Relaxed),
+        });
+        let lane = lane.inspect_err(|_| count(&shared.counters.errors, 1))?;
+        let before = self.lane.replace(lane);
+        self.next_number += 1;
+        self.left(before);
+        Ok(())
+    }
+
+    /// The file of a block that is done with no longer has to wait for more of it.
+    fn left(&self, before: Option<Lane>) {
+        let Some(before) = before else { return };
+        let is_same = |lane: &Lane| Arc::ptr_eq(&lane.segment, &before.segment);
+        if !self.lane.as_ref().is_some_and(is_same) {
+            let last_lsn = self.active.next_lsn - 1;
+            before.segment.upto[self.index].store(last_lsn, Ordering::Release);
+        }
+    }
+
+    /// Leaves the rows to the flusher and begins anew.
+    pub(crate) fn freeze(&mut self, shared: &Shared) {
+        let lane = self.lane.take();
+        self.left(lane);
+        if self.active.is_empty() {
+            return;
+        }
+        let next = Memtable::new(self.active.next_lsn);
+        let full = std::mem::replace(&mut self.active, next);
+        count(&shared.counters.rows, full.rows);
+        count(&shared.counters.points, full.points);
+        shared.frozen(full.bytes, 0);
+        self.frozen.push(Arc::new(full));
+        Shared::wake(&shared.flusher);
+    }
+}
+
+#[cold]
+fn refusal(points: usize, bytes: usize) -> Error {
+    if points == 0 {
+        return Error::EmptyRow;
+    }
+    let too_large = |found, unit, max| Error::RowTooLarge { found, unit, max };
+    if points > MAX_POINTS {
+        return too_large(points, "points", MAX_POINTS);
+    }
+    too_large(bytes, "bytes", MAX_ROW_BYTES)
+}

@@ -1,0 +1,271 @@
+//! Where callers and threads of the store meet.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::config::{Config, Policy};
+use crate::error::Error;
+use crate::keys::Keys;
+use crate::part::Part;
+use crate::point::DeviceNo;
+use crate::wal::{PARTITIONS, Wal};
+
+/// How long a caller is held while segment files are behind.
+const MAX_HOLD: Duration = Duration::from_secs(5);
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as i64)
+}
+
+/// Reasons not to accept rows or not to be well.
+#[derive(Debug, Clone, Copy)]
+#[repr(u8)]
+pub(crate) enum Trouble {
+    /// The file system has too little room.
+    DiskFull = 1,
+    /// The write-ahead log cannot be forced to disk.
+    Sync = 2,
+    /// Segment files cannot be written.
+    Flush = 4,
+    /// Segment files are behind.
+    Behind = 8,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) rows: AtomicU64,
+    pub(crate) points: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) flushed_bytes: AtomicU64,
+    pub(crate) merges: AtomicU64,
+    pub(crate) merged_bytes: AtomicU64,
+    pub(crate) expired_files: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) stalls: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    pub(crate) last_sync_us: AtomicU64,
+    pub(crate) free_bytes: AtomicU64,
+}
+
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+/// Which of the syncs have been done; numbers ascend.
+#[derive(Default)]
+pub(crate) struct Syncs {
+    pub(crate) done: u64,
+    /// Somebody waits for this one.
+    pub(crate) wanted: u64,
+}
+
+/// A lane of its own for what each partition's appends touch, so that they do not slow each other down.
+#[repr(align(128))]
+pub(crate) struct PartCell {
+    pub(crate) part: Mutex<Part>,
+    /// The last row appended.
+    pub(crate) last_lsn: AtomicU64,
+    /// The last row known to be on disk.
+    pub(crate) synced_lsn: AtomicU64,
+    /// The last row that is in a segment file, with all before it.
+    pub(crate) flushed_lsn: AtomicU64,
+}
+
+pub(crate) type PolicyOf = Box<dyn Fn(DeviceNo) -> u8 + Send + Sync>;
+
+pub(crate) struct Shared {
+    pub(crate) dir: PathBuf,
+    pub(crate) config: Config,
+    pub(crate) keys: Keys,
+    pub(crate) wal: Wal,
+    pub(crate) parts: [PartCell; PARTITIONS],
+    /// The clock of the rows, told every tick: rows outside are refused.
+    pub(crate) clock_ms: AtomicI64,
+    pub(crate) oldest_ms: AtomicI64,
+    pub(crate) newest_ms: AtomicI64,
+    troubles: AtomicU8,
+    pub(crate) is_closing: AtomicBool,
+    /// Rows that wait for a segment file.
+    pub(crate) frozen_bytes: AtomicUsize,
+    pub(crate) room: Condvar,
+    pub(crate) room_lock: Mutex<()>,
+    pub(crate) syncs_begun: AtomicU64,
+    pub(crate) syncs: Mutex<Syncs>,
+    pub(crate) synced: Condvar,
+    pub(crate) keeper: OnceLock<Thread>,
+    pub(crate) flusher: OnceLock<Thread>,
+    pub(crate) merger: OnceLock<Thread>,
+    pub(crate) policies: Mutex<Arc<[(u8, Policy)]>>,
+    pub(crate) policy_of: OnceLock<PolicyOf>,
+    pub(crate) counters: Counters,
+    /// Held as long as the store is open.
+    pub(crate) _lock: File,
+}
+
+pub(crate) struct Start {
+    pub(crate) dir: PathBuf,
+    pub(crate) config: Config,
+    pub(crate) keys: Keys,
+    pub(crate) wal: Wal,
+    pub(crate) parts: [Part; PARTITIONS],
+    pub(crate) flushed: [u64; PARTITIONS],
+    pub(crate) lock: File,
+}
+
+impl Shared {
+    pub(crate) fn new(start: Start) -> Self {
+        let mut flushed = start.flushed.into_iter();
+        let shared = Self {
+            parts: start.parts.map(|part| {
+                let last_lsn = part.active.next_lsn - 1;
+                let flushed_lsn = flushed.next().unwrap_or(0);
+                PartCell {
+                    part: Mutex::new(part),
+                    last_lsn: AtomicU64::new(last_lsn),
+                    // Recovery has forced to disk what it kept.
+                    synced_lsn: AtomicU64::new(last_lsn),
+                    flushed_lsn: AtomicU64::new(flushed_lsn),
+                }
+            }),
+            policies: Mutex::new(start.config.policies.clone().into()),
+            dir: start.dir,
+            config: start.config,
+            keys: start.keys,
+            wal: start.wal,
+            clock_ms: AtomicI64::new(0),
+            oldest_ms: AtomicI64::new(0),
+            newest_ms: AtomicI64::new(0),
+            troubles: AtomicU8::new(0),
+            is_closing: AtomicBool::new(false),
+            frozen_bytes: AtomicUsize::new(0),
+            room: Condvar::new(),
+            room_lock: Mutex::new(()),
+            syncs_begun: AtomicU64::new(0),
+            syncs: Mutex::default(),
+            synced: Condvar::new(),
+            keeper: OnceLock::new(),
+            flusher: OnceLock::new(),
+            merger: OnceLock::new(),
+            policy_of: OnceLock::new(),
+            counters: Counters::default(),
+            _lock: start.lock,
+        };
+        shared.set_clock(now_ms());
+        shared
+    }
+
+    /// Rows may come from now on until the next tick by this time.
+    pub(crate) fn set_clock(&self, now_ms: i64) {
+        self.clock_ms.store(now_ms, Ordering::Relaxed);
+        let oldest = self
+            .longest_retention()
+            .map_or(-MAX_TS, |ms| now_ms.saturating_sub(ms).max(-MAX_TS));
+        self.oldest_ms.store(oldest, Ordering::Relaxed);
+        let newest = now_ms.saturating_add(self.config.max_future_ms).min(MAX_TS);
+        self.newest_ms.store(newest, Ordering::Relaxed);
+    }
+
+    /// The longest retention of all policies, `None` if one keeps its points for ever.
+    pub(crate) fn longest_retention(&self) -> Option<i64> {
+        let policies = Arc::clone(&lock(&self.policies));
+        let fallback = Policy::default();
+        let standard = (!policies.iter().any(|(number, _)| *number == 0)).then_some(&fallback);
+        let all = policies.iter().map(|(_, policy)| policy).chain(standard);
+        all.map(|policy| policy.retention_ms)
+            .try_fold(0, |longest, ms| ms.map(|ms| longest.max(ms)))
+    }
+
+    pub(crate) fn has(&self, trouble: Trouble) -> bool {
+        self.troubles.load(Ordering::Relaxed) & trouble as u8 != 0
+    }
+
+    /// Says whether a trouble is there; returns whether that is new.
+    pub(crate) fn set(&self, trouble: Trouble, is_there: bool) -> bool {
+        let bit = trouble as u8;
+        let before = match is_there {
+            true => self.troubles.fetch_or(bit, Ordering::AcqRel),
+            false => self.troubles.fetch_and(!bit, Ordering::AcqRel),
+        };
+        (before & bit != 0) != is_there
+    }
+
+    pub(crate) fn troubles(&self) -> u8 {
+        self.troubles.load(Ordering::Relaxed)
+    }
+
+    /// Refuses or holds the caller while there is no room for rows.
+    #[inline]
+    pub(crate) fn admit(&self) -> Result<(), Error> {
+        const STOPS: u8 = Trouble::DiskFull as u8 | Trouble::Behind as u8;
+        if self.troubles() & STOPS == 0 && !self.is_closing.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.hold()
+    }
+
+    #[cold]
+    fn hold(&self) -> Result<(), Error> {
+        if self.is_closing.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        if self.has(Trouble::DiskFull) {
+            return Err(Error::Full(
+                "the file system has less room than min_free_bytes",
+            ));
+        }
+        count(&self.counters.stalls, 1);
+        let until = Instant::now() + MAX_HOLD;
+        let mut guard = lock(&self.room_lock);
+        while self.has(Trouble::Behind) {
+            if self.has(Trouble::Flush) {
+                return Err(Error::Full("segment files cannot be written"));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::Busy);
+            }
+            let (again, _) = self
+                .room
+                .wait_timeout(guard, left)
+                .unwrap_or_else(PoisonError::into_inner);
+            guard = again;
+        }
+        Ok(())
+    }
+
+    /// Rows wait for a segment file, or are in one now.
+    pub(crate) fn frozen(&self, more: usize, less: usize) {
+        let before = self.frozen_bytes.fetch_add(more, Ordering::AcqRel);
+        let now = (before + more).saturating_sub(less);
+        self.frozen_bytes
+            .fetch_sub(less.min(before + more), Ordering::AcqRel);
+        let is_behind = now > self.config.memory_bytes;
+        if is_behind != self.has(Trouble::Behind) {
+            let _guard = lock(&self.room_lock);
+            self.set(Trouble::Behind, is_behind);
+            self.room.notify_all();
+        }
+    }
+
+    pub(crate) fn wake(thread: &OnceLock<Thread>) {
+        if let Some(thread) = thread.get() {
+            thread.unpark();
+        }
+    }
+
+    pub(crate) fn flushed(&self) -> [u64; PARTITIONS] {
+        std::array::from_fn(|at| self.parts[at].flushed_lsn.load(Ordering::Acquire))
+    }
+}
+
+/// Times further away cannot be stored: far more than any calendar.
+pub(crate) const MAX_TS: i64 = 1 << 59;

@@ -1,0 +1,191 @@
+//! One block of the write-ahead log: its head, its records, and the lane of the partition that fills it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use memmap2::MmapMut;
+
+use super::log::Segment;
+use crate::point::KeyId;
+use crate::varint::{self, Reader};
+
+pub(crate) const BLOCK_BYTES: usize = 256 << 10;
+pub(crate) const BLOCK_HEAD: usize = 64;
+/// Before each record: CRC32C of the rest, length of the body (3 bytes), kind.
+pub(crate) const RECORD_HEAD: usize = 8;
+const MAGIC: &[u8; 8] = b"TGSWAL1\0";
+
+/// A row: device, shape, distance in time to the row before, values.
+pub(crate) const ROW: u8 = 1;
+/// A shape: number, count, keys.
+pub(crate) const SHAPE: u8 = 2;
+/// Up to which row the partition is known to be on disk.
+pub(crate) const SYNCED: u8 = 3;
+
+/// What a block says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlockHead {
+    pub(crate) partition: u16,
+    pub(crate) salt: u64,
+    /// Of the partition's blocks, ascending.
+    pub(crate) number: u64,
+    pub(crate) first_lsn: u64,
+    /// The last row known to be on disk when it was begun.
+    pub(crate) synced_lsn: u64,
+}
+
+impl BlockHead {
+    pub(crate) fn encode(&self) -> [u8; BLOCK_HEAD] {
+        let mut bytes = [0; BLOCK_HEAD];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[12..14].copy_from_slice(&self.partition.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.salt.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.number.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.first_lsn.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.synced_lsn.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[12..]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// `None` if that is no head.
+    pub(crate) fn decode(bytes: &[u8; BLOCK_HEAD]) -> Option<Self> {
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let crc = u32::from_le_bytes(bytes[8..12].try_into().expect("4 bytes"));
+        let partition = u16::from_le_bytes([bytes[12], bytes[13]]);
+        let is_whole = bytes.starts_with(MAGIC) && crc32c::crc32c(&bytes[12..]) == crc;
+        (is_whole && usize::from(partition) < super::PARTITIONS).then(|| Self {
+            partition,
+            salt: word(16),
+            number: word(24),
+            first_lsn: word(32),
+            synced_lsn: word(40),
+        })
+    }
+
+    /// What checksums of records begin with, so that none is taken for one of another block.
+    pub(crate) fn seed(&self) -> u32 {
+        crc32c::crc32c(&self.encode()[8..])
+    }
+}
+
+/// The block a partition writes to.
+pub(crate) struct Lane {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) number: u64,
+    map: MmapMut,
+    at: usize,
+    seed: u32,
+    /// The time of the last row in this block.
+    pub(crate) last_ts: i64,
+    pub(crate) told_synced_lsn: u64,
+}
+
+impl Lane {
+    pub(crate) fn new(segment: Arc<Segment>, mut map: MmapMut, head: &BlockHead) -> Self {
+        map[..BLOCK_HEAD].copy_from_slice(&head.encode());
+        Self {
+            segment,
+            number: head.number,
+            map,
+            at: BLOCK_HEAD,
+            seed: head.seed(),
+            last_ts: 0,
+            told_synced_lsn: head.synced_lsn,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.map.len() - self.at
+    }
+
+    /// Writes a record, whose head is filled in; the caller has made sure of the room.
+    #[inline]
+    pub(crate) fn put(&mut self, kind: u8, record: &mut [u8]) {
+        let body = (record.len() - RECORD_HEAD) as u32;
+        record[4..8].copy_from_slice(&(body | u32::from(kind) << 24).to_le_bytes());
+        let crc = crc32c::crc32c_append(self.seed, &record[4..]);
+        record[..4].copy_from_slice(&crc.to_le_bytes());
+        self.map[self.at..self.at + record.len()].copy_from_slice(record);
+        self.at += record.len();
+        // After the bytes: whoever finds the mark and syncs has them.
+        if !self.segment.is_dirty.load(Ordering::Relaxed) {
+            self.segment.is_dirty.store(true, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn put_shape(&mut self, shape: u32, keys: &[KeyId]) {
+        let mut record = vec![0; RECORD_HEAD];
+        varint::put(&mut record, u64::from(shape));
+        varint::put(&mut record, keys.len() as u64);
+        keys.iter()
+            .for_each(|key| varint::put(&mut record, u64::from(key.0)));
+        self.put(SHAPE, &mut record);
+    }
+
+    pub(crate) fn put_synced(&mut self, lsn: u64) {
+        let mut record = [0; RECORD_HEAD + 10];
+        let end = varint::write(&mut record, RECORD_HEAD, lsn);
+        self.put(SYNCED, &mut record[..end]);
+        self.told_synced_lsn = lsn;
+    }
+}
+
+/// What a shape takes in a block at most.
+pub(crate) fn shape_bytes(keys: usize) -> usize {
+    RECORD_HEAD + 15 + 5 * keys
+}
+
+/// A record, or why there is none.
+pub(crate) enum Next<'a> {
+    Record {
+        kind: u8,
+        body: &'a [u8],
+    },
+    /// Nothing was written there.
+    End,
+    Bad,
+}
+
+/// Reads the record at `at` of a block and moves behind it.
+pub(crate) fn next<'a>(block: &'a [u8], seed: u32, at: &mut usize) -> Next<'a> {
+    let Some(head) = block.get(*at..*at + RECORD_HEAD) else {
+        return Next::End;
+    };
+    if head == [0; RECORD_HEAD] {
+        return Next::End;
+    }
+    let crc = u32::from_le_bytes(head[..4].try_into().expect("4 bytes"));
+    let len = u32::from_le_bytes(head[4..].try_into().expect("4 bytes"));
+    let (kind, len) = ((len >> 24) as u8, (len & 0xff_ffff) as usize);
+    let body = *at + RECORD_HEAD;
+    let Some(rest) = block.get(*at + 4..body + len) else {
+        return Next::Bad;
+    };
+    if len == 0 || crc32c::crc32c_append(seed, rest) != crc {
+        return Next::Bad;
+    }
+    *at = body + len;
+    Next::Record {
+        kind,
+        body: &rest[4..],
+    }
+}
+
+/// Up to which row later records of this block know the partition to have been on disk, 0 if none says.
+pub(crate) fn synced_behind(block: &[u8], seed: u32, from: usize) -> u64 {
+    let mut synced_lsn = 0;
+    for at in from..block.len().saturating_sub(RECORD_HEAD) {
+        let mut end = at;
+        // A mark is its kind and at most ten bytes.
+        if block[at + 7] == SYNCED
+            && block[at + 4] <= 10
+            && block[at + 5] == 0
+            && let Next::Record { body, .. } = next(block, seed, &mut end)
+        {
+            synced_lsn = synced_lsn.max(Reader::new(body).number().unwrap_or(0));
+        }
+    }
+    synced_lsn
+}

@@ -1,0 +1,15 @@
+//! The write-ahead log: what is in no segment file yet.
+//!
+//! A file has blocks of 256 KiB. Each partition writes into a block of its own, mapped into memory, so that partitions need no
+//! common lock, appending is a copy without a system call, and one sync of one file covers them all. Files are allocated
+//! before they are mapped: a full disk is an error when a block is claimed. See docs/telemetry-storage.md for the bytes.
+
+pub(crate) mod block;
+pub(crate) mod log;
+pub(crate) mod recover;
+
+pub(crate) use block::{BLOCK_BYTES, Lane};
+pub(crate) use log::Wal;
+
+/// Parts of the store that are written apart from each other; a device is in that of its number modulo this.
+pub(crate) const PARTITIONS: usize = 8;

@@ -1,0 +1,357 @@
+//! Reading the write-ahead log at a start.
+//!
+//! Each partition's blocks are a chain: a block begins with the row after the last one of the block before. Where the chain
+//! breaks, what follows is cut off, as after a power failure, unless something further on knows the missing row to have
+//! been on disk: then it was damaged since, and nothing is changed.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::PARTITIONS;
+use super::block::{
+    BLOCK_BYTES, BLOCK_HEAD, BlockHead, Next, ROW, SHAPE, SYNCED, next, synced_behind,
+};
+use super::log::{Segment, path_of, sync_dir};
+use crate::error::{Error, OpenError, io_error};
+use crate::point::KeyId;
+use crate::varint::Reader;
+
+/// A row of the log: its values begin at `values`.
+pub(crate) struct Logged<'a> {
+    pub(crate) partition: usize,
+    pub(crate) lsn: u64,
+    pub(crate) device: u32,
+    pub(crate) ts_ms: i64,
+    pub(crate) keys: &'a Arc<[KeyId]>,
+    pub(crate) values: &'a [u8],
+}
+
+/// What was cut off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    pub path: PathBuf,
+    pub offset: u64,
+    /// Blocks of the same partition that followed.
+    pub blocks: usize,
+}
+
+pub(crate) struct Recovered {
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) next_id: u32,
+    pub(crate) next_lsn: [u64; PARTITIONS],
+    pub(crate) next_number: [u64; PARTITIONS],
+    pub(crate) cuts: Vec<Cut>,
+    pub(crate) rows: u64,
+}
+
+struct Found {
+    segment: usize,
+    offset: u64,
+    head: BlockHead,
+}
+
+struct Files {
+    paths: Vec<PathBuf>,
+    files: Vec<File>,
+    ids: Vec<u32>,
+}
+
+/// Gives each row that is in no segment file; `flushed` is the last row of each partition that is.
+pub(crate) fn recover(
+    dir: &Path,
+    flushed: &[u64; PARTITIONS],
+    each: &mut dyn FnMut(Logged<'_>) -> Option<()>,
+) -> Result<Recovered, OpenError> {
+    let files = open_all(dir)?;
+    let mut chains: [Vec<Found>; PARTITIONS] = Default::default();
+    for (segment, file) in files.files.iter().enumerate() {
+        let path = &files.paths[segment];
+        find_blocks(file, path, segment, &mut chains)?;
+    }
+    let mut recovered = Recovered {
+        segments: Vec::new(),
+        next_id: files.ids.last().map_or(1, |last| last + 1),
+        next_lsn: flushed.map(|lsn| lsn + 1),
+        next_number: [1; PARTITIONS],
+        cuts: Vec::new(),
+        rows: 0,
+    };
+    let mut upto = vec![[0; PARTITIONS]; files.files.len()];
+    let mut dropped = Vec::new();
+    for (partition, chain) in chains.iter_mut().enumerate() {
+        chain.sort_unstable_by_key(|found| found.head.number);
+        if let Some(last) = chain.last() {
+            recovered.next_number[partition] = last.head.number + 1;
+        }
+        let mut reading = Chain {
+            files: &files,
+            chain,
+            partition,
+            flushed: flushed[partition],
+            upto: &mut upto,
+        };
+        reading.read(&mut recovered, &mut dropped, each)?;
+    }
+    // Only now, when nothing was found damaged, is anything changed.
+    for (segment, offset) in dropped {
+        let (file, path) = (&files.files[segment], &files.paths[segment]);
+        let cut = file
+            .write_all_at(&[0; BLOCK_HEAD], offset)
+            .and_then(|()| file.sync_data());
+        cut.map_err(io_error("cut", path))?;
+    }
+    let mut removed = false;
+    for (at, file) in files.files.into_iter().enumerate() {
+        let path = files.paths[at].clone();
+        let holds = upto[at];
+        if holds
+            .iter()
+            .zip(flushed)
+            .all(|(upto, flushed)| upto <= flushed)
+        {
+            fs::remove_file(&path).map_err(io_error("remove", &path))?;
+            removed = true;
+            continue;
+        }
+        // It may never have been forced to disk, and what is written from now on says that it was.
+        file.sync_all().map_err(io_error("force to disk", &path))?;
+        let bytes = file.metadata().map_err(io_error("look at", &path))?.len();
+        let segment = Segment::new(files.ids[at], path, file, bytes);
+        for (to, from) in segment.upto.iter().zip(holds) {
+            to.store(from, Ordering::Relaxed);
+        }
+        recovered.segments.push(segment);
+    }
+    if removed {
+        sync_dir(dir)?;
+    }
+    Ok(recovered)
+}
+
+fn open_all(dir: &Path) -> Result<Files, Error> {
+    let mut ids = Vec::new();
+    for entry in fs::read_dir(dir).map_err(io_error("list", dir))? {
+        let name = entry.map_err(io_error("list", dir))?.file_name();
+        let digits = name.to_str().and_then(|name| name.strip_suffix(".wal"));
+        if let Some(id) = digits
+            .filter(|digits| digits.len() == 10)
+            .and_then(|digits| digits.parse().ok())
+        {
+            ids.push(id);
+        }
+    }
+    ids.sort_unstable();
+    let paths: Vec<_> = ids.iter().map(|&id| path_of(dir, id)).collect();
+    let open = |path: &PathBuf| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(io_error("open", path))
+    };
+    let files = paths.iter().map(open).collect::<Result<_, _>>()?;
+    Ok(Files { paths, files, ids })
+}
+
+fn find_blocks(
+    file: &File,
+    path: &Path,
+    segment: usize,
+    chains: &mut [Vec<Found>; PARTITIONS],
+) -> Result<(), OpenError> {
+    let len = file.metadata().map_err(io_error("look at", path))?.len();
+    for offset in (0..len).step_by(BLOCK_BYTES) {
+        let mut bytes = [0; BLOCK_HEAD];
+        match file.read_exact_at(&mut bytes, offset) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+            Err(error) => return Err(io_error("read", path)(error).into()),
+        }
+        if bytes == [0; BLOCK_HEAD] {
+            continue;
+        }
+        // A head is written as a whole or not at all: it is within one sector.
+        let Some(head) = BlockHead::decode(&bytes) else {
+            return Err(OpenError::Damaged {
+                path: path.to_owned(),
+                offset,
+                detail: "the head of a block is not what was written".to_owned(),
+            });
+        };
+        chains[usize::from(head.partition)].push(Found {
+            segment,
+            offset,
+            head,
+        });
+    }
+    Ok(())
+}
+
+struct Chain<'a> {
+    files: &'a Files,
+    chain: &'a [Found],
+    partition: usize,
+    flushed: u64,
+    upto: &'a mut [[u64; PARTITIONS]],
+}
+
+impl Chain<'_> {
+    fn load(&self, found: &Found) -> Result<Vec<u8>, Error> {
+        let (file, path) = (
+            &self.files.files[found.segment],
+            &self.files.paths[found.segment],
+        );
+        let mut block = vec![0; BLOCK_BYTES];
+        let mut filled = 0;
+        while filled < BLOCK_BYTES {
+            let read = file.read_at(&mut block[filled..], found.offset + filled as u64);
+            match read.map_err(io_error("read", path))? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        Ok(block)
+    }
+
+    fn read(
+        &mut self,
+        recovered: &mut Recovered,
+        dropped: &mut Vec<(usize, u64)>,
+        each: &mut dyn FnMut(Logged<'_>) -> Option<()>,
+    ) -> Result<(), OpenError> {
+        // Rows that are in segment files may be missing here.
+        let mut due = self.flushed + 1;
+        for (at, found) in self.chain.iter().enumerate() {
+            let next_first = self.chain.get(at + 1).map(|next| next.head.first_lsn);
+            if next_first.is_some_and(|first| first <= self.flushed + 1) {
+                continue;
+            }
+            let block = self.load(found)?;
+            if found.head.first_lsn > due {
+                return self.stop(recovered, dropped, at, 0, &block, due);
+            }
+            let seed = found.head.seed();
+            let mut offset = BLOCK_HEAD;
+            let read = self.read_block(found, &block, seed, &mut offset, recovered, each)?;
+            due = due.max(read);
+            self.upto[found.segment][self.partition] = due - 1;
+            recovered.next_lsn[self.partition] = due;
+            let goes_on = next_first == Some(due);
+            if !goes_on {
+                let is_clean = block[offset..].iter().all(|&byte| byte == 0);
+                if next_first.is_none() && is_clean {
+                    return Ok(());
+                }
+                return self.stop(recovered, dropped, at, offset, &block, due);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the rows of a block; returns the number of the row that is due next.
+    fn read_block(
+        &self,
+        found: &Found,
+        block: &[u8],
+        seed: u32,
+        offset: &mut usize,
+        recovered: &mut Recovered,
+        each: &mut dyn FnMut(Logged<'_>) -> Option<()>,
+    ) -> Result<u64, OpenError> {
+        let mut lsn = found.head.first_lsn;
+        let mut shapes: HashMap<u64, Arc<[KeyId]>> = HashMap::new();
+        let mut ts_ms = 0_i64;
+        loop {
+            let start = *offset;
+            let Next::Record { kind, body } = next(block, seed, offset) else {
+                return Ok(lsn);
+            };
+            let mut reader = Reader::new(body);
+            let mut apply = || {
+                match kind {
+                    SHAPE => {
+                        let number = reader.number()?;
+                        let len = reader.bounded(BLOCK_BYTES)?;
+                        let key = |reader: &mut Reader<'_>| {
+                            u32::try_from(reader.number()?).ok().map(KeyId)
+                        };
+                        let keys = (0..len).map(|_| key(&mut reader)).collect::<Option<_>>()?;
+                        shapes.insert(number, keys);
+                    }
+                    ROW => {
+                        let device = u32::try_from(reader.number()?).ok()?;
+                        let keys = shapes.get(&reader.number()?)?;
+                        ts_ms = ts_ms.wrapping_add(reader.signed()?);
+                        if lsn > self.flushed {
+                            recovered.rows += 1;
+                            each(Logged {
+                                partition: self.partition,
+                                lsn,
+                                device,
+                                ts_ms,
+                                keys,
+                                values: &body[reader.at..],
+                            })?;
+                        }
+                        lsn += 1;
+                    }
+                    SYNCED => {}
+                    _ => return None,
+                }
+                Some(())
+            };
+            if apply().is_none() {
+                return Err(OpenError::Damaged {
+                    path: self.files.paths[found.segment].clone(),
+                    offset: found.offset + start as u64,
+                    detail: "a record with a right checksum holds something that is none"
+                        .to_owned(),
+                });
+            }
+        }
+    }
+
+    /// The row `due` is missing at this place: a torn end, or damage.
+    fn stop(
+        &self,
+        recovered: &mut Recovered,
+        dropped: &mut Vec<(usize, u64)>,
+        at: usize,
+        offset: usize,
+        block: &[u8],
+        due: u64,
+    ) -> Result<(), OpenError> {
+        let found = &self.chain[at];
+        let mut synced_lsn = synced_behind(block, found.head.seed(), offset);
+        if offset == 0 {
+            synced_lsn = synced_lsn.max(found.head.synced_lsn);
+        }
+        for later in &self.chain[at + 1..] {
+            let block = self.load(later)?;
+            let behind = synced_behind(&block, later.head.seed(), BLOCK_HEAD);
+            synced_lsn = synced_lsn.max(later.head.synced_lsn).max(behind);
+        }
+        let path = self.files.paths[found.segment].clone();
+        if synced_lsn >= due {
+            return Err(OpenError::Damaged {
+                path,
+                offset: found.offset + offset as u64,
+                detail: "a row is missing; what follows shows that it was on disk once".to_owned(),
+            });
+        }
+        // A block whose rows are kept stays; the one that follows begins where they end.
+        let gone = &self.chain[at + usize::from(offset > 0)..];
+        dropped.extend(gone.iter().map(|found| (found.segment, found.offset)));
+        recovered.cuts.push(Cut {
+            path,
+            offset: found.offset + offset as u64,
+            blocks: gone.len(),
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+//! What is appended is found again.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+use std::ops::ControlFlow;
+
+use series::{
+    Aggregate, Config, DeviceNo, Error, Intervals, KeyId, Order, Point, Policy, Range, Rows,
+    Series, Value,
+};
+
+/// Keeps everything, so that times do not depend on the clock.
+fn config() -> Config {
+    Config {
+        policies: vec![(
+            0,
+            Policy {
+                retention_ms: None,
+                tiers: Vec::new(),
+            },
+        )],
+        ..Config::default()
+    }
+}
+
+fn point(key: KeyId, value: Value<'_>) -> Point<'_> {
+    Point { key, value }
+}
+
+fn times(series: &Series, device: DeviceNo, range: &Range) -> Vec<i64> {
+    let mut times = Vec::new();
+    let each = &mut |row: series::Row<'_>| {
+        times.push(row.ts_ms);
+        ControlFlow::Continue(())
+    };
+    series.range(device, None, range, each).unwrap();
+    times
+}
+
+#[test]
+fn rows_are_found_again_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = DeviceNo(11);
+    {
+        let (series, _) = Series::open(dir.path(), config()).unwrap();
+        let keys = ["temperature", "open", "name", "place"].map(|name| series.key(name).unwrap());
+        assert_eq!(series.find_key("open"), Some(keys[1]));
+        assert_eq!(series.key_name(keys[2]), Some("name"));
+        for second in 0..100_i64 {
+            let points = [
+                point(keys[0], Value::Float(20.0 + second as f64 / 10.0)),
+                point(keys[1], Value::Bool(second % 2 == 0)),
+                point(keys[2], Value::Text("a sensor")),
+                point(keys[3], Value::Json("[1,2]")),
+            ];
+            series.append(device, second * 1000, &points).unwrap();
+        }
+        // Late, and once more for the same time and one of its keys.
+        series
+            .append(device, 500, &[point(keys[0], Value::Int(7))])
+            .unwrap();
+        series
+            .append(device, 99_000, &[point(keys[0], Value::Float(-1.5))])
+            .unwrap();
+        assert_eq!(series.stats().rows, 102);
+    }
+    let (series, report) = Series::open(dir.path(), config()).unwrap();
+    assert_eq!(report.keys, 4);
+    let keys = ["temperature", "open", "name", "place"].map(|name| series.key(name).unwrap());
+    let all = times(&series, device, &Range::default());
+    assert_eq!(all.len(), 101);
+    assert_eq!(all[..3], [0, 500, 1000]);
+    let newest = Range {
+        from_ms: 0,
+        to_ms: 98_500,
+        limit: 2,
+        order: Order::NewestFirst,
+    };
+    assert_eq!(times(&series, device, &newest), [98_000, 97_000]);
+    let mut latest = Vec::new();
+    series
+        .latest(device, None, &mut |ts_ms, point| {
+            latest.push((ts_ms, point.key, format!("{:?}", point.value)))
+        })
+        .unwrap();
+    latest.sort_by_key(|(_, key, _)| *key);
+    assert_eq!(latest.len(), 4);
+    assert_eq!(latest[0], (99_000, keys[0], "Float(-1.5)".to_owned()));
+    assert_eq!(latest[3], (99_000, keys[3], "Json(\"[1,2]\")".to_owned()));
+    let mut last = Vec::new();
+    series
+        .last(device, keys[0], 2, &mut |ts_ms, point| {
+            last.push((ts_ms, point.value.number()))
+        })
+        .unwrap();
+    assert_eq!(last, [(99_000, Some(-1.5)), (98_000, Some(29.8))]);
+}
+
+#[test]
+fn intervals_are_summed_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (series, _) = Series::open(dir.path(), config()).unwrap();
+    let key = series.key("power").unwrap();
+    let mut rows = Rows::new();
+    for device in 0..20_u32 {
+        for minute in 0..120_i64 {
+            let value = Value::Int(minute + i64::from(device));
+            rows.push(DeviceNo(device), minute * 60_000, &[point(key, value)])
+                .unwrap();
+        }
+    }
+    series.append_rows(&rows).unwrap();
+    let intervals = Intervals {
+        from_ms: 0,
+        to_ms: 7_200_000,
+        interval_ms: 3_600_000,
+        origin_ms: 0,
+    };
+    let mut found = Vec::new();
+    series
+        .aggregate(
+            &[DeviceNo(3), DeviceNo(9)],
+            &[key],
+            &intervals,
+            &mut |device, _, start, summary| {
+                let of = |aggregate| summary.get(aggregate).unwrap();
+                let all = [
+                    Aggregate::Count,
+                    Aggregate::Min,
+                    Aggregate::Max,
+                    Aggregate::Avg,
+                    Aggregate::First,
+                    Aggregate::Last,
+                ];
+                found.push((device.0, start, all.map(of)));
+            },
+        )
+        .unwrap();
+    assert_eq!(
+        found,
+        [
+            (3, 0, [60.0, 3.0, 62.0, 32.5, 3.0, 62.0]),
+            (3, 3_600_000, [60.0, 63.0, 122.0, 92.5, 63.0, 122.0]),
+            (9, 0, [60.0, 9.0, 68.0, 38.5, 9.0, 68.0]),
+            (9, 3_600_000, [60.0, 69.0, 128.0, 98.5, 69.0, 128.0]),
+        ]
+    );
+    let too_many = Intervals {
+        interval_ms: 1,
+        ..intervals
+    };
+    assert!(
+        series
+            .aggregate(&[DeviceNo(3)], &[key], &too_many, &mut |_, _, _, _| {})
+            .is_err()
+    );
+}
+
+#[test]
+fn what_cannot_be_stored_is_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let (series, _) = Series::open(dir.path(), Config::default()).unwrap();
+    let key = series.key("a").unwrap();
+    let one = [point(key, Value::Int(1))];
+    let now_ms = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_millis() as i64;
+    let append = |ts_ms, points: &[Point<'_>]| series.append(DeviceNo(1), ts_ms, points);
+    assert!(matches!(
+        append(now_ms + 200_000_000, &one),
+        Err(Error::Future { .. })
+    ));
+    assert!(matches!(
+        append(now_ms - 91 * 86_400_000, &one),
+        Err(Error::TooOld { .. })
+    ));
+    assert!(matches!(append(now_ms, &[]), Err(Error::EmptyRow)));
+    assert!(matches!(
+        append(now_ms, &[point(KeyId(77), Value::Int(1))]),
+        Err(Error::UnknownKey(77))
+    ));
+    assert!(matches!(
+        append(now_ms, &[one[0]; 1025]),
+        Err(Error::RowTooLarge { .. })
+    ));
+    let text = "x".repeat(130 << 10);
+    assert!(matches!(
+        append(now_ms, &[point(key, Value::Text(&text))]),
+        Err(Error::RowTooLarge { .. })
+    ));
+    // A key that is there twice has its last value.
+    append(now_ms, &[one[0], point(key, Value::Int(2))]).unwrap();
+    let mut found = Vec::new();
+    series
+        .last(DeviceNo(1), key, 9, &mut |_, point| {
+            found.push(point.value.number())
+        })
+        .unwrap();
+    assert_eq!(found, [Some(2.0)]);
+    series.close();
+    assert!(matches!(append(now_ms, &one), Err(Error::Closed)));
+}
