@@ -1,0 +1,620 @@
+//! JSON read in place: one pass over the bytes, values borrowed from them, nothing built. What has escapes goes into an arena.
+
+use bumpalo::Bump;
+
+/// How deep arrays and objects may nest.
+pub const MAX_DEPTH: u32 = 64;
+
+/// A value as a device has sent it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Raw<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(&'a str),
+    /// Checked text of an array or object.
+    Json(&'a str),
+}
+
+/// What is wrong with a payload, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("invalid payload at byte {offset}: expected {expected}")]
+pub struct Malformed {
+    pub offset: usize,
+    pub expected: &'static str,
+}
+
+pub(crate) type Scanned<T> = Result<T, Malformed>;
+
+/// A place in a text.
+#[derive(Clone)]
+pub(crate) struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+/// 10^0 to 10^22, the powers that a double has exactly.
+const POWERS: [f64; 23] = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
+    1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
+];
+
+/// Digits that surely fit 64 bits.
+const MAX_SAFE_DIGITS: usize = 18;
+
+impl<'a> Cursor<'a> {
+    /// # Errors
+    /// If it is not text.
+    pub(crate) fn of_bytes(bytes: &'a [u8]) -> Scanned<Self> {
+        let text = std::str::from_utf8(bytes).map_err(|error| Malformed {
+            offset: error.valid_up_to(),
+            expected: "text in UTF-8",
+        })?;
+        Ok(Self::new(text))
+    }
+
+    pub(crate) fn new(text: &'a str) -> Self {
+        let mut cursor = Self { text, at: 0 };
+        cursor.blanks();
+        cursor
+    }
+
+    #[inline]
+    fn bytes(&self) -> &'a [u8] {
+        self.text.as_bytes()
+    }
+
+    /// What is left.
+    #[inline]
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        &self.bytes()[self.at..]
+    }
+
+    #[inline]
+    pub(crate) fn offset(&self) -> usize {
+        self.at
+    }
+
+    /// The text from an earlier place to this one.
+    #[inline]
+    pub(crate) fn since(&self, start: usize) -> &'a str {
+        &self.text[start..self.at]
+    }
+
+    #[inline]
+    pub(crate) fn peek(&self) -> Option<u8> {
+        self.bytes().get(self.at).copied()
+    }
+
+    /// Over bytes that were looked at; they end a character.
+    #[inline]
+    pub(crate) fn step(&mut self, count: usize) {
+        self.at += count;
+    }
+
+    pub(crate) fn wrong<T>(&self, expected: &'static str) -> Scanned<T> {
+        Err(Malformed {
+            offset: self.at,
+            expected,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn blanks(&mut self) {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    /// Nothing but blanks may follow.
+    pub(crate) fn end(&mut self) -> Scanned<()> {
+        self.blanks();
+        match self.at == self.text.len() {
+            true => Ok(()),
+            false => self.wrong("the end"),
+        }
+    }
+
+    /// Into an array or object; whether it has members.
+    #[inline]
+    pub(crate) fn enter(&mut self, open: u8, expected: &'static str) -> Scanned<bool> {
+        if self.peek() != Some(open) {
+            return self.wrong(expected);
+        }
+        self.at += 1;
+        self.blanks();
+        // The closing sign stands two behind the opening one in both cases.
+        if self.peek() == Some(open + 2) {
+            self.at += 1;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Behind a member: whether another one follows.
+    #[inline]
+    pub(crate) fn more(&mut self, open: u8) -> Scanned<bool> {
+        self.blanks();
+        match self.peek() {
+            Some(b',') => {
+                self.at += 1;
+                self.blanks();
+                Ok(true)
+            }
+            Some(byte) if byte == open + 2 => {
+                self.at += 1;
+                Ok(false)
+            }
+            _ if open == b'{' => self.wrong("',' or '}'"),
+            _ => self.wrong("',' or ']'"),
+        }
+    }
+
+    /// The name of a member, up to its value.
+    pub(crate) fn name(&mut self, arena: &'a Bump) -> Scanned<&'a str> {
+        let name = self.string(arena)?;
+        self.blanks();
+        if self.peek() != Some(b':') {
+            return self.wrong("':'");
+        }
+        self.at += 1;
+        self.blanks();
+        Ok(name)
+    }
+
+    #[inline]
+    pub(crate) fn value(&mut self, arena: &'a Bump) -> Scanned<Raw<'a>> {
+        match self.peek() {
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(b'"') => self.string(arena).map(Raw::Text),
+            Some(b't') => self.word("true", Raw::Bool(true)),
+            Some(b'f') => self.word("false", Raw::Bool(false)),
+            Some(b'n') => self.word("null", Raw::Null),
+            Some(b'{' | b'[') => {
+                let start = self.at;
+                self.skip()?;
+                Ok(Raw::Json(self.since(start)))
+            }
+            _ => self.wrong("a value"),
+        }
+    }
+
+    fn word(&mut self, word: &'static str, value: Raw<'a>) -> Scanned<Raw<'a>> {
+        if !self.rest().starts_with(word.as_bytes()) {
+            return self.wrong("true, false or null");
+        }
+        self.at += word.len();
+        Ok(value)
+    }
+
+    /// The text of a string whose first quote is here.
+    #[inline]
+    pub(crate) fn string(&mut self, arena: &'a Bump) -> Scanned<&'a str> {
+        let start = self.at + 1;
+        let has_escapes = self.skip_string()?;
+        let inner = &self.text[start..self.at - 1];
+        Ok(match has_escapes {
+            true => unescape(inner, arena),
+            false => inner,
+        })
+    }
+
+    /// Whether it has escapes.
+    #[inline]
+    fn skip_string(&mut self) -> Scanned<bool> {
+        if self.peek() != Some(b'"') {
+            return self.wrong("a string in double quotes");
+        }
+        self.at += 1;
+        let mut has_escapes = false;
+        loop {
+            self.at += plain_length(self.rest());
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(has_escapes);
+                }
+                Some(b'\\') => {
+                    has_escapes = true;
+                    self.skip_escape()?;
+                }
+                Some(_) => return self.wrong("a control character to be escaped"),
+                None => return self.wrong("the end of the string"),
+            }
+        }
+    }
+
+    fn skip_escape(&mut self) -> Scanned<()> {
+        match self.bytes().get(self.at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
+            Some(b'u') => {
+                let digits = self.bytes().get(self.at + 2..self.at + 6);
+                if !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
+                    return self.wrong("four hexadecimal digits after \\u");
+                }
+                self.at += 6;
+            }
+            _ => return self.wrong("an escape of JSON"),
+        }
+        Ok(())
+    }
+
+    /// Over a value, checking it. Not recursive, so that depth costs no stack.
+    pub(crate) fn skip(&mut self) -> Scanned<()> {
+        let mut is_object: u64 = 0;
+        let mut depth = 0;
+        loop {
+            // A value is expected here.
+            let opened = match self.peek() {
+                Some(open @ (b'{' | b'[')) => {
+                    if depth == MAX_DEPTH {
+                        return self.wrong("at most 64 levels");
+                    }
+                    let has_members = self.enter(open, "a value")?;
+                    if has_members {
+                        is_object = is_object << 1 | u64::from(open == b'{');
+                        depth += 1;
+                    }
+                    has_members
+                }
+                Some(b'"') => self.skip_string().map(|_| false)?,
+                Some(b'-' | b'0'..=b'9') => self.skip_number().map(|_| false)?,
+                Some(b't') => self.word("true", Raw::Null).map(|_| false)?,
+                Some(b'f') => self.word("false", Raw::Null).map(|_| false)?,
+                Some(b'n') => self.word("null", Raw::Null).map(|_| false)?,
+                _ => return self.wrong("a value"),
+            };
+            if !opened {
+                loop {
+                    if depth == 0 {
+                        return Ok(());
+                    }
+                    let open = if is_object & 1 == 1 { b'{' } else { b'[' };
+                    if self.more(open)? {
+                        break;
+                    }
+                    is_object >>= 1;
+                    depth -= 1;
+                }
+            }
+            if is_object & 1 == 1 {
+                self.skip_string()?;
+                self.blanks();
+                if self.peek() != Some(b':') {
+                    return self.wrong("':'");
+                }
+                self.at += 1;
+                self.blanks();
+            }
+        }
+    }
+
+    fn skip_number(&mut self) -> Scanned<()> {
+        self.number().map(|_| ())
+    }
+
+    /// A number: whole ones keep 64 bits, others are the nearest double.
+    pub(crate) fn number(&mut self) -> Scanned<Raw<'a>> {
+        let bytes = self.bytes();
+        let start = self.at;
+        let mut at = start;
+        let is_negative = bytes.get(at) == Some(&b'-');
+        at += usize::from(is_negative);
+        let first_digit = at;
+        let mut mantissa: u64 = 0;
+        at = digits(bytes, at, &mut mantissa);
+        let mut count = at - first_digit;
+        if count == 0 || (count > 1 && bytes[first_digit] == b'0') {
+            self.at = first_digit + usize::from(count > 1);
+            return self.wrong("a number without leading zeros");
+        }
+        let mut exponent: i64 = 0;
+        let mut is_whole = true;
+        if bytes.get(at) == Some(&b'.') {
+            is_whole = false;
+            let fraction = at + 1;
+            at = digits(bytes, fraction, &mut mantissa);
+            if at == fraction {
+                self.at = at;
+                return self.wrong("a digit");
+            }
+            exponent = -((at - fraction) as i64);
+            count += at - fraction;
+        }
+        if let Some(b'e' | b'E') = bytes.get(at) {
+            is_whole = false;
+            at += 1;
+            let is_small = bytes.get(at) == Some(&b'-');
+            at += usize::from(matches!(bytes.get(at), Some(b'+' | b'-')));
+            let first = at;
+            let mut power: u64 = 0;
+            at = digits(bytes, first, &mut power);
+            if at == first {
+                self.at = at;
+                return self.wrong("a digit");
+            }
+            // One of so many digits is slow, but right.
+            let power = if at - first > 8 {
+                1 << 40
+            } else {
+                power as i64
+            };
+            exponent += if is_small { -power } else { power };
+        }
+        self.at = at;
+        if count <= MAX_SAFE_DIGITS {
+            if is_whole {
+                let whole = mantissa as i64;
+                return Ok(Raw::Int(if is_negative { -whole } else { whole }));
+            }
+            // Both factors are exact, so that one rounding is all there is.
+            if mantissa <= 1 << 53 && (-22..=22).contains(&exponent) {
+                let power = POWERS[exponent.unsigned_abs() as usize];
+                let float = match exponent < 0 {
+                    true => mantissa as f64 / power,
+                    false => mantissa as f64 * power,
+                };
+                return Ok(Raw::Float(if is_negative { -float } else { float }));
+            }
+        }
+        let text = &self.text[start..at];
+        if is_whole && let Ok(whole) = text.parse() {
+            return Ok(Raw::Int(whole));
+        }
+        match text.parse::<f64>() {
+            Ok(float) if float.is_finite() => Ok(Raw::Float(float)),
+            _ => {
+                self.at = start;
+                self.wrong("a number that a double can hold")
+            }
+        }
+    }
+}
+
+/// Takes digits on, wrapping when there are too many; where they end.
+#[inline]
+fn digits(bytes: &[u8], mut at: usize, number: &mut u64) -> usize {
+    while let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let Some(eight) = eight_digits(u64::from_le_bytes(*chunk)) else {
+            break;
+        };
+        *number = number.wrapping_mul(100_000_000).wrapping_add(eight);
+        at += 8;
+    }
+    while let Some(digit @ b'0'..=b'9') = bytes.get(at) {
+        *number = number
+            .wrapping_mul(10)
+            .wrapping_add(u64::from(digit - b'0'));
+        at += 1;
+    }
+    at
+}
+
+/// Eight digits at once: neighbours are put together, then pairs, then fours.
+#[inline]
+fn eight_digits(chunk: u64) -> Option<u64> {
+    let low = chunk.wrapping_sub(0x3030_3030_3030_3030);
+    let high = chunk.wrapping_add(0x4646_4646_4646_4646);
+    if (low | high) & 0x8080_8080_8080_8080 != 0 {
+        return None;
+    }
+    let pairs = low.wrapping_mul(10).wrapping_add(low >> 8) & 0x00ff_00ff_00ff_00ff;
+    let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
+    Some(fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff)
+}
+
+/// How many bytes from the start need no attention inside a string: no quote, no backslash, no control character.
+#[inline]
+fn plain_length(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
+    let mut at = 0;
+    while let Some(chunk) = bytes[at..].first_chunk::<8>() {
+        let chunk = u64::from_le_bytes(*chunk);
+        let quote = chunk ^ (ONES * u64::from(b'"'));
+        let slash = chunk ^ (ONES * u64::from(b'\\'));
+        // A byte of `x - 1` has its top bit set where the byte of `x` was zero; the lowest such byte is exact.
+        let hits = ((quote.wrapping_sub(ONES) & !quote)
+            | (slash.wrapping_sub(ONES) & !slash)
+            | (chunk.wrapping_sub(ONES * 0x20) & !chunk))
+            & TOPS;
+        if hits != 0 {
+            return at + (hits.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    while let Some(byte) = bytes.get(at)
+        && *byte >= 0x20
+        && *byte != b'"'
+        && *byte != b'\\'
+    {
+        at += 1;
+    }
+    at
+}
+
+/// Resolves the escapes of a checked string. Half a surrogate pair becomes the replacement character.
+fn unescape<'a>(text: &str, arena: &'a Bump) -> &'a str {
+    let mut out = bumpalo::collections::String::with_capacity_in(text.len(), arena);
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        let escape = rest.as_bytes()[at + 1];
+        rest = &rest[at + 2..];
+        match escape {
+            b'b' => out.push('\u{8}'),
+            b'f' => out.push('\u{c}'),
+            b'n' => out.push('\n'),
+            b'r' => out.push('\r'),
+            b't' => out.push('\t'),
+            b'u' => {
+                let (character, behind) = code_point(rest);
+                out.push(character);
+                rest = behind;
+            }
+            other => out.push(char::from(other)),
+        }
+    }
+    out.push_str(rest);
+    out.into_bump_str()
+}
+
+/// The character of the four digits `rest` begins with, and of the second half of its surrogate pair.
+fn code_point(rest: &str) -> (char, &str) {
+    let unit = |text: &str| {
+        let digits = text.get(..4)?;
+        u32::from_str_radix(digits, 16).ok()
+    };
+    let first = unit(rest).unwrap_or(0xfffd);
+    let rest = rest.get(4..).unwrap_or_default();
+    if (0xd800..0xdc00).contains(&first)
+        && let Some(behind) = rest.strip_prefix("\\u")
+        && let Some(second) = unit(behind)
+        && (0xdc00..0xe000).contains(&second)
+    {
+        let point = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+        let character = char::from_u32(point).unwrap_or(char::REPLACEMENT_CHARACTER);
+        return (character, &behind[4..]);
+    }
+    let character = char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER);
+    (character, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read<'a>(text: &'a str, arena: &'a Bump) -> Scanned<Raw<'a>> {
+        let mut cursor = Cursor::of_bytes(text.as_bytes())?;
+        let value = cursor.value(arena)?;
+        cursor.end()?;
+        Ok(value)
+    }
+
+    #[test]
+    fn numbers_keep_their_kind_and_all_their_bits() {
+        let arena = Bump::new();
+        for (text, expected) in [
+            ("0", Raw::Int(0)),
+            ("-0", Raw::Int(0)),
+            ("9223372036854775807", Raw::Int(i64::MAX)),
+            ("-9223372036854775808", Raw::Int(i64::MIN)),
+            (
+                "9223372036854775808",
+                Raw::Float(9_223_372_036_854_775_808.0),
+            ),
+            ("123456789012345678", Raw::Int(123_456_789_012_345_678)),
+            ("1.5", Raw::Float(1.5)),
+            ("-33.48234234234234", Raw::Float(-33.482_342_342_342_34)),
+            ("0.000000000000000000000001", Raw::Float(1e-24)),
+            ("1e22", Raw::Float(1e22)),
+            ("1E+400", Raw::Null),
+            ("1e-99999999999", Raw::Float(0.0)),
+        ] {
+            match (read(text, &arena), expected) {
+                (Err(_), Raw::Null) => {}
+                (read, expected) => assert_eq!(read, Ok(expected), "{text}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        let arena = Bump::new();
+        for (text, offset) in [
+            ("", 0),
+            ("01", 1),
+            ("1.", 2),
+            ("-", 1),
+            ("1e", 2),
+            ("tru", 0),
+            ("\"a", 2),
+            ("\"\u{1}\"", 1),
+            ("\"\\x\"", 1),
+            ("\"\\u12g4\"", 1),
+            ("[1,]", 3),
+            ("{\"a\" 1}", 5),
+            ("{\"a\":1", 6),
+            ("[1} ", 2),
+            ("1 2", 2),
+        ] {
+            let error = read(text, &arena).expect_err(text);
+            assert_eq!(error.offset, offset, "{text}: {error}");
+        }
+        let inner = |levels| "[".repeat(levels) + "1" + &"]".repeat(levels);
+        assert!(read(&inner(64), &arena).is_ok());
+        assert!(read(&inner(65), &arena).is_err());
+        assert!(read(&inner(1_000_000), &arena).is_err());
+    }
+
+    #[test]
+    fn strings_borrow_unless_they_have_escapes() {
+        let arena = Bump::new();
+        assert_eq!(read("\"läuft\"", &arena), Ok(Raw::Text("läuft")));
+        let escaped = r#""a\"\\\/\b\f\n\r\tz\u0041\u00e9\ud83d\ude00\ud83dx""#;
+        let plain = "a\"\\/\u{8}\u{c}\n\r\tzAé😀\u{fffd}x";
+        assert_eq!(read(escaped, &arena), Ok(Raw::Text(plain)));
+    }
+
+    fn any_json() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(serde_json::Value::from),
+            any::<i64>().prop_map(serde_json::Value::from),
+            // The other reader rounds long numbers; those are for the next test.
+            any::<i32>().prop_map(|eighths| serde_json::Value::from(f64::from(eighths) / 8.0)),
+            ".{0,12}".prop_map(serde_json::Value::from),
+        ];
+        leaf.prop_recursive(5, 40, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(serde_json::Value::from),
+                prop::collection::btree_map(".{0,4}", inner, 0..6)
+                    .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn it_reads_what_another_reader_reads(value in any_json(), is_pretty in any::<bool>()) {
+            let text = match is_pretty {
+                true => serde_json::to_string_pretty(&value),
+                false => serde_json::to_string(&value),
+            }.unwrap();
+            let arena = Bump::new();
+            let raw = read(&text, &arena).expect("it is JSON");
+            let again = match raw {
+                Raw::Null => serde_json::Value::Null,
+                Raw::Bool(value) => value.into(),
+                Raw::Int(value) => value.into(),
+                Raw::Float(value) => value.into(),
+                Raw::Text(value) => value.into(),
+                Raw::Json(text) => serde_json::from_str(text).unwrap(),
+            };
+            prop_assert_eq!(again, value);
+        }
+
+        #[test]
+        fn doubles_are_the_nearest(text in "-?(0|[1-9][0-9]{0,20})(\\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?") {
+            let arena = Bump::new();
+            let expected: f64 = text.parse().unwrap();
+            match read(&text, &arena) {
+                Ok(Raw::Float(float)) => prop_assert_eq!(float.to_bits(), expected.to_bits()),
+                Ok(Raw::Int(whole)) => prop_assert_eq!(Ok(whole), text.parse::<i64>()),
+                Err(_) => prop_assert!(expected.is_infinite()),
+                other => prop_assert!(false, "{other:?}"),
+            }
+        }
+
+        #[test]
+        fn no_text_upsets_it(text in "[\\[\\]{}:,\"\\\\ua-f0-9.eE+-tnrl \u{1}é]{0,40}") {
+            let arena = Bump::new();
+            let ours = read(&text, &arena).is_ok();
+            let theirs = serde_json::from_str::<serde_json::Value>(&text).is_ok();
+            // They refuse half a surrogate pair, where this one puts the replacement character.
+            prop_assert!(ours == theirs || text.contains("\\u"), "{text}");
+        }
+    }
+}
