@@ -9,3 +9,5 @@ mod mysql;
 mod node;
 mod postgres;
 mod redis;
+mod redis_cluster;
+mod redis_source;

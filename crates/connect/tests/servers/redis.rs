@@ -26,7 +26,8 @@ fn commands_are_run_for_each_row() {
         &connector(&server),
         &json!({
             "connector": "c", "order": "all",
-            "command": "HSET device:${device} v ${payload.v} s \"${payload.s} ${topic}\" && RPUSH list ${n} && XADD stream * n ${n}"
+            "command": "HSET device:${device} v ${payload.v} s \"${payload.s} ${topic}\" && RPUSH list ${n} && XADD stream * n ${n} \
+                && XADD short MAXLEN 10 * n ${n}"
         }),
     );
     assert!(node.test().unwrap().starts_with("Redis "));
@@ -38,6 +39,7 @@ fn commands_are_run_for_each_row() {
         [Some("97.5".into()), Some("it's t/7".into())]
     );
     assert_eq!(server.redis(&["XLEN", "stream"]), [Some("100".into())]);
+    assert_eq!(server.redis(&["XLEN", "short"]), [Some("10".into())]);
     let status = node.status();
     assert_eq!((status.metrics.sent, status.metrics.queued), (100, 0));
 }

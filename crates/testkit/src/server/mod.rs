@@ -323,12 +323,15 @@ impl Server {
 
     /// Runs one command of Redis as its administrator. Arrays are flattened; `None` is nil.
     pub fn redis(&self, words: &[&str]) -> Vec<Option<String>> {
-        assert_eq!(self.kind, Kind::Redis);
-        let answer = self.connect().and_then(|stream| redis::run(stream, words));
-        match answer {
+        match self.try_redis(words) {
             Ok(values) => values,
             Err(why) => panic!("{words:?}: {why}"),
         }
+    }
+
+    pub fn try_redis(&self, words: &[&str]) -> Result<Vec<Option<String>>, String> {
+        assert_eq!(self.kind, Kind::Redis);
+        redis::run(self.connect()?, words)
     }
 
     /// Asks OpenSearch; gives the body of its answer.

@@ -3,6 +3,7 @@
 mod access;
 mod connectors;
 mod effects;
+mod push;
 mod schemathesis;
 mod settings;
 

@@ -1,0 +1,161 @@
+//! Connections: one to each server for all sinks, and one for each stream that is received.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo as _, Pipeline,
+    RedisConnectionInfo, RedisError, TlsCertificates, Value as Answer,
+};
+
+use super::Address;
+use crate::settings::Invalid;
+use crate::tls::Tls;
+
+/// Servers we keep connections to; there are a thousand in the largest clusters.
+const MAX_LINES: usize = 2000;
+
+type Line = Arc<tokio::sync::Mutex<Option<(u64, MultiplexedConnection)>>>;
+
+/// The connections that all sinks share.
+pub(super) struct Lines {
+    login: RedisConnectionInfo,
+    tls: Option<TlsCertificates>,
+    connect_timeout: Duration,
+    open: Mutex<HashMap<Address, Line>>,
+}
+
+pub(super) fn certificates(tls: &Tls) -> Result<TlsCertificates, Invalid> {
+    // Also says what is wrong with the files.
+    tls.client_config("tls")?;
+    let file = |field: &str, path: &Path| {
+        std::fs::read(path).map_err(|error| {
+            let detail = format!("{}: {error}", path.display());
+            Invalid::new(field, detail)
+        })
+    };
+    let root_cert = tls.ca.as_ref().map(|path| file("tls.ca", path));
+    let client_tls = match (&tls.certificate, &tls.key) {
+        (Some(certificate), Some(key)) => Some(redis::ClientTlsConfig {
+            client_cert: file("tls.certificate", certificate)?,
+            client_key: file("tls.key", key)?,
+        }),
+        _ => None,
+    };
+    Ok(TlsCertificates {
+        client_tls,
+        root_cert: root_cert.transpose()?,
+    })
+}
+
+impl Lines {
+    pub(super) fn new(
+        login: RedisConnectionInfo,
+        tls: Option<TlsCertificates>,
+        connect_timeout: Duration,
+    ) -> Self {
+        Self {
+            login,
+            tls,
+            connect_timeout,
+            open: Mutex::default(),
+        }
+    }
+
+    pub(super) fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    pub(super) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    /// A new connection, for one who waits on it.
+    pub(super) async fn connect(
+        &self,
+        address: &Address,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let (host, port) = address.clone();
+        let place = match &self.tls {
+            None => ConnectionAddr::Tcp(host, port),
+            Some(_) => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: false,
+                tls_params: None,
+            },
+        };
+        let info = place
+            .into_connection_info()?
+            .set_redis_settings(self.login.clone());
+        let client = match &self.tls {
+            None => Client::open(info)?,
+            Some(tls) => Client::build_with_tls(info, tls.clone())?,
+        };
+        // How long a batch may take is the machine's business.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            .set_response_timeout(None);
+        client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+    }
+
+    fn line(&self, address: &Address) -> Line {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.len() >= MAX_LINES && !open.contains_key(address) {
+            open.clear();
+        }
+        open.entry(address.clone()).or_default().clone()
+    }
+
+    /// The connection all share, and its number.
+    async fn shared(&self, line: &Line, to: &Address) -> Result<Numbered, RedisError> {
+        let mut slot = line.lock().await;
+        if let Some(connection) = &*slot {
+            return Ok(connection.clone());
+        }
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let made = (NUMBER.fetch_add(1, Relaxed), self.connect(to).await?);
+        *slot = Some(made.clone());
+        Ok(made)
+    }
+
+    /// Runs commands one after the other. An error is one of the connection, which is not used again then.
+    pub(super) async fn run(
+        &self,
+        to: &Address,
+        pipeline: &Pipeline,
+    ) -> Result<Vec<Answer>, RedisError> {
+        let line = self.line(to);
+        let (number, mut connection) = self.shared(&line, to).await?;
+        let count = pipeline.len();
+        let error = match connection.send_packed_commands(pipeline, 0, count).await {
+            Ok(answers) if answers.len() == count => return Ok(answers),
+            Ok(_) => (redis::ErrorKind::Parse, "an answer is missing").into(),
+            Err(error) => error,
+        };
+        line.lock().await.take_if(|(of, _)| *of == number);
+        Err(error)
+    }
+
+    /// Runs one command; what the server says is wrong is an error, too.
+    pub(super) async fn ask(&self, to: &Address, command: &Cmd) -> Result<Answer, RedisError> {
+        let mut pipeline = Pipeline::with_capacity(1);
+        pipeline.add_command(command.clone());
+        let mut answers = self.run(to, &pipeline).await?;
+        answers.pop().unwrap_or(Answer::Nil).extract_error()
+    }
+
+    /// Servers that are no longer wanted.
+    pub(super) fn keep_only(&self, wanted: &[Address]) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|address, _| wanted.contains(address));
+    }
+}
+
+type Numbered = (u64, MultiplexedConnection);

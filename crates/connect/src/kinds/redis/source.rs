@@ -1,0 +1,373 @@
+//! Receiving streams with a consumer group, which remembers how far we are: an entry is acknowledged when it has been
+//! taken, and what a consumer that died was given and did not acknowledge is claimed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisError, Value as Answer};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Map;
+use tokio::time::Instant;
+
+use super::Redis;
+use super::answers::failure;
+use super::slots::slot;
+use crate::connector::{Doing, Failure, Inlet, Reader, Received};
+use crate::settings::{Invalid, check_range};
+
+const MAX_STREAMS: usize = 64;
+const MAX_NAME_BYTES: usize = 512;
+/// How long the server holds a request when there is nothing new.
+const BLOCK: Duration = Duration::from_secs(2);
+/// For an answer beyond that.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+/// Taken entries are acknowledged together, but not later than this.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(1);
+
+/// What is received.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settings {
+    /// The keys of streams. One that is not there yet is made.
+    #[schemars(length(min = 1, max = 64))]
+    streams: Vec<String>,
+    /// The consumer group; it is made if it is not there. Nodes with the same group share the entries.
+    #[schemars(length(min = 1, max = 512))]
+    group: String,
+    /// Our name in the group. Each node needs one of its own.
+    #[serde(default = "tidegate")]
+    #[schemars(length(min = 1, max = 512))]
+    consumer: String,
+    /// Where a new group begins.
+    #[serde(default)]
+    start: Start,
+    /// The field of an entry that is the message; the others become properties. Left out: the message is a JSON object
+    /// of all fields.
+    payload: Option<String>,
+    /// Entries on their way at the same time, of each stream.
+    #[serde(default = "hundred")]
+    #[schemars(range(min = 1, max = 10_000))]
+    batch: usize,
+    /// What another consumer was given and did not acknowledge for so long is ours. 0: never.
+    #[serde(default = "a_minute_ms")]
+    #[schemars(range(max = 86_400_000))]
+    claim_after_ms: u64,
+}
+
+fn tidegate() -> String {
+    "tidegate".into()
+}
+
+fn hundred() -> usize {
+    100
+}
+
+fn a_minute_ms() -> u64 {
+    60_000
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Start {
+    /// At the first entry the stream has.
+    #[default]
+    All,
+    /// At the next.
+    New,
+}
+
+pub(super) struct Source {
+    redis: Arc<Redis>,
+    settings: Settings,
+}
+
+impl Source {
+    pub(super) fn new(redis: Arc<Redis>, settings: Settings) -> Result<Self, Invalid> {
+        if settings.streams.is_empty() || settings.streams.len() > MAX_STREAMS {
+            let detail = format!("expected 1 to {MAX_STREAMS}");
+            return Err(Invalid::new("streams", detail));
+        }
+        let is_name = |name: &str| !name.is_empty() && name.len() <= MAX_NAME_BYTES;
+        for (at, stream) in settings.streams.iter().enumerate() {
+            if !is_name(stream) || settings.streams[..at].contains(stream) {
+                let detail = format!("expected 1 to {MAX_NAME_BYTES} bytes, each stream once");
+                return Err(Invalid::new(&format!("streams[{at}]"), detail));
+            }
+        }
+        for (field, name) in [("group", &settings.group), ("consumer", &settings.consumer)] {
+            if !is_name(name) {
+                let detail = format!("expected 1 to {MAX_NAME_BYTES} bytes");
+                return Err(Invalid::new(field, detail));
+            }
+        }
+        check_range("batch", settings.batch, 1..=10_000)?;
+        check_range("claim_after_ms", settings.claim_after_ms, 0..=86_400_000)?;
+        Ok(Self { redis, settings })
+    }
+
+    /// Receives one stream, over a connection of its own: it waits there, and in a cluster its server is another's.
+    async fn follow(&self, stream: &str, inlet: &dyn Inlet) -> Failure {
+        match self.receive(stream, inlet).await {
+            Ok(never) => match never {},
+            Err(failure) => {
+                self.redis.routes.outdated();
+                failure
+            }
+        }
+    }
+
+    async fn receive(
+        &self,
+        stream: &str,
+        inlet: &dyn Inlet,
+    ) -> Result<std::convert::Infallible, Failure> {
+        let map = self.redis.routes.map(&self.redis.lines).await?;
+        let owner = map.owner(slot(stream.as_bytes())).ok_or_else(|| {
+            Failure::passing(format!("no server of the cluster has the slot of {stream}"))
+        })?;
+        let connection = self.redis.lines.connect(owner).await.map_err(failure)?;
+        let mut line = Line {
+            connection,
+            settings: &self.settings,
+            stream,
+        };
+        line.make_group().await?;
+        line.resume(inlet).await?;
+        let claim_after = Duration::from_millis(self.settings.claim_after_ms);
+        let mut claim_at = Instant::now();
+        loop {
+            if !claim_after.is_zero() && Instant::now() >= claim_at {
+                line.claim(inlet).await?;
+                claim_at = Instant::now() + (claim_after / 2).max(Duration::from_millis(100));
+            }
+            let new = line
+                .read(">", Some(BLOCK.min(claim_after.max(ACKNOWLEDGED_WITHIN))))
+                .await?;
+            line.take(new, inlet).await?;
+        }
+    }
+}
+
+/// An entry; without fields if it was deleted meanwhile.
+struct Entry {
+    id: Vec<u8>,
+    fields: Option<Vec<(Vec<u8>, Vec<u8>)>>,
+}
+
+/// The connection for one stream.
+struct Line<'s> {
+    connection: MultiplexedConnection,
+    settings: &'s Settings,
+    stream: &'s str,
+}
+
+impl Line<'_> {
+    async fn ask(&mut self, command: &Cmd, held_for: Duration) -> Result<Answer, RedisError> {
+        let asking = self.connection.send_packed_command(command);
+        match tokio::time::timeout(held_for + ANSWERED_WITHIN, asking).await {
+            Ok(answer) => answer?.extract_error(),
+            Err(_) => Err((redis::ErrorKind::Io, "the server does not answer").into()),
+        }
+    }
+
+    fn wrong(&self, error: RedisError) -> Failure {
+        Failure::passing(format!("stream {}: {error}", self.stream))
+    }
+
+    async fn make_group(&mut self) -> Result<(), Failure> {
+        let mut command = redis::cmd("XGROUP");
+        command.arg("CREATE").arg(self.stream);
+        command.arg(&self.settings.group);
+        command.arg(match self.settings.start {
+            Start::All => "0",
+            Start::New => "$",
+        });
+        command.arg("MKSTREAM");
+        match self.ask(&command, Duration::ZERO).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.code() == Some("BUSYGROUP") => Ok(()),
+            Err(error) => Err(self.wrong(error)),
+        }
+    }
+
+    /// What we were given before and did not acknowledge.
+    async fn resume(&mut self, inlet: &dyn Inlet) -> Result<(), Failure> {
+        let mut after = b"0".to_vec();
+        loop {
+            let from = String::from_utf8_lossy(&after).into_owned();
+            let entries = self.read(&from, None).await?;
+            let Some(last) = entries.last() else {
+                return Ok(());
+            };
+            after.clone_from(&last.id);
+            self.take(entries, inlet).await?;
+        }
+    }
+
+    async fn read(&mut self, from: &str, block: Option<Duration>) -> Result<Vec<Entry>, Failure> {
+        let mut command = redis::cmd("XREADGROUP");
+        command.arg("GROUP").arg(&self.settings.group);
+        command.arg(&self.settings.consumer);
+        command.arg("COUNT").arg(self.settings.batch);
+        if let Some(block) = block {
+            command.arg("BLOCK").arg(block.as_millis() as u64);
+        }
+        command.arg("STREAMS").arg(self.stream).arg(from);
+        let answer = self.ask(&command, block.unwrap_or_default()).await;
+        let answer = answer.map_err(|error| self.wrong(error))?;
+        // `[[stream, entries]]`, or nothing in time.
+        let of_stream = match items(answer).into_iter().next() {
+            None => return Ok(Vec::new()),
+            Some(of_stream) => items(of_stream),
+        };
+        let entries = of_stream.into_iter().nth(1).map(entries);
+        Ok(entries.unwrap_or_default())
+    }
+
+    async fn claim(&mut self, inlet: &dyn Inlet) -> Result<(), Failure> {
+        let mut cursor = b"0-0".to_vec();
+        loop {
+            let mut command = redis::cmd("XAUTOCLAIM");
+            command.arg(self.stream).arg(&self.settings.group);
+            command.arg(&self.settings.consumer);
+            command.arg(self.settings.claim_after_ms).arg(&cursor);
+            command.arg("COUNT").arg(self.settings.batch);
+            let answer = match self.ask(&command, Duration::ZERO).await {
+                Ok(answer) => answer,
+                // Redis has it from 6.2 on.
+                Err(error) if error.to_string().contains("unknown command") => return Ok(()),
+                Err(error) => return Err(self.wrong(error)),
+            };
+            // `[where to go on, entries, deleted ones]`
+            let mut parts = items(answer).into_iter();
+            let next = parts.next().and_then(bytes);
+            let claimed = parts.next().map(entries).unwrap_or_default();
+            self.take(claimed, inlet).await?;
+            match next {
+                Some(next) if next != b"0-0" => cursor = next,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Hands entries on, and acknowledges those that have been taken.
+    async fn take(&mut self, entries: Vec<Entry>, inlet: &dyn Inlet) -> Result<(), Failure> {
+        let mut taken = Vec::new();
+        let mut since = Instant::now();
+        for entry in entries {
+            if let Some(fields) = entry.fields {
+                let message = received(self.stream, self.settings, &entry.id, fields);
+                inlet.take(message).await;
+            }
+            taken.push(entry.id);
+            if since.elapsed() >= ACKNOWLEDGED_WITHIN {
+                self.acknowledge(std::mem::take(&mut taken)).await?;
+                since = Instant::now();
+            }
+        }
+        self.acknowledge(taken).await
+    }
+
+    async fn acknowledge(&mut self, ids: Vec<Vec<u8>>) -> Result<(), Failure> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let mut command = redis::cmd("XACK");
+        command.arg(self.stream).arg(&self.settings.group).arg(ids);
+        let answer = self.ask(&command, Duration::ZERO).await;
+        answer.map(drop).map_err(|error| self.wrong(error))
+    }
+}
+
+fn items(answer: Answer) -> Vec<Answer> {
+    match answer {
+        Answer::Array(items) => items,
+        _ => Vec::new(),
+    }
+}
+
+fn bytes(answer: Answer) -> Option<Vec<u8>> {
+    match answer {
+        Answer::BulkString(bytes) => Some(bytes),
+        Answer::SimpleString(text) => Some(text.into_bytes()),
+        _ => None,
+    }
+}
+
+/// Reads `[[id, [name, value, ...]], ...]`; of an entry that was deleted there is no more than its id, or nothing.
+fn entries(answer: Answer) -> Vec<Entry> {
+    let entries = items(answer).into_iter().filter_map(|entry| {
+        let mut parts = items(entry).into_iter();
+        let id = bytes(parts.next()?)?;
+        let fields = match parts.next() {
+            Some(Answer::Array(fields)) => {
+                let mut words = fields.into_iter().filter_map(bytes);
+                let mut pairs = Vec::new();
+                while let (Some(name), Some(value)) = (words.next(), words.next()) {
+                    pairs.push((name, value));
+                }
+                Some(pairs)
+            }
+            _ => None,
+        };
+        Some(Entry { id, fields })
+    });
+    entries.collect()
+}
+
+fn received(
+    stream: &str,
+    settings: &Settings,
+    id: &[u8],
+    fields: Vec<(Vec<u8>, Vec<u8>)>,
+) -> Received {
+    let text = |bytes: Vec<u8>| match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    };
+    let id = String::from_utf8_lossy(id).into_owned();
+    let mut about = Map::new();
+    about.insert("stream".into(), stream.into());
+    // Its first part is the time, unless somebody chose it.
+    let at_ms = id.split('-').next().and_then(|ms| ms.parse::<u64>().ok());
+    about.extend(at_ms.map(|at_ms| ("timestamp".to_owned(), at_ms.into())));
+    about.insert("id".into(), id.into());
+    let mut message = Received {
+        topic: stream.to_owned(),
+        fields: about,
+        ..Received::default()
+    };
+    match &settings.payload {
+        Some(wanted) => {
+            for (name, value) in fields {
+                match name == wanted.as_bytes() {
+                    true => message.payload = value,
+                    false => message.properties.push((text(name), text(value))),
+                }
+            }
+        }
+        None => {
+            let fields = fields.into_iter();
+            let object: Map<_, _> = fields
+                .map(|(name, value)| (text(name), text(value).into()))
+                .collect();
+            message.payload = serde_json::to_vec(&object).unwrap_or_default();
+        }
+    }
+    message
+}
+
+impl Reader for Source {
+    fn read<'a>(&'a self, inlet: &'a dyn Inlet) -> Doing<'a, Failure> {
+        Box::pin(async move {
+            let streams = self.settings.streams.iter();
+            let all = streams.map(|stream| Box::pin(self.follow(stream, inlet)));
+            // What fails of one begins anew with all.
+            let (failure, ..) = select_all(all).await;
+            failure
+        })
+    }
+}
