@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use rules::windows;
-use rules::{KvLimits, Options, Rule, RuleState, Zone};
+use rules::{EventTime, KvLimits, Options, Rule, RuleState, Zone};
 
 use crate::action::Action;
 use crate::counters::Counters;
@@ -37,10 +37,12 @@ pub(crate) struct Bound {
     pub(crate) actions: Box<[Action]>,
     pub(crate) max_republish_depth: u8,
     pub(crate) window: Option<windows::Settings>,
+    /// When an event happened, if the rule says how to know.
+    pub(crate) event_time: Option<EventTime>,
     /// Of rules that keep something from one message to the next; one for all shards.
     pub(crate) memory: Option<Mutex<RuleState>>,
     pub(crate) standing: Arc<Standing>,
-    /// Of the statement, so that a window is not continued by another rule.
+    /// Of the statement and how it knows the time, so that a window is not continued by another rule.
     pub(crate) sql_hash: u64,
 }
 
@@ -88,7 +90,13 @@ pub(crate) fn bind(
     let action =
         |(n, action)| Action::bind(action, &options, has_devices, &format!("actions[{n}]"));
     let actions = definition.actions.iter().enumerate().map(action);
+    let event_time = event_time_of(definition, &rule, &options)?;
+    let event_clock = event_time.as_ref().map(|_| windows::EventClock {
+        max_ahead_ms: (definition.window.max_ahead_ms).unwrap_or(settings.window_max_ahead_ms),
+        idle_ms: (definition.window.idle_ms).unwrap_or(settings.window_idle_ms),
+    });
     let window = rule.window().map(|_| windows::Settings {
+        event_time: event_clock,
         lateness_ms: definition
             .window
             .lateness_ms
@@ -112,11 +120,34 @@ pub(crate) fn bind(
             settings.max_republish_depth,
         ),
         window,
+        event_time,
         memory: remembers.then(|| Mutex::new(RuleState::new(limits))),
         standing,
-        sql_hash: hash_of(&definition.sql),
+        sql_hash: match &definition.window.event_time {
+            None => hash_of(&definition.sql),
+            Some(event_time) => hash_of(&format!("{}\0{event_time}", definition.sql)),
+        },
         rule,
     })
+}
+
+fn event_time_of(
+    definition: &Definition,
+    rule: &Rule,
+    options: &Options,
+) -> Result<Option<EventTime>, Invalid> {
+    const FIELD: &str = "window.event_time";
+    let Some(text) = &definition.window.event_time else {
+        return Ok(None);
+    };
+    if rule.window().is_none() {
+        let detail = "is about windows; expected a statement with GROUP BY";
+        return Err(Invalid::new(FIELD, detail));
+    }
+    let compiled = EventTime::compile(text, rule, options);
+    Ok(Some(
+        compiled.map_err(|error| Invalid::new(FIELD, error.to_string()))?,
+    ))
 }
 
 fn least<T: Ord + Copy>(own: Option<T>, most: T) -> T {

@@ -26,6 +26,9 @@ pub enum Count {
     /// Rows for a window that came too late for it, or for which there was no room.
     WindowLate,
     WindowFull,
+    /// Those that do not say when they happened, and those that say a time to come.
+    WindowUntimed,
+    WindowAhead,
 }
 
 impl Count {
@@ -44,10 +47,18 @@ impl Count {
         (Self::ActionsDropped, "actions_dropped"),
         (Self::WindowLate, "window_late"),
         (Self::WindowFull, "window_full"),
+        (Self::WindowUntimed, "window_untimed"),
+        (Self::WindowAhead, "window_ahead"),
     ];
 }
 
-const COUNTS: usize = Count::WindowFull as usize + 1;
+impl Count {
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+const COUNTS: usize = Count::WindowAhead as usize + 1;
 
 /// Upper bounds of the buckets of time, in nanoseconds, each four thirds or so of the one before: fine enough for quantiles.
 pub(crate) const BOUNDS_NS: [u64; 48] = bounds();

@@ -12,6 +12,8 @@ const MAX_ACTIONS: usize = 16;
 const MAX_DESCRIPTION_CHARS: usize = 1000;
 const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 const MAX_USER_PROPERTIES: usize = 64;
+/// A month: the longest window.
+const MAX_WINDOW_MS: u64 = 31 * 86_400_000;
 
 /// What a rule is, before its statement is compiled.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,9 +40,14 @@ pub struct RuleLimits {
 }
 
 /// What bounds the windows of this rule.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WindowLimits {
+    /// An expression that says when an event happened; `None`: when it came in.
+    pub event_time: Option<String>,
     pub lateness_ms: Option<u64>,
+    /// Only with `event_time`.
+    pub max_ahead_ms: Option<u64>,
+    pub idle_ms: Option<u64>,
     pub max_groups: Option<usize>,
     pub max_bytes: Option<usize>,
 }
@@ -139,7 +146,10 @@ impl Definition {
                 "max_republish_depth": self.limits.max_republish_depth,
             },
             "window": {
+                "event_time": self.window.event_time,
                 "lateness_ms": self.window.lateness_ms,
+                "max_ahead_ms": self.window.max_ahead_ms,
+                "idle_ms": self.window.idle_ms,
                 "max_groups": self.window.max_groups,
                 "max_bytes": self.window.max_bytes,
             },
@@ -517,7 +527,10 @@ impl<'a> Fields<'a> {
         };
         let mut fields = Fields::of(value, "window")?;
         let limits = WindowLimits {
-            lateness_ms: fields.number("lateness_ms", 0, 86_400_000)?,
+            event_time: fields.text("event_time")?,
+            lateness_ms: fields.number("lateness_ms", 0, MAX_WINDOW_MS)?,
+            max_ahead_ms: fields.number("max_ahead_ms", 0, MAX_WINDOW_MS)?,
+            idle_ms: fields.number("idle_ms", 1, MAX_WINDOW_MS)?,
             max_groups: fields
                 .number("max_groups", 1, 100_000_000)?
                 .map(|groups| groups as usize),
@@ -526,6 +539,17 @@ impl<'a> Fields<'a> {
                 .map(|bytes| bytes as usize),
         };
         fields.end()?;
+        let of_event_time = [
+            ("max_ahead_ms", limits.max_ahead_ms),
+            ("idle_ms", limits.idle_ms),
+        ];
+        for (name, value) in of_event_time {
+            if value.is_some() && limits.event_time.is_none() {
+                let detail =
+                    "is about events that say when they happened; expected event_time, too";
+                return Err(fields.invalid(name, detail));
+            }
+        }
         Ok(limits)
     }
 
@@ -558,7 +582,7 @@ mod tests {
                 "mysql:orders",
             ],
             "limits": {"max_steps": 10},
-            "window": {"lateness_ms": 5},
+            "window": {"event_time": "payload.ts", "lateness_ms": 5, "max_ahead_ms": 6, "idle_ms": 7},
         });
         let definition = Definition::from_json(&value).expect("it is good");
         assert_eq!(definition.actions.len(), 3);
@@ -584,6 +608,10 @@ mod tests {
         assert!(action(json!({"kind": "x"})).starts_with("actions[0].kind: unknown kind \"x\""));
         let deep = json!({"kind": "console", "fallback": [{"kind": "sink", "sink": 1}]});
         assert_eq!(action(deep), "actions[0].fallback[0].sink: expected a text");
+        assert!(
+            error(json!({"sql": "", "window": {"idle_ms": 1}}))
+                .starts_with("window.idle_ms: is about events that say")
+        );
         assert!(
             error(json!({"sql": "", "limits": {"max_steps": 0}}))
                 .starts_with("limits.max_steps: expected")

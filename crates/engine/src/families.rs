@@ -54,6 +54,8 @@ const FAMILIES: [Family; 6] = [
         of: &[
             (Count::WindowLate, "reason", "late"),
             (Count::WindowFull, "reason", "full"),
+            (Count::WindowUntimed, "reason", "untimed"),
+            (Count::WindowAhead, "reason", "ahead"),
         ],
     },
     Family {

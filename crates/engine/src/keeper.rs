@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use broker::hooks::Outgoing;
 use rules::windows::{Added, Windows, read_sample};
-use rules::{Closed, Event, EventKind, Ran, Scratch};
+use rules::{Closed, Event, EventKind, Ran, Sample, Scratch};
 
 use crate::bound::{Bound, Lineage};
-use crate::counters::Count;
+use crate::counters::{Count, LaneCounters};
 use crate::hooks::{now_ms, scratch};
 use crate::rows::{Inbox, Order, Queued};
 use crate::run::{Outputs, Run, with_state};
@@ -201,8 +201,9 @@ impl Keeper {
                 .add(&sample, at_ms, arena, |row| closed.push(keep(&row, arena)));
             match added {
                 Added::Counted => {}
-                Added::Late => counters.inc(Count::WindowLate),
-                Added::Full => counters.inc(Count::WindowFull),
+                Added::Late => lost(&kept.bound, counters, Count::WindowLate, &sample, at_ms),
+                Added::Ahead => lost(&kept.bound, counters, Count::WindowAhead, &sample, at_ms),
+                Added::Full => lost(&kept.bound, counters, Count::WindowFull, &sample, at_ms),
             }
             if !closed.is_empty() {
                 let (bound, lineage) = (kept.bound.clone(), kept.lineage);
@@ -279,6 +280,21 @@ impl<'i> Rows<'i> {
         let (bytes, rest) = self.bytes.split_at(row.len);
         self.bytes = rest;
         Some((row, bytes))
+    }
+}
+
+/// An event that no window counts is counted, and shown to those who watch.
+fn lost(bound: &Bound, counters: &LaneCounters, why: Count, sample: &Sample<'_>, now_ms: u64) {
+    counters.inc(why);
+    let watchers = &bound.standing.watchers;
+    if watchers.is_watched() {
+        watchers.tell(now_ms, || {
+            serde_json::json!({
+                "rule": &*bound.name,
+                "at_ms": sample.timestamp_ms,
+                "result": why.name(),
+            })
+        });
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use rules::index::{Index, Looked};
-use rules::{Event, EventKind, Output, Ran, RuleState, Scratch, View};
+use rules::{Event, EventKind, Output, Ran, RuleState, Sample, Scratch, View};
 
 use crate::action::Made;
 use crate::bound::{Bound, Lineage};
@@ -156,27 +156,35 @@ impl<'a> Run<'a, '_> {
 
     /// What a window is to count of the event goes to whoever keeps it.
     fn sample(&mut self, bound: &'a Bound, view: &View<'a>, counters: &LaneCounters) {
-        let sample = with_state(bound, &mut self.stage.spare, |state| {
-            bound.rule.sample(view, state)
+        let sampled = with_state(bound, &mut self.stage.spare, |state| {
+            timed_sample(bound, view, state)
         });
-        match sample {
-            Ok(Some(sample)) => {
+        match sampled {
+            Ok(Sampled::Untimed) => {
+                counters.inc(Count::WindowUntimed);
+                self.tell(bound, view, "no_event_time");
+            }
+            Ok(Sampled::Counts(sample)) => {
                 counters.inc(Count::Passed);
                 if !self.rows.push(bound, self.lineage, &sample) {
                     counters.inc(Count::WindowFull);
                 }
             }
-            Ok(None) => self.no_result(bound, view, counters),
+            Ok(Sampled::Nothing) => self.no_result(bound, view, counters),
             Err(fault) => self.failed(bound, view, counters, &fault),
         }
     }
 
     fn no_result(&self, bound: &Bound, view: &View<'_>, counters: &LaneCounters) {
         counters.inc(Count::NoResult);
+        self.tell(bound, view, "no_result");
+    }
+
+    fn tell(&self, bound: &Bound, view: &View<'_>, what: &str) {
         let watchers = &bound.standing.watchers;
         if watchers.is_watched() {
             watchers.tell(self.now_ms, || {
-                trace::record(&bound.name, view.event(), "no_result")
+                trace::record(&bound.name, view.event(), what)
             });
         }
     }
@@ -203,6 +211,33 @@ impl<'a> Run<'a, '_> {
             });
         }
     }
+}
+
+/// What a window gets of an event.
+pub(crate) enum Sampled<'a> {
+    Counts(Sample<'a>),
+    /// WHERE does not hold.
+    Nothing,
+    /// It does not say when it happened.
+    Untimed,
+}
+
+/// What a window is to count of an event, at the time that counts for the rule.
+pub(crate) fn timed_sample<'a>(
+    bound: &'a Bound,
+    view: &View<'a>,
+    state: &mut RuleState,
+) -> Result<Sampled<'a>, rules::Fault> {
+    let Some(mut sample) = bound.rule.sample(view, state)? else {
+        return Ok(Sampled::Nothing);
+    };
+    if let Some(event_time) = &bound.event_time {
+        match event_time.read(view, state)? {
+            Some(at_ms) => sample.timestamp_ms = at_ms,
+            None => return Ok(Sampled::Untimed),
+        }
+    }
+    Ok(Sampled::Counts(sample))
 }
 
 /// Runs with the state of a rule; rules that keep nothing share one.

@@ -51,7 +51,10 @@ fn object(is_shown: bool, has_devices: bool) -> Value {
                 "description": "Of a rule with GROUP BY.",
                 "additionalProperties": false,
                 "properties": {
+                    "event_time": nullable("string", "An expression that says when an event happened, such as payload.ts; when it came in, if not said."),
                     "lateness_ms": bound(0, "How long a window stays open for events that come late."),
+                    "max_ahead_ms": bound(0, "With event_time: how far an event may be ahead of the node's clock to be counted."),
+                    "idle_ms": bound(1, "With event_time: how long nothing comes until windows close without events."),
                     "max_groups": bound(1, "Groups in all open windows."),
                     "max_bytes": bound(1024, "Memory of all open windows."),
                 },

@@ -20,6 +20,10 @@ pub struct Settings {
     pub kv_max_entries: usize,
     pub kv_max_bytes: usize,
     pub window_lateness_ms: u64,
+    /// How far an event that says when it happened may be ahead of the node.
+    pub window_max_ahead_ms: u64,
+    /// How long nothing comes until windows of events that say when they happened close without events.
+    pub window_idle_ms: u64,
     pub window_max_groups: usize,
     pub window_max_bytes: usize,
     /// Rows on their way to windows; beyond it publishers wait.
@@ -43,6 +47,8 @@ impl Default for Settings {
             kv_max_entries: 10_000,
             kv_max_bytes: 1 << 20,
             window_lateness_ms: 250,
+            window_max_ahead_ms: 10_000,
+            window_idle_ms: 30_000,
             window_max_groups: 100_000,
             window_max_bytes: 64 << 20,
             window_queue_bytes: 16 << 20,

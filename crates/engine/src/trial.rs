@@ -12,7 +12,7 @@ use crate::definition::Definition;
 use crate::engine::Engine;
 use crate::error::Invalid;
 use crate::hooks::{now_ms, scratch};
-use crate::run::{Outputs, with_state};
+use crate::run::{Outputs, Sampled, timed_sample, with_state};
 use crate::stage::Stage;
 use crate::trace::output_json;
 
@@ -122,6 +122,7 @@ impl Engine {
             "plan": bound.rule.explain(),
             "matched": !outputs.as_slice().is_empty(),
             "reason": told.reason,
+            "window": told.window,
             "counted": told.counted,
             "outputs": outputs.as_slice().iter().map(output_json).collect::<Vec<_>>(),
             "actions": actions,
@@ -135,6 +136,8 @@ impl Engine {
 struct Told {
     /// Why there is no output.
     reason: Option<String>,
+    /// How a window knows the time.
+    window: Option<Value>,
     /// What a window counts of the event.
     counted: Option<Value>,
 }
@@ -173,6 +176,7 @@ fn evaluate<'a>(
     };
     match ran {
         Ok(Ran::Passed(_)) => {}
+        Ok(Ran::NoResult) if told.reason.is_some() => {}
         Ok(Ran::NoResult) => {
             let reason = "WHERE, INCASE or HAVING does not hold, or there is nothing to go through";
             told.reason = Some(reason.to_owned());
@@ -185,6 +189,26 @@ fn evaluate<'a>(
     outputs
 }
 
+/// How the rule knows the time, and which time that of the event is.
+fn window_of(bound: &Bound, window: &Window, view: &View<'_>, sampled: &Sampled<'_>) -> Value {
+    let clock = bound.window.and_then(|settings| settings.event_time);
+    json!({
+        "kind": window.kind.to_string(),
+        "goes_by": match clock {
+            Some(_) => "event_time",
+            None => "arrival",
+        },
+        "at_ms": match sampled {
+            Sampled::Counts(sample) => Some(sample.timestamp_ms),
+            Sampled::Nothing | Sampled::Untimed => None,
+        },
+        "now_ms": view.now_ms(),
+        "lateness_ms": bound.window.map(|settings| settings.lateness_ms),
+        "max_ahead_ms": clock.map(|clock| clock.max_ahead_ms),
+        "idle_ms": clock.map(|clock| clock.idle_ms),
+    })
+}
+
 /// What a window counts, and what it would give if it closed with this one event.
 fn sample<'a>(
     bound: &'a Bound,
@@ -194,9 +218,26 @@ fn sample<'a>(
     told: &mut Told,
     outputs: &mut Outputs<'a>,
 ) -> Result<Ran, rules::Fault> {
-    let Some(sample) = bound.rule.sample(view, state)? else {
-        return Ok(Ran::NoResult);
+    let sampled = timed_sample(bound, view, state)?;
+    told.window = Some(window_of(bound, window, view, &sampled));
+    let sample = match sampled {
+        Sampled::Counts(sample) => sample,
+        Sampled::Nothing => return Ok(Ran::NoResult),
+        Sampled::Untimed => {
+            let reason = "window.event_time yields no time: expected a number of seconds or milliseconds since 1970, or a text \
+                          such as 2026-01-31T12:00:00Z; the event is not counted (window_untimed)";
+            told.reason = Some(reason.to_owned());
+            return Ok(Ran::NoResult);
+        }
     };
+    let clock = bound.window.and_then(|settings| settings.event_time);
+    if let Some(clock) = clock
+        && sample.timestamp_ms > view.now_ms().saturating_add(clock.max_ahead_ms)
+    {
+        let reason = "the event is further ahead of the node's clock than window.max_ahead_ms; it is not counted (window_ahead)";
+        told.reason = Some(reason.to_owned());
+        return Ok(Ran::NoResult);
+    }
     let list = |values: &[rules::Value<'_>]| {
         let columns = [(
             "values",
@@ -337,6 +378,50 @@ mod tests {
             "{answer}"
         );
         assert_eq!(answer["outputs"], json!([{"clientid": "c", "t": 4.0}]));
+    }
+
+    #[test]
+    fn the_time_of_an_event_is_explained() {
+        let definition = json!({
+            "sql": "SELECT window_start() AS since FROM \"s/#\" GROUP BY tumbling(10s)",
+            "window": {"event_time": "payload.ts", "lateness_ms": 60_000},
+        });
+        let tried = |ts: Value| {
+            tried(
+                definition.clone(),
+                json!({"topic": "s/1", "payload": {"ts": ts}}),
+            )
+        };
+        let answer = tried(json!(1_690_599_987));
+        assert_eq!(
+            answer["outputs"],
+            json!([{"since": 1_690_599_980_000_u64}]),
+            "{answer}"
+        );
+        let window = &answer["window"];
+        assert_eq!(window["kind"], "tumbling(10000ms)");
+        assert_eq!(window["goes_by"], "event_time");
+        assert_eq!(window["at_ms"], 1_690_599_987_000_u64);
+        assert_eq!(window["lateness_ms"], 60_000);
+        let reason = |ts: Value| tried(ts)["reason"].as_str().expect("a text").to_owned();
+        assert!(reason(json!("soon")).contains("window_untimed"));
+        assert!(reason(json!("2999-01-01T00:00:00Z")).contains("window_ahead"));
+        let engine = Engine::new(Settings::default(), 1);
+        for (sql, event_time) in [
+            ("SELECT * FROM \"t\"", "payload.ts"),
+            (
+                "SELECT count(*) AS n FROM \"t\" GROUP BY tumbling(1s)",
+                "payload.",
+            ),
+            (
+                "SELECT count(*) AS n FROM \"t\" GROUP BY tumbling(1s)",
+                "paylod.ts",
+            ),
+        ] {
+            let rule = json!({"sql": sql, "window": {"event_time": event_time}});
+            let refused = engine.accept("r", &rule).expect_err(event_time);
+            assert_eq!(refused.field, "window.event_time", "{}", refused.detail);
+        }
     }
 
     #[test]

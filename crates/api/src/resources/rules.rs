@@ -71,6 +71,8 @@ struct TestOutcome {
     matched: bool,
     /// Why there is none.
     reason: Option<String>,
+    /// Of a rule with a window: how it knows the time, and that of the event.
+    window: Option<Value>,
     /// Of a rule with a window: what the window counts of the event.
     counted: Option<Value>,
     /// Of a rule with a window: as if it closed with this one event.

@@ -28,6 +28,7 @@ use std::sync::LazyLock;
 pub use args::Args;
 use args::opened;
 pub use reference::reference;
+pub(crate) use time::time_ms;
 
 use crate::context::Context;
 use crate::fault::Fault;

@@ -273,6 +273,17 @@ fn resolve<'a>(
     })
 }
 
+/// Milliseconds since 1970 of a day and time as ISO 8601 writes them; of the zone if they name no offset.
+pub(crate) fn time_ms(text: &str, zone: &Zone) -> Option<i64> {
+    let parsed = time_format::read_datetime(text).ok()?;
+    let local_s = parsed.civil.to_local_s()?;
+    let unix_s = match parsed.offset_s {
+        Some(offset_s) => local_s - i64::from(offset_s),
+        None => zone.to_unix_s(local_s),
+    };
+    (unix_s.checked_mul(1000)?).checked_add(parsed.nanosecond / 1_000_000)
+}
+
 fn date_to_unix_ts<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let unit = unit(context, args, 0)?;
     let (zone_at, format_at) = if args.len() == 4 {

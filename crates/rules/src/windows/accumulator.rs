@@ -144,6 +144,57 @@ impl Accumulator {
         Ok(0)
     }
 
+    /// Takes what another has of later events.
+    pub(super) fn merge(&mut self, later: Self) {
+        match (self, later) {
+            (Self::Count(count), Self::Count(more)) => *count += more,
+            (Self::Sum(sum), Self::Sum(Some(more))) => {
+                let number = match more {
+                    Sum::Int(more) => Number::Int(more),
+                    Sum::Float(more) => Number::Float(more),
+                };
+                *sum = Some(sum.unwrap_or(Sum::Int(0)).add(number));
+            }
+            (
+                Self::Avg { sum, count },
+                Self::Avg {
+                    sum: more,
+                    count: others,
+                },
+            ) => {
+                *sum += more;
+                *count += others;
+            }
+            (Self::Min(kept), Self::Min(Some(other))) => keep_if(kept, other, Ordering::Less),
+            (Self::Max(kept), Self::Max(Some(other))) => keep_if(kept, other, Ordering::Greater),
+            (Self::First(kept @ None), Self::First(other)) => *kept = other,
+            (Self::Last(kept), Self::Last(other @ Some(_))) => *kept = other,
+            (Self::Collect(list), Self::Collect(more)) => list.extend(more),
+            (
+                Self::Stddev {
+                    count,
+                    mean,
+                    squares,
+                },
+                Self::Stddev {
+                    count: others,
+                    mean: other_mean,
+                    squares: other_squares,
+                },
+            ) if others > 0 => {
+                let (ours, theirs) = (*count as f64, others as f64);
+                let apart = other_mean - *mean;
+                *count += others;
+                *mean += apart * theirs / (ours + theirs);
+                *squares += other_squares + apart * apart * ours * theirs / (ours + theirs);
+            }
+            (Self::Percentile(numbers), Self::Percentile(more)) => numbers.extend(more),
+            (Self::Distinct(seen), Self::Distinct(more)) => seen.extend(more),
+            // There is nothing to take.
+            _ => {}
+        }
+    }
+
     pub(super) fn result<'a>(&self, aggregate: &Aggregate, arena: &'a Arena) -> Value<'a> {
         match self {
             Self::Count(count) => Value::Int(*count as i64),
@@ -294,6 +345,17 @@ fn replace_if(
     }
 }
 
+fn keep_if(kept: &mut Option<OwnedValue>, other: OwnedValue, wanted: Ordering) {
+    let arena = Arena::new();
+    let is_better = kept.as_ref().is_none_or(|kept| {
+        let (kept, other) = (kept.borrow(&arena), other.borrow(&arena));
+        other.compare(&kept).unwrap_or_else(|| other.order(&kept)) == wanted
+    });
+    if is_better {
+        *kept = Some(other);
+    }
+}
+
 fn replace(kept: &mut Option<OwnedValue>, value: &Value<'_>, room: usize) -> Result<isize, Full> {
     let owned = value.into_owned();
     let before = kept.as_ref().map_or(0, OwnedValue::size_bytes);
@@ -383,6 +445,39 @@ mod tests {
                 _ => "null",
             };
             assert_eq!(result_of(kind, &[Value::Null]), nothing, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn two_parts_are_as_much_as_the_whole() {
+        let values = [3, 9, 4, 4, 1, 7].map(Value::Int);
+        for (_, kind) in AggregateKind::ALL {
+            for split in 0..=values.len() {
+                let sum_of = |values: &[Value<'_>]| {
+                    let mut sum = Accumulator::new(kind);
+                    for value in values {
+                        sum.add(value, usize::MAX / 2).expect("there is room");
+                    }
+                    sum
+                };
+                let mut sum = sum_of(&values[..split]);
+                sum.merge(sum_of(&values[split..]));
+                let aggregate = Aggregate {
+                    kind,
+                    percentile: 30.0,
+                };
+                let arena = Arena::new();
+                let [merged, whole] = [&sum, &sum_of(&values)].map(|sum| {
+                    let value = sum.result(&aggregate, &arena);
+                    match value {
+                        // Rounded differently.
+                        Value::Float(number) => format!("{number:.9}"),
+                        value => value.text(&arena).to_owned(),
+                    }
+                });
+                assert_eq!(merged, whole, "{kind:?} at {split}");
+                assert_eq!(sum.size_bytes(), sum_of(&values).size_bytes(), "{kind:?}");
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use super::group::Key;
 
-/// Keys by the time they are to be looked at again. A key has one entry at most; who looks finds out whether it is due.
+/// Keys by the time they are to be looked at again; who looks finds out whether a key is due.
 #[derive(Default)]
 pub(super) struct Due(BinaryHeap<Reverse<(u64, Key)>>);
 
@@ -14,11 +14,11 @@ impl Due {
         self.0.push(Reverse((at_ms, key.into())));
     }
 
-    pub(super) fn pop(&mut self, until_ms: u64) -> Option<Key> {
+    pub(super) fn pop(&mut self, until_ms: u64) -> Option<(u64, Key)> {
         self.0
             .peek()
             .filter(|Reverse((at_ms, _))| *at_ms <= until_ms)?;
-        self.0.pop().map(|Reverse((_, key))| key)
+        self.0.pop().map(|Reverse(entry)| entry)
     }
 
     pub(super) fn first_ms(&self) -> Option<u64> {

@@ -101,6 +101,16 @@ impl Sums {
         added
     }
 
+    /// Counts what another group of the same key, of later events, has counted; its room has been given back.
+    pub(super) fn merge(&mut self, later: Self, room: &mut Room) {
+        for (sum, later) in self.0.iter_mut().zip(later.0) {
+            let before = sum.size_bytes();
+            sum.merge(later);
+            room.give(before);
+            room.take(sum.size_bytes());
+        }
+    }
+
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         self.0.iter().for_each(|sum| sum.put(out));
     }

@@ -1,13 +1,13 @@
 //! What a rule with GROUP BY has counted so far, until its windows close.
 //!
-//! An event belongs to windows by its own time; a window closes when the clock of whoever keeps it has passed its end by the
-//! allowed lateness, whether events still come or not. What is late for all its windows is refused. No clock here: the time
-//! comes with every call.
+//! An event belongs to windows by its own time; a window closes when the clock of the rule (see `clock.rs`) has passed its end by
+//! the allowed lateness. What is late for all its windows is refused. No clock of the machine here: its time comes with every call.
 //!
 //! The state is bounded by groups and by bytes, and can be written as bytes and read again.
 
 mod accumulator;
 mod aligned;
+mod clock;
 mod codec;
 mod counts;
 mod due;
@@ -20,6 +20,7 @@ pub use codec::{Damaged, put_sample, read_sample};
 use crate::value::Arena;
 use crate::window::{Closed, Sample, Window, WindowKind};
 use aligned::Aligned;
+use clock::Clock;
 use counts::Counts;
 use group::Room;
 use sessions::Sessions;
@@ -28,7 +29,7 @@ use sliding::Sliding;
 /// More windows than this may not overlap.
 pub const MAX_OVERLAPPING: u64 = 1000;
 /// Of the bytes of a snapshot.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// How much one rule may keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +39,17 @@ pub struct Settings {
     /// Groups in all open windows.
     pub max_groups: usize,
     pub max_bytes: usize,
+    /// Events say themselves when they happened, and time is what they say. `None`: the node's clock.
+    pub event_time: Option<EventClock>,
+}
+
+/// What bounds a clock that events move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventClock {
+    /// An event further ahead of the node's clock is not counted, and moves nothing.
+    pub max_ahead_ms: u64,
+    /// When nothing has come for so long, the clock goes on without events.
+    pub idle_ms: u64,
 }
 
 impl Default for Settings {
@@ -46,6 +58,7 @@ impl Default for Settings {
             lateness_ms: 250,
             max_groups: 100_000,
             max_bytes: 64 << 20,
+            event_time: None,
         }
     }
 }
@@ -56,6 +69,8 @@ pub enum Added {
     Counted,
     /// Every window it belongs to is closed.
     Late,
+    /// It says that it is of a time to come: [`EventClock::max_ahead_ms`].
+    Ahead,
     /// There is no room for its group, or for what it would add to it.
     Full,
 }
@@ -63,7 +78,7 @@ pub enum Added {
 /// The open windows of one rule.
 pub struct Windows {
     window: Window,
-    settings: Settings,
+    clock: Clock,
     room: Room,
     kept: Kept,
 }
@@ -88,7 +103,7 @@ impl Windows {
         };
         Self {
             window: window.clone(),
-            settings,
+            clock: Clock::new(&settings),
             room: Room::new(&settings),
             kept,
         }
@@ -104,30 +119,33 @@ impl Windows {
     ) -> Added {
         let Self {
             window,
-            settings,
+            clock,
             room,
             kept,
         } = self;
         let aggregates = &window.aggregates;
-        // What ended before this is closed.
-        let closed_ms = now_ms.saturating_sub(settings.lateness_ms);
-        match kept {
+        let at_ms = sample.timestamp_ms;
+        let closed_ms = clock.closed_ms(now_ms);
+        if clock.is_ahead(at_ms, now_ms) {
+            return Added::Ahead;
+        }
+        let added = match kept {
             Kept::Aligned(kept) => kept.add(sample, closed_ms, aggregates, room),
-            Kept::Sessions(kept) => kept.add(sample, closed_ms, aggregates, room, &mut |closed| {
-                close(closed.with(aggregates, arena));
-            }),
+            Kept::Sessions(kept) => kept.add(sample, closed_ms, aggregates, room),
             Kept::Sliding(kept) => kept.add(sample, closed_ms, aggregates, room, &mut |closed| {
                 close(closed.with(aggregates, arena));
             }),
             Kept::Counts(kept) => kept.add(sample, aggregates, room, &mut |closed| {
                 close(closed.with(aggregates, arena));
             }),
-        }
+        };
+        clock.saw(at_ms, now_ms);
+        added
     }
 
     /// Time has passed: closes what is due, in the order of its end.
     pub fn advance(&mut self, now_ms: u64, arena: &Arena, mut close: impl FnMut(Closed<'_>)) {
-        let closed_ms = now_ms.saturating_sub(self.settings.lateness_ms);
+        let closed_ms = self.clock.closed_ms(now_ms);
         let (room, aggregates) = (&mut self.room, &self.window.aggregates);
         match &mut self.kept {
             Kept::Aligned(kept) => kept.advance(closed_ms, room, &mut |closed| {
@@ -149,7 +167,7 @@ impl Windows {
             Kept::Sliding(kept) => kept.due_ms(),
             Kept::Counts(_) => None,
         };
-        due.map(|end_ms| end_ms.saturating_add(self.settings.lateness_ms))
+        due.map(|end_ms| self.clock.due_ms(end_ms))
     }
 
     pub fn groups(&self) -> usize {
@@ -165,6 +183,7 @@ impl Windows {
     pub fn snapshot(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         codec::put_bytes(self.shape().as_bytes(), &mut out);
+        self.clock.put(&mut out);
         match &self.kept {
             Kept::Aligned(kept) => kept.put(&mut out),
             Kept::Sessions(kept) => kept.put(&mut out),
@@ -181,6 +200,7 @@ impl Windows {
         if from.u8()? != VERSION || from.bytes()? != restored.shape().as_bytes() {
             return Err(Damaged);
         }
+        restored.clock.read(&mut from)?;
         let (room, aggregates) = (&mut restored.room, &window.aggregates);
         match &mut restored.kept {
             Kept::Aligned(kept) => kept.read(&mut from, aggregates, room)?,
@@ -199,14 +219,16 @@ impl Windows {
         let names: Vec<&str> = (self.window.aggregates.iter())
             .map(|aggregate| aggregate.kind.name())
             .collect();
-        format!(
-            "{} {} {}",
-            self.window.kind,
-            self.window.keys,
-            names.join(",")
-        )
+        let time = match self.clock.is_of_events() {
+            true => "event_time",
+            false => "node_time",
+        };
+        let (kind, keys) = (self.window.kind, self.window.keys);
+        format!("{kind} {keys} {} {time}", names.join(","))
     }
 }
 
+#[cfg(test)]
+mod property;
 #[cfg(test)]
 mod tests;

@@ -47,7 +47,8 @@ impl Sliding {
         close: Close<'_>,
     ) -> Added {
         let at_ms = sample.timestamp_ms;
-        if at_ms.saturating_add(self.size_ms) <= closed_ms {
+        // Its window ends with it.
+        if at_ms < closed_ms {
             return Added::Late;
         }
         let key = key_of(sample.key);
@@ -62,7 +63,8 @@ impl Sliding {
             .groups
             .get_mut(&key[..])
             .expect("made if it was not there");
-        forget(events, at_ms.saturating_sub(self.size_ms), room);
+        // What the earliest that may still come does not see.
+        forget(events, closed_ms.saturating_sub(self.size_ms), room);
         let arguments = sample.arguments.iter().map(|value| value.into_owned());
         let event = Kept {
             at_ms,
@@ -97,7 +99,7 @@ impl Sliding {
 
     /// Gives up what no later event can see.
     pub(super) fn advance(&mut self, closed_ms: u64, aggregates: &[Aggregate], room: &mut Room) {
-        while let Some(key) = self.due.pop(closed_ms) {
+        while let Some((_, key)) = self.due.pop(closed_ms) {
             let Some(events) = self.groups.get_mut(&key) else {
                 continue;
             };

@@ -225,6 +225,8 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("rules.kv_max_entries", rules.kv_max_entries, Count(0, 100_000_000), "Values a rule may keep with `kv_store_put`."),
     setting!("rules.kv_max_bytes", rules.kv_max_bytes, Bytes(0, MAX_MEMORY), "Memory of these values."),
     setting!("rules.window_lateness_ms", rules.window_lateness_ms, Count(0, 86_400_000), "Milliseconds a window stays open after its end for events that come late; a rule may say otherwise."),
+    setting!("rules.window_max_ahead_ms", rules.window_max_ahead_ms, Count(0, 2_678_400_000), "Milliseconds that an event which says itself when it happened may be ahead of the node's clock; beyond, its clock is taken to be wrong and it is not counted."),
+    setting!("rules.window_idle_ms", rules.window_idle_ms, Count(1, 2_678_400_000), "Milliseconds without any event after which windows of events that say themselves when they happened close by the node's clock."),
     setting!("rules.window_max_groups", rules.window_max_groups, Count(1, 100_000_000), "Groups in all open windows of a rule."),
     setting!("rules.window_max_bytes", rules.window_max_bytes, Bytes(1024, MAX_MEMORY), "Memory of all open windows of a rule."),
     setting!("rules.window_queue_bytes", rules.window_queue_bytes, Bytes(1024, MAX_MEMORY), "Bytes of events on their way to windows; beyond, publishers are not read."),

@@ -242,6 +242,28 @@ fn tell(outcome: &Value, output: &Output) -> anyhow::Result<()> {
     if !told.ends_with('\n') {
         told.push('\n');
     }
+    let window = &outcome["window"];
+    if !window.is_null() {
+        told.push_str(&format!(
+            "the window goes by {}, open {} ms after its end",
+            match window["goes_by"].as_str() {
+                Some("event_time") => "the time that event_time yields",
+                _ => "the time the event came in",
+            },
+            window["lateness_ms"]
+        ));
+        if !window["idle_ms"].is_null() {
+            told.push_str(&format!(
+                ", or after {} ms without events; the event is of {}",
+                window["idle_ms"],
+                match window["at_ms"].as_u64() {
+                    Some(at_ms) => format!("{at_ms}"),
+                    None => "no time".to_owned(),
+                }
+            ));
+        }
+        told.push('\n');
+    }
     if !outcome["counted"].is_null() {
         told.push_str(&format!("the window counts: {}\n", outcome["counted"]));
     }

@@ -1,0 +1,137 @@
+//! When an event happened, as it says itself: an expression that a rule names beside its statement.
+
+use crate::context::Dialect;
+use crate::error::{Error, Span};
+use crate::eval::Evaluator;
+use crate::fault::Fault;
+use crate::functions::time_ms;
+use crate::options::Options;
+use crate::plan::build::Builder;
+use crate::plan::resolve::{Resolver, Scope};
+use crate::plan::{NodeId, Plan};
+use crate::rule::{Rule, RuleState};
+use crate::source::{EventKind, Source};
+use crate::syntax::parse_expression;
+use crate::value::{Number, Value};
+use crate::view::View;
+use crate::zone::Zone;
+
+/// Such an expression, ready: `payload.ts`.
+pub struct EventTime {
+    plan: Plan,
+    node: NodeId,
+    dialect: Dialect,
+    zone: Zone,
+    max_steps: u32,
+}
+
+/// Numbers below it are seconds: until the year 5138.
+const SECONDS_BELOW: f64 = 1e11;
+/// Numbers below it are milliseconds, and so on.
+const MILLISECONDS_BELOW: f64 = 1e14;
+const MICROSECONDS_BELOW: f64 = 1e17;
+
+impl EventTime {
+    /// Reads an expression about the events of a rule.
+    ///
+    /// # Errors
+    /// If it is none: says where, and what was expected.
+    pub fn compile(text: &str, rule: &Rule, options: &Options) -> Result<Self, Error> {
+        let bounds = &options.bounds;
+        if text.len() > bounds.max_sql_bytes {
+            let span = Span::new(bounds.max_sql_bytes, bounds.max_sql_bytes);
+            let error = Error::at(text, span, "the expression is too long");
+            return Err(error.expected(format!("at most {} bytes", bounds.max_sql_bytes)));
+        }
+        let expression = parse_expression(text, 0, bounds)?;
+        let builder = Builder::new(rule.dialect, options.timezone.clone(), bounds.max_depth);
+        let mut resolver = Resolver::new(text, builder, bounds, Scope::Event);
+        resolver.builder.text("");
+        resolver.is_open = rule.sources.iter().any(Source::is_open);
+        resolver.is_of_devices =
+            (rule.sources.iter()).all(|source| *source == Source::Event(EventKind::Device));
+        let node = resolver.expr(&expression)?;
+        Ok(Self {
+            plan: resolver.builder.finish(),
+            node,
+            dialect: rule.dialect,
+            zone: options.timezone.clone(),
+            max_steps: bounds.max_steps,
+        })
+    }
+
+    /// Milliseconds since 1970; `None`: the event does not say.
+    ///
+    /// # Errors
+    /// As [`Rule::run`].
+    pub fn read<'a>(
+        &'a self,
+        view: &View<'a>,
+        state: &mut RuleState,
+    ) -> Result<Option<u64>, Fault> {
+        let mut tools = view.tools.borrow_mut();
+        let mut evaluator = Evaluator::new(
+            &self.plan,
+            view,
+            &mut tools,
+            &mut state.kv,
+            &self.zone,
+            self.dialect,
+        );
+        evaluator.limit(self.max_steps, usize::MAX);
+        let value = evaluator.evaluate(self.node)?;
+        Ok(time_of(&value, &self.zone))
+    }
+}
+
+/// A number of seconds, milliseconds, microseconds or nanoseconds since 1970, told apart by how large it is, or a text: such a
+/// number, or a day and time as ISO 8601 writes them, of the rule's zone if they name no offset.
+fn time_of(value: &Value<'_>, zone: &Zone) -> Option<u64> {
+    if let Value::Str(text) = value
+        && let Some(time_ms) = time_ms(text, zone)
+    {
+        return u64::try_from(time_ms).ok();
+    }
+    let number = match value.as_number()? {
+        Number::Int(number) => number as f64,
+        Number::Float(number) => number,
+    };
+    let per_ms = match number {
+        _ if !number.is_finite() || number < 0.0 => return None,
+        _ if number < SECONDS_BELOW => return Some((number * 1000.0).round() as u64),
+        _ if number < MILLISECONDS_BELOW => 1.0,
+        _ if number < MICROSECONDS_BELOW => 1e3,
+        _ => 1e6,
+    };
+    Some((number / per_ms) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_told_apart_by_their_size_and_texts_are_read() {
+        let ms = 1_690_599_987_495;
+        for (value, expected) in [
+            (Value::Int(1_690_599_987), Some(ms - 495)),
+            (Value::Float(1_690_599_987.495), Some(ms)),
+            (Value::Int(ms as i64), Some(ms)),
+            (Value::Int(ms as i64 * 1000 + 7), Some(ms)),
+            (Value::Int(ms as i64 * 1_000_000), Some(ms)),
+            (Value::Str("1690599987495"), Some(ms)),
+            (Value::Str("2023-07-29T03:06:27.495Z"), Some(ms)),
+            (Value::Str("2023-07-29 11:06:27.495+08:00"), Some(ms)),
+            (Value::Str("2023-07-29T05:06:27.495"), Some(ms)),
+            (Value::Str("yesterday"), None),
+            (Value::Str("1969-07-29T03:06:27Z"), None),
+            (Value::Int(-1), None),
+            (Value::Float(f64::NAN), None),
+            (Value::Null, None),
+            (Value::Bool(true), None),
+        ] {
+            let zone = Zone::fixed(7200).expect("two hours");
+            assert_eq!(time_of(&value, &zone), expected, "{value:?}");
+        }
+    }
+}
