@@ -142,6 +142,8 @@ pub struct Accepted<'a> {
     pub keep_alive_s: u16,
     pub session_expiry_s: u32,
     pub listener: &'a str,
+    /// It may do everything.
+    pub is_superuser: bool,
 }
 
 /// Where a message comes from that is published.
@@ -191,6 +193,17 @@ pub struct Grant {
 /// What one client may do. Lives with its session, goes with it from shard to shard, and answers at once.
 pub trait Permissions: Send + Sync {
     fn check(&self, client: &Client<'_>, action: &Action<'_>) -> Authorization;
+
+    /// Whether it may do everything, whatever the rules.
+    fn is_superuser(&self) -> bool {
+        false
+    }
+
+    /// Which rules decide about an action, in a word; asked only if somebody listens to [`Interest::AUTHORIZED`].
+    fn source(&self, client: &Client<'_>, action: &Action<'_>) -> Option<&'static str> {
+        let _ = (client, action);
+        None
+    }
 }
 
 /// What a client wants to do.
@@ -263,6 +276,9 @@ pub enum AckKind {
     PubComp,
 }
 
+/// See [`Hooks::settle`].
+pub type Settled = Box<dyn FnOnce() + Send + Sync>;
+
 /// One shard's listener to what happens on it. Every method does nothing by default.
 pub trait Hooks {
     /// The points this implementation wants, asked at start, and again when somebody begins or ceases to listen to
@@ -313,9 +329,15 @@ pub trait Hooks {
         Authorization::Allow
     }
 
-    /// It was decided whether a client may do something; whoever decided it.
-    fn authorized(&mut self, client: &Client<'_>, action: &Action<'_>, answer: Authorization) {
-        let _ = (client, action, answer);
+    /// It was decided whether a client may do something; `source` says which rules did, if they say it.
+    fn authorized(
+        &mut self,
+        client: &Client<'_>,
+        action: &Action<'_>,
+        answer: Authorization,
+        source: Option<&'static str>,
+    ) {
+        let _ = (client, action, answer, source);
     }
 
     /// The client is connected; its CONNACK is on its way.
@@ -396,6 +418,18 @@ pub trait Hooks {
     /// Gets back what [`Hooks::outgoing`] gave, published, for its allocation.
     fn published(&mut self, outgoing: Outgoing) {
         let _ = outgoing;
+    }
+
+    /// Whether something that came of what was told in this turn is not safe yet, so that the answers of this turn have to wait for
+    /// it. Asked like [`Hooks::outgoing`], before [`Hooks::is_saturated`]; heeded where there is a store, whose turns answers wait for.
+    fn is_unsettled(&mut self) -> bool {
+        false
+    }
+
+    /// The turn is over in which [`Hooks::is_unsettled`] said so. Calls `done`, from any thread, when all that came of it is safe; to
+    /// drop it is to call nobody, and the answers wait for ever.
+    fn settle(&mut self, done: Settled) {
+        done();
     }
 
     /// Whether publishers are to wait, because something behind this implementation takes no more. Asked like

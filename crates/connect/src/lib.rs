@@ -29,7 +29,7 @@ pub use connector::Received;
 pub use connector::{Connector, Context, Failure, Kind, Lasting, Reader, Writer, Written};
 pub use kinds::{KINDS, kind};
 pub use machine::circuit::{CircuitState, Health};
-pub use machine::dead::Letter;
+pub use machine::dead::{Letter, Mourner};
 pub use machine::metrics::{LATENCY_BOUNDS_MS, SinkMetrics};
 pub use machine::queue::Pushed;
 pub use row::{Row, RowWriter, Value};

@@ -11,7 +11,7 @@ use crate::counters::{Count, LaneCounters};
 use crate::definition::{self, ActionDefinition, ActionKind};
 use crate::error::Invalid;
 use crate::on_devices::{OfAlarm, OfTelemetry};
-use crate::outlet::{Outlet, Row, Sent, SinkId};
+use crate::outlet::{Outlet, Row, RowOrigin, Sent, SinkId};
 use crate::stage::Stage;
 use crate::template::Template;
 
@@ -46,6 +46,8 @@ pub(crate) enum Choice<T> {
 
 struct Sink {
     name: Box<str>,
+    /// The action's place, if it has fallback actions.
+    origin: Option<u8>,
     /// The sink's id and one; 0: not known yet.
     id: AtomicU64,
 }
@@ -94,14 +96,19 @@ impl Action {
         definition: &ActionDefinition,
         options: &Options,
         has_devices: bool,
-        path: &str,
+        place: usize,
     ) -> Result<Self, Invalid> {
+        let path = &format!("actions[{place}]");
         let fallback = definition.fallback.iter().enumerate();
         let fallback = fallback.map(|(n, kind)| {
             Deed::bind(kind, options, has_devices, &format!("{path}.fallback[{n}]"))
         });
+        let mut deed = Deed::bind(&definition.kind, options, has_devices, path)?;
+        if let (Deed::Sink(sink), false) = (&mut deed, definition.fallback.is_empty()) {
+            sink.origin = Some(place as u8);
+        }
         Ok(Self {
-            deed: Deed::bind(&definition.kind, options, has_devices, path)?,
+            deed,
             fallback: fallback.collect::<Result<_, _>>()?,
         })
     }
@@ -133,13 +140,24 @@ impl Action {
             Failure::SinkFull(_) => Count::ActionsDropped,
             _ => Count::ActionsFailed,
         });
+        self.fall_back(bound, made, stage, counters);
+        Err(failure)
+    }
+
+    /// Does what stands in for it.
+    pub(crate) fn fall_back<'a>(
+        &'a self,
+        bound: &'a Bound,
+        made: &Made<'_, 'a>,
+        stage: &mut Stage,
+        counters: &LaneCounters,
+    ) {
         for deed in &self.fallback {
             if let Err(failure) = deed.perform(bound, made, stage, counters) {
                 counters.inc(Count::ActionsFailed);
                 tracing::debug!(rule = &*bound.name, %failure, "a fallback action failed");
             }
         }
-        Err(failure)
     }
 }
 
@@ -165,6 +183,7 @@ impl Deed {
             ActionKind::Console => Self::Console,
             ActionKind::Sink(name) => Self::Sink(Sink {
                 name: name.as_str().into(),
+                origin: None,
                 id: AtomicU64::new(0),
             }),
             ActionKind::Republish(republish) => {
@@ -225,6 +244,10 @@ impl Sink {
         let row = Row {
             columns: made.output.value(),
             rule: &bound.name,
+            origin: self.origin.map(|action| RowOrigin {
+                action,
+                depth: made.lineage.depth(),
+            }),
         };
         // A sink that was taken away and made again has another id.
         for known in [self.id.load(Relaxed), 0] {
@@ -233,8 +256,12 @@ impl Sink {
                 known => SinkId((known - 1) as u32),
             };
             match outlet.send(id, stage.lane as u16, row) {
-                Sent::Queued => return Ok(()),
+                Sent::Queued => {
+                    stage.note_sent(&*outlet);
+                    return Ok(());
+                }
                 Sent::Full => {
+                    stage.note_sent(&*outlet);
                     stage.note_full(id);
                     return Ok(());
                 }

@@ -40,7 +40,7 @@ pub(crate) struct Bound {
     /// When an event happened, if the rule says how to know.
     pub(crate) event_time: Option<EventTime>,
     /// Of rules that keep something from one message to the next; one for all shards.
-    pub(crate) memory: Option<Mutex<RuleState>>,
+    pub(crate) memory: Option<Arc<Mutex<RuleState>>>,
     pub(crate) standing: Arc<Standing>,
     /// Of the statement and how it knows the time, so that a window is not continued by another rule.
     pub(crate) sql_hash: u64,
@@ -62,6 +62,11 @@ impl Lineage {
 
     pub(crate) fn new(depth: u8, serial: u64) -> Self {
         Self(u64::from(depth) << SERIAL_BITS | serial & ((1 << SERIAL_BITS) - 1))
+    }
+
+    /// As deep, of no rule that runs.
+    pub(crate) fn of_depth(depth: u8) -> Self {
+        Self(u64::from(depth) << SERIAL_BITS)
     }
 
     pub(crate) fn depth(self) -> u8 {
@@ -87,8 +92,7 @@ pub(crate) fn bind(
         .map_err(|error| Invalid::new("sql", error.to_string()))?;
     // Templates speak the language of their rule.
     options.dialect = Some(rule.dialect());
-    let action =
-        |(n, action)| Action::bind(action, &options, has_devices, &format!("actions[{n}]"));
+    let action = |(n, action)| Action::bind(action, &options, has_devices, n);
     let actions = definition.actions.iter().enumerate().map(action);
     let event_time = event_time_of(definition, &rule, &options)?;
     let event_clock = event_time.as_ref().map(|_| windows::EventClock {
@@ -106,7 +110,10 @@ pub(crate) fn bind(
     });
     // Only rules that say so keep anything; whoever says it in a text costs himself a lock.
     let plain: String = definition.sql.chars().filter(|&c| c != '_').collect();
-    let remembers = plain.to_ascii_lowercase().contains("kvstore");
+    let plain = plain.to_ascii_lowercase();
+    let remembers = ["kvstore", "procdict"]
+        .iter()
+        .any(|name| plain.contains(name));
     let limits = KvLimits {
         max_entries: settings.kv_max_entries,
         max_bytes: settings.kv_max_bytes,
@@ -121,7 +128,7 @@ pub(crate) fn bind(
         ),
         window,
         event_time,
-        memory: remembers.then(|| Mutex::new(RuleState::new(limits))),
+        memory: remembers.then(|| Arc::new(Mutex::new(RuleState::new(limits)))),
         standing,
         sql_hash: match &definition.window.event_time {
             None => hash_of(&definition.sql),

@@ -14,11 +14,9 @@ use crate::bound::{Bound, Lineage};
 use crate::engine::Engine;
 use crate::hooks::{now_ms, scratch};
 use crate::run::Run;
-use crate::shared::{Shared, Snapshot};
+use crate::shared::{PUBLISHED_WITHIN, Shared, Snapshot};
 use crate::stage::Stage;
 
-/// A shard that has not published in this time is not waited for any longer.
-const PUBLISHED_WITHIN: Duration = Duration::from_secs(5);
 /// Between two looks at whether sinks have room again.
 const FULL_PAUSE: Duration = Duration::from_millis(5);
 
@@ -77,17 +75,15 @@ impl Engine {
 
     /// Waits until what rules want published is, and no sink is full. `from`: what comes from one place stays in order.
     pub(crate) async fn finish_outside(&self, from: &str, outgoing: Option<Outgoing>) {
-        if let (Some(outgoing), Some(handle)) = (outgoing, self.shared.handle.get()) {
+        if let Some(outgoing) = outgoing {
             let (done, published) = tokio::sync::oneshot::channel();
-            let sum = from.bytes().map(usize::from).sum::<usize>();
-            let shard = (sum % handle.shards().max(1)) as u16;
-            handle.publish_all(shard, outgoing, move || {
-                // Nobody may be waiting any more.
-                let _ = done.send(());
-            });
-            if tokio::time::timeout(PUBLISHED_WITHIN, published)
-                .await
-                .is_err()
+            // Nobody may be waiting any more.
+            let done = move || _ = done.send(());
+            let number = from.bytes().map(u64::from).sum();
+            if self.shared.publish_on(number, outgoing, done)
+                && tokio::time::timeout(PUBLISHED_WITHIN, published)
+                    .await
+                    .is_err()
             {
                 tracing::debug!(
                     from,
@@ -180,7 +176,7 @@ fn fields_of<'a>(incoming: &Incoming<'a>, at_ms: u64, arena: &'a Arena) -> Value
     Value::Map(arena.alloc_slice_copy(&fields))
 }
 
-fn value_of<'a>(value: &serde_json::Value, arena: &'a Arena) -> Value<'a> {
+pub(crate) fn value_of<'a>(value: &serde_json::Value, arena: &'a Arena) -> Value<'a> {
     use serde_json::Value as Json;
     match value {
         Json::Null => Value::Null,

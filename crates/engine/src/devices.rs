@@ -122,6 +122,20 @@ impl DeviceLane {
         }
     }
 
+    /// Whether answers are to wait for rows.
+    #[inline]
+    pub(crate) fn take_unsettled(&self) -> bool {
+        if !self.is_told.load(Relaxed) {
+            return false;
+        }
+        let mut work = self.lock();
+        let mut is_unsettled = false;
+        for tools in &mut work.spare {
+            is_unsettled |= tools.stage.take_unsettled();
+        }
+        is_unsettled
+    }
+
     /// Whether publishers are to wait for a sink.
     #[inline]
     pub(crate) fn is_saturated(&self) -> bool {

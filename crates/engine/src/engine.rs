@@ -10,8 +10,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use broker::Handle;
 use broker::hooks::HooksFactory;
-use rules::EventKind;
 use rules::index::Index;
+use rules::{EventKind, Kv};
 use serde_json::Value;
 use store::{Change, Objects};
 use tokio::sync::broadcast;
@@ -195,7 +195,8 @@ impl Engine {
         }));
         // Set once: a second store would be a bug of the program.
         let _ = self.objects.set(objects.clone());
-        self.start_keeper(Some(Saved::new(objects.clone())));
+        self.start_keeper(Some(objects.clone()));
+        self.recall_declared();
         let mut after: Option<String> = None;
         loop {
             let page = objects.list(KIND, after.as_deref(), PAGE)?;
@@ -258,12 +259,18 @@ impl Engine {
         let had_window = before.is_some_and(
             |before| matches!(&before.state, State::Running(bound) if bound.window.is_some()),
         );
+        let had_memory = before.is_some_and(
+            |before| matches!(&before.state, State::Running(bound) if bound.memory.is_some()),
+        );
         let state = value.map(|value| {
             let definition = Definition::from_json(value);
             match definition {
                 Ok(definition) if !definition.enabled => State::Disabled,
                 Ok(definition) => match bind(name, &definition, &self.shared, standing.clone()) {
-                    Ok(bound) => State::Running(Arc::new(bound)),
+                    Ok(mut bound) => {
+                        self.remember(&mut bound, before);
+                        State::Running(Arc::new(bound))
+                    }
                     Err(problem) => State::Broken(problem),
                 },
                 Err(problem) => State::Broken(problem),
@@ -289,6 +296,13 @@ impl Engine {
                 self.shared.rows.order(Order::Start(bound.clone()));
             }
         }
+        match &state {
+            Some(State::Running(bound)) if bound.memory.is_some() => {
+                self.shared.rows.order(Order::Remember(bound.clone()));
+            }
+            _ if had_memory => self.shared.rows.order(Order::Forget(name.into())),
+            _ => {}
+        }
         if had_window && !has_window {
             self.shared.rows.order(Order::End(name.into()));
         }
@@ -304,6 +318,22 @@ impl Engine {
             None => {
                 book.rules.remove(name);
             }
+        }
+    }
+
+    /// A rule that is changed without changing its statement shares what it keeps with the one before, which some shards still run;
+    /// one that begins goes on with what is stored.
+    fn remember(&self, bound: &mut Bound, before: Option<&Listed>) {
+        if bound.memory.is_none() {
+            return;
+        }
+        match before.map(|before| &before.state) {
+            Some(State::Running(before))
+                if before.memory.is_some() && before.sql_hash == bound.sql_hash =>
+            {
+                bound.memory.clone_from(&before.memory);
+            }
+            _ => self.recall(bound),
         }
     }
 
@@ -333,12 +363,42 @@ impl Engine {
         self.start_keeper(None);
     }
 
-    fn start_keeper(&self, saved: Option<Saved>) {
+    /// Rules of the configuration, which were there before the store, go on with what they had kept.
+    fn recall_declared(&self) {
+        let book = self.book();
+        for listed in book.rules.values() {
+            if let State::Running(bound) = &listed.state
+                && bound.memory.is_some()
+            {
+                self.recall(bound);
+            }
+        }
+    }
+
+    /// Before it runs: what the rule of this name and statement had kept.
+    fn recall(&self, bound: &Bound) {
+        let (Some(memory), Some(objects)) = (&bound.memory, self.objects.get()) else {
+            return;
+        };
+        let saved = Saved::memories(objects.clone());
+        let Some(snapshot) = saved.read(&bound.name, bound.sql_hash) else {
+            return;
+        };
+        let mut state = memory.lock().unwrap_or_else(PoisonError::into_inner);
+        match Kv::restore(state.kv.limits(), &snapshot) {
+            Ok(kv) => state.kv = kv,
+            Err(error) => {
+                tracing::warn!(rule = &*bound.name, %error, "what a rule had kept is lost");
+            }
+        }
+    }
+
+    fn start_keeper(&self, objects: Option<Objects>) {
         let mut thread = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_some() {
             return;
         }
-        let keeper = Keeper::new(self.shared.clone(), saved);
+        let keeper = Keeper::new(self.shared.clone(), objects);
         let spawned = std::thread::Builder::new()
             .name("rule-windows".into())
             .spawn(move || keeper.run());
@@ -400,6 +460,14 @@ impl Engine {
             .take(limit)
             .map(|(name, listed)| Self::status_of(name, listed))
             .collect()
+    }
+
+    /// The rule of this name, if it runs.
+    pub(crate) fn running(&self, name: &str) -> Option<Arc<Bound>> {
+        match &self.book().rules.get(name)?.state {
+            State::Running(bound) => Some(bound.clone()),
+            State::Disabled | State::Broken(_) => None,
+        }
     }
 
     /// What meets a rule from now on, and what comes of it, as JSON. `None`: there is no such rule.

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arc_swap::{ArcSwap, Cache};
 use broker::hooks::{
     Accepted, AckKind, Action, Authorization, Client, DropReason, Hooks, HooksFactory, Interest,
-    MessageView, Origin, Outgoing, Peer, RefusedConnect, Verdict,
+    MessageView, Origin, Outgoing, Peer, RefusedConnect, Settled, Verdict,
 };
 use mqtt::{QoS, ReasonCode, SubscriptionOptions, Version};
 use rules::index::Looked;
@@ -360,7 +360,7 @@ impl Hooks for Ears {
             receive_maximum: connect.properties.receive_maximum().unwrap_or(u16::MAX),
             connected_at_ms: now_ms(),
             disconnected_at_ms: None,
-            is_superuser: false,
+            is_superuser: accepted.is_superuser,
             is_anonymous: client.username.is_none(),
             will,
         };
@@ -420,7 +420,13 @@ impl Hooks for Ears {
         tell(EventKind::Connack, connack_word(refused.code));
     }
 
-    fn authorized(&mut self, client: &Client<'_>, action: &Action<'_>, answer: Authorization) {
+    fn authorized(
+        &mut self,
+        client: &Client<'_>,
+        action: &Action<'_>,
+        answer: Authorization,
+        source: Option<&'static str>,
+    ) {
         let (word, topic, qos) = match *action {
             Action::Publish { topic, qos, .. } => ("publish", topic, qos),
             Action::Subscribe { filter, options } => ("subscribe", filter, options.qos),
@@ -438,6 +444,7 @@ impl Hooks for Ears {
         self.tell_client(&looked, client, |base| Event {
             action: Some(word),
             result: Some(result),
+            authz_source: source,
             ..base
         });
     }
@@ -485,6 +492,18 @@ impl Hooks for Ears {
     fn published(&mut self, outgoing: Outgoing) {
         if self.stage.outgoing.is_empty() {
             self.stage.outgoing = outgoing;
+        }
+    }
+
+    fn is_unsettled(&mut self) -> bool {
+        let own = self.stage.take_unsettled();
+        self.device_lane().take_unsettled() || own
+    }
+
+    fn settle(&mut self, done: Settled) {
+        match self.shared.outlet.get() {
+            Some(outlet) => outlet.settle(self.stage.lane as u16, done),
+            None => done(),
         }
     }
 

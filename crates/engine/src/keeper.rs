@@ -3,12 +3,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::PoisonError;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use broker::hooks::Outgoing;
 use rules::windows::{Added, Windows, read_sample};
 use rules::{Closed, Event, EventKind, Ran, Sample, Scratch};
+use store::Objects;
 
 use crate::bound::{Bound, Lineage};
 use crate::counters::{Count, LaneCounters};
@@ -16,13 +18,11 @@ use crate::hooks::{now_ms, scratch};
 use crate::rows::{Inbox, Order, Queued};
 use crate::run::{Outputs, Run, with_state};
 use crate::saved::Saved;
-use crate::shared::Shared;
+use crate::shared::{PUBLISHED_WITHIN, Shared};
 use crate::stage::Stage;
 
 /// At most so long between two looks at the clock.
 const MAX_IDLE: Duration = Duration::from_secs(1);
-/// A shard that has not published a batch in this time is not waited for any longer.
-const PUBLISHED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The windows of one rule.
 struct Kept {
@@ -40,17 +40,22 @@ pub(crate) struct Keeper {
     kept: HashMap<Box<str>, Kept>,
     by_serial: HashMap<u64, Box<str>>,
     saved: Option<Saved>,
+    /// What rules keep, and at which change it was stored.
+    memories: HashMap<Box<str>, (Arc<Bound>, u64)>,
+    saved_memories: Option<Saved>,
     scratch: Scratch,
     stage: Stage,
 }
 
 impl Keeper {
-    pub(crate) fn new(shared: Arc<Shared>, saved: Option<Saved>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, objects: Option<Objects>) -> Self {
         let lane = shared.window_lane();
         Self {
             kept: HashMap::new(),
             by_serial: HashMap::new(),
-            saved,
+            saved: objects.clone().map(Saved::windows),
+            memories: HashMap::new(),
+            saved_memories: objects.map(Saved::memories),
             scratch: scratch(lane),
             stage: Stage::new(lane, shared.clone()),
             shared,
@@ -93,6 +98,16 @@ impl Keeper {
         match order {
             Order::Start(bound) => self.start(bound),
             Order::End(name) => self.end(&name),
+            Order::Remember(bound) => {
+                // Counted anew: whatever it has is stored once.
+                self.memories.insert(bound.name.clone(), (bound, 0));
+            }
+            Order::Forget(name) => {
+                self.memories.remove(&name);
+                if let Some(saved) = &mut self.saved_memories {
+                    saved.forget(&name);
+                }
+            }
             Order::Stop => return true,
         }
         false
@@ -243,8 +258,37 @@ impl Keeper {
         }
     }
 
-    /// Stores the windows that have changed.
+    /// Stores what has changed.
     fn save(&mut self) {
+        self.save_windows();
+        self.save_memories();
+    }
+
+    fn save_memories(&mut self) {
+        let Some(saved) = &mut self.saved_memories else {
+            return;
+        };
+        for (bound, stored) in self.memories.values_mut() {
+            let Some(memory) = &bound.memory else {
+                continue;
+            };
+            let (changes, snapshot) = {
+                let state = memory.lock().unwrap_or_else(PoisonError::into_inner);
+                if state.kv.changes() == *stored {
+                    continue;
+                }
+                (state.kv.changes(), state.kv.snapshot())
+            };
+            match saved.write(&bound.name, bound.sql_hash, &snapshot) {
+                Ok(()) => *stored = changes,
+                Err(error) => {
+                    tracing::warn!(rule = &*bound.name, %error, "what a rule keeps cannot be stored");
+                }
+            }
+        }
+    }
+
+    fn save_windows(&mut self) {
         let Some(saved) = &mut self.saved else { return };
         for kept in self.kept.values_mut().filter(|kept| kept.is_changed) {
             let bound = &kept.bound;
@@ -363,16 +407,12 @@ fn give_out(
 /// Hands messages to a shard, always the same for one rule, and waits until it has published them: so a shard that has much to do
 /// slows this thread, and this thread those who publish.
 fn publish(shared: &Shared, bound: &Bound, outgoing: Outgoing) {
-    let Some(handle) = shared.handle.get() else {
-        return;
-    };
     let (done, published) = mpsc::channel();
-    let shard = (bound.serial % handle.shards().max(1) as u64) as u16;
-    handle.publish_all(shard, outgoing, move || {
-        // Nobody may be waiting any more.
-        let _ = done.send(());
-    });
-    if published.recv_timeout(PUBLISHED_WITHIN).is_err() {
+    // Nobody may be waiting any more.
+    let done = move || _ = done.send(());
+    if shared.publish_on(bound.serial, outgoing, done)
+        && published.recv_timeout(PUBLISHED_WITHIN).is_err()
+    {
         tracing::debug!(
             rule = &*bound.name,
             "a shard takes long to publish what came of a window"

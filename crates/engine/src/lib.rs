@@ -12,6 +12,7 @@ mod definition;
 mod devices;
 mod engine;
 mod error;
+mod fallback;
 mod families;
 mod hooks;
 mod keeper;
@@ -37,8 +38,11 @@ pub use definition::{
 pub use devices::{DeviceEvent, DeviceEventKind};
 pub use engine::{Condition, Engine, Status};
 pub use error::Invalid;
-pub use outlet::{Alarm, DeviceOutlet, Given, Outlet, Row, Sent, Severity, SinkId, Telemetry};
-pub use saved::KIND as WINDOW_KIND;
+pub use fallback::FailedRow;
+pub use outlet::{
+    Alarm, DeviceOutlet, Given, Outlet, Row, RowOrigin, Sent, Severity, SinkId, Telemetry,
+};
+pub use saved::{MEMORY_KIND, WINDOW_KIND};
 pub use settings::Settings;
 pub use trial::Trial;
 

@@ -1,6 +1,7 @@
 //! Where rows go that a rule sends to sinks, and telemetry and alarms of devices. The engine knows neither connectors nor devices;
 //! the program gives it these.
 
+use broker::hooks::Settled;
 use rules::Value;
 
 /// A sink of an [`Outlet`], for as long as it has its name.
@@ -14,6 +15,17 @@ pub struct Row<'a> {
     pub columns: Value<'a>,
     /// The rule it comes from.
     pub rule: &'a str,
+    /// Of an action with fallback actions: where it comes from, to be kept with the row, for [`Engine::fall_back`](crate::Engine::fall_back).
+    pub origin: Option<RowOrigin>,
+}
+
+/// Which action a row comes of, besides its rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowOrigin {
+    /// Its place in the rule.
+    pub action: u8,
+    /// How many rules it has come through.
+    pub depth: u8,
 }
 
 /// What became of a row.
@@ -36,6 +48,18 @@ pub trait Outlet: Send + Sync {
     fn send(&self, sink: SinkId, lane: u16, row: Row<'_>) -> Sent;
     /// Whether publishers are to wait for it.
     fn is_full(&self, sink: SinkId) -> bool;
+
+    /// Whether rows of a lane are queued that are to be safe, and are not yet. Asked after each row.
+    fn is_unsettled(&self, lane: u16) -> bool {
+        let _ = lane;
+        false
+    }
+
+    /// Calls `done`, from any thread, when all rows of a lane that are to be safe are.
+    fn settle(&self, lane: u16, done: Settled) {
+        let _ = lane;
+        done();
+    }
 }
 
 /// Values of a device that a rule has made.

@@ -48,6 +48,10 @@ pub(crate) enum Order {
     Start(Arc<Bound>),
     /// The rule of this name runs no more, or has no window any more.
     End(Box<str>),
+    /// A rule keeps something from now on, in place of the one of its name.
+    Remember(Arc<Bound>),
+    /// The rule of this name keeps nothing any more.
+    Forget(Box<str>),
     /// Stores what there is, and that was all.
     Stop,
 }

@@ -1,4 +1,4 @@
-//! The windows of rules in the store, as objects of a kind of their own: what a restart goes on with.
+//! What rules have counted and what they keep, in the store as objects of kinds of their own: what a restart goes on with.
 //!
 //! A snapshot may be larger than an object may be, so that it is stored in parts: `NAME/0`, `NAME/1` and so on. Part 0 says how many
 //! there are and for which statement.
@@ -8,17 +8,34 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use store::{Expected, ObjectError, Objects};
 
-/// Kind of these objects.
-pub const KIND: &str = "rule_window";
+/// Kinds of these objects.
+pub const WINDOW_KIND: &str = "rule_window";
+pub const MEMORY_KIND: &str = "rule_memory";
 const PART_BYTES: usize = 1 << 20;
 
 pub(crate) struct Saved {
     objects: Objects,
+    kind: &'static str,
+    /// For the log.
+    what: &'static str,
 }
 
 impl Saved {
-    pub(crate) fn new(objects: Objects) -> Self {
-        Self { objects }
+    pub(crate) fn windows(objects: Objects) -> Self {
+        Self {
+            objects,
+            kind: WINDOW_KIND,
+            what: "the stored windows of a rule",
+        }
+    }
+
+    /// What rules keep with kv_store_put.
+    pub(crate) fn memories(objects: Objects) -> Self {
+        Self {
+            objects,
+            kind: MEMORY_KIND,
+            what: "what a rule has kept",
+        }
     }
 
     pub(crate) fn write(
@@ -39,17 +56,17 @@ impl Saved {
                 "bytes": STANDARD.encode(part),
             });
             self.objects
-                .put(KIND, &format!("{name}/{n}"), value, Expected::Any)?;
+                .put(self.kind, &format!("{name}/{n}"), value, Expected::Any)?;
         }
         self.forget_from(name, parts.len());
         Ok(())
     }
 
     pub(crate) fn read(&self, name: &str, sql_hash: u64) -> Option<Vec<u8>> {
-        let part = |n: usize| match self.objects.get(KIND, &format!("{name}/{n}")) {
+        let part = |n: usize| match self.objects.get(self.kind, &format!("{name}/{n}")) {
             Ok(object) => object.map(|object| object.value),
             Err(error) => {
-                tracing::warn!(rule = name, %error, "the stored windows of a rule cannot be read");
+                tracing::warn!(rule = name, %error, "{} cannot be read", self.what);
                 None
             }
         };
@@ -75,12 +92,12 @@ impl Saved {
         for n in from.. {
             match self
                 .objects
-                .delete(KIND, &format!("{name}/{n}"), Expected::Any)
+                .delete(self.kind, &format!("{name}/{n}"), Expected::Any)
             {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    tracing::warn!(rule = name, %error, "the stored windows of a rule cannot be deleted");
+                    tracing::warn!(rule = name, %error, "{} cannot be deleted", self.what);
                     return;
                 }
             }

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use broker::Handle;
-use broker::hooks::Interest;
+use broker::hooks::{Interest, Outgoing};
 use rules::EventKind;
 use rules::index::Index;
 
@@ -39,7 +40,26 @@ pub(crate) struct Shared {
     pub(crate) lanes: usize,
 }
 
+/// A shard that has not published what it was handed in this time is not waited for any longer.
+pub(crate) const PUBLISHED_WITHIN: Duration = Duration::from_secs(5);
+
 impl Shared {
+    /// Hands messages to a shard, always the same for one number, so that they keep their order; `done` is called when they are
+    /// published. False: there is no broker (yet).
+    pub(crate) fn publish_on(
+        &self,
+        number: u64,
+        outgoing: Outgoing,
+        done: impl FnOnce() + Send + 'static,
+    ) -> bool {
+        let Some(handle) = self.handle.get() else {
+            return false;
+        };
+        let shard = (number % handle.shards().max(1) as u64) as u16;
+        handle.publish_all(shard, outgoing, done);
+        true
+    }
+
     pub(crate) fn window_lane(&self) -> usize {
         self.lanes - 2
     }

@@ -21,6 +21,8 @@ pub(crate) struct Stage {
     /// Sinks that said that publishers are to wait.
     full: Vec<SinkId>,
     are_devices_full: bool,
+    /// Rows were sent that answers are to wait for.
+    is_unsettled: bool,
     pub(crate) console: Lines,
     pub(crate) topic: Vec<u8>,
     pub(crate) text: Vec<u8>,
@@ -38,6 +40,7 @@ impl Stage {
             max_outgoing_bytes: MAX_OUTGOING_BYTES,
             full: Vec::new(),
             are_devices_full: false,
+            is_unsettled: false,
             console: Lines::new(shared.settings.console_lines_per_s),
             topic: Vec::new(),
             text: Vec::new(),
@@ -53,6 +56,16 @@ impl Stage {
 
     pub(crate) fn devices(&self) -> Option<&Arc<dyn DeviceOutlet>> {
         self.shared.devices.get()
+    }
+
+    /// A row was queued.
+    pub(crate) fn note_sent(&mut self, outlet: &dyn Outlet) {
+        self.is_unsettled = self.is_unsettled || outlet.is_unsettled(self.lane as u16);
+    }
+
+    /// Whether answers are to wait for rows sent since this was asked last.
+    pub(crate) fn take_unsettled(&mut self) -> bool {
+        std::mem::take(&mut self.is_unsettled)
     }
 
     /// Publishers are to wait while the devices say so.
@@ -96,6 +109,7 @@ impl Stage {
         !self.outgoing.is_empty()
             || !self.full.is_empty()
             || self.are_devices_full
+            || self.is_unsettled
             || self.shared.rows.is_full()
     }
 

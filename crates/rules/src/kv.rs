@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::value::OwnedValue;
+use crate::windows::Damaged;
+use crate::windows::codec::{Reader, put_bytes, put_owned, put_u64};
+
+/// Of the bytes of a snapshot.
+const VERSION: u8 = 1;
 
 /// How much one rule may remember.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +34,8 @@ pub struct Kv {
     limits: KvLimits,
     entries: BTreeMap<Box<str>, OwnedValue>,
     bytes: usize,
+    /// How often something was changed.
+    changes: u64,
 }
 
 impl Kv {
@@ -57,6 +64,7 @@ impl Kv {
             return Err(Full);
         }
         self.bytes = bytes;
+        self.changes += 1;
         self.entries.insert(key.into(), value);
         Ok(())
     }
@@ -67,11 +75,52 @@ impl Kv {
             return false;
         };
         self.bytes -= cost(key, &old);
+        self.changes += 1;
         true
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&str, &OwnedValue)> {
         self.entries.iter().map(|(key, value)| (&**key, value))
+    }
+
+    /// Grows with every change.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// All of it as bytes, for [`Kv::restore`].
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        put_u64(self.entries.len() as u64, &mut out);
+        for (key, value) in &self.entries {
+            put_bytes(key.as_bytes(), &mut out);
+            put_owned(value, &mut out);
+        }
+        out
+    }
+
+    /// What a snapshot has, as far as there is room for it now.
+    ///
+    /// # Errors
+    /// If the bytes are no snapshot.
+    pub fn restore(limits: KvLimits, snapshot: &[u8]) -> Result<Self, Damaged> {
+        let mut restored = Self::new(limits);
+        let mut from = Reader::new(snapshot);
+        if from.u8()? != VERSION {
+            return Err(Damaged);
+        }
+        for _ in 0..from.u64()? {
+            let key = std::str::from_utf8(from.bytes()?).map_err(|_| Damaged)?;
+            // Less may be allowed than when it was written.
+            let _ = restored.put(key, from.owned()?);
+        }
+        restored.changes = 0;
+        match from.is_empty() {
+            true => Ok(restored),
+            false => Err(Damaged),
+        }
     }
 
     #[must_use]
@@ -92,6 +141,36 @@ fn cost(key: &str, value: &OwnedValue) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_snapshot_brings_back_what_there_is_room_for() {
+        let mut kv = Kv::new(KvLimits::default());
+        let values = [
+            OwnedValue::Null,
+            OwnedValue::Float(0.5),
+            OwnedValue::Str("text".into()),
+            OwnedValue::Bytes([0xff].into()),
+            OwnedValue::Json("{\"a\":[1]}".into()),
+        ];
+        for (n, value) in values.into_iter().enumerate() {
+            kv.put(&format!("key {n}"), value).expect("there is room");
+        }
+        assert_eq!(kv.changes(), 5);
+        let snapshot = kv.snapshot();
+        let restored = Kv::restore(kv.limits(), &snapshot).expect("it is whole");
+        assert_eq!((restored.bytes(), restored.changes()), (kv.bytes(), 0));
+        let text = |kv: &Kv| format!("{:?}", kv.iter().collect::<Vec<_>>());
+        assert_eq!(text(&restored), text(&kv));
+        for end in 0..snapshot.len() {
+            assert!(Kv::restore(kv.limits(), &snapshot[..end]).is_err());
+        }
+        let few = KvLimits {
+            max_entries: 2,
+            ..kv.limits()
+        };
+        let restored = Kv::restore(few, &snapshot).expect("it is whole");
+        assert_eq!(restored.iter().count(), 2);
+    }
 
     #[test]
     fn the_bounds_hold_and_what_is_removed_is_given_back() {

@@ -150,7 +150,25 @@ impl Compiled {
         if let Some(answer) = self.fixed {
             return answer;
         }
-        let decided = match action {
+        match self.deciding(action) {
+            Some(entry) if entry.is_allowed => Authorization::Allow,
+            Some(_) => self.denial,
+            None => self.no_match,
+        }
+    }
+
+    /// Whether a rule says anything about an action.
+    pub(crate) fn speaks_of(&self, action: &Action<'_>) -> bool {
+        match self.fixed {
+            // A first rule about everything, or none.
+            Some(_) => !self.entries.is_empty(),
+            None => self.deciding(action).is_some(),
+        }
+    }
+
+    #[inline]
+    fn deciding(&self, action: &Action<'_>) -> Option<&Entry> {
+        match action {
             Action::Publish { topic, qos, retain } => {
                 let qos = 1 << (*qos as u8);
                 let speaks_of = |entry: &&Entry| {
@@ -181,11 +199,6 @@ impl Compiled {
                         }
                 })
             }
-        };
-        match decided {
-            Some(entry) if entry.is_allowed => Authorization::Allow,
-            Some(_) => self.denial,
-            None => self.no_match,
         }
     }
 }

@@ -186,6 +186,36 @@ impl Permissions for SessionPermissions {
         };
         self.rights.count(answer)
     }
+
+    fn is_superuser(&self) -> bool {
+        self.facts.as_ref().is_some_and(|facts| facts.is_superuser)
+    }
+
+    fn source(&self, client: &Client<'_>, action: &Action<'_>) -> Option<&'static str> {
+        if self.is_superuser() {
+            return Some("superuser");
+        }
+        if self.is_lapsed.load(Relaxed) {
+            return Some("unknown");
+        }
+        let (book, facts) = (self.rights.book(), self.facts.as_deref());
+        let who = who_of(client, facts);
+        let speaks = |rules: &[Rule]| {
+            Compiled::new(book.generation, rules, &who, book.policy).speaks_of(action)
+        };
+        // In the order in which they count.
+        let sources = [
+            ("client", facts.is_some_and(|facts| speaks(&facts.own))),
+            (
+                "outside",
+                (self.sourced()).is_some_and(|sourced| speaks(&sourced.rules())),
+            ),
+            ("file", speaks(&book.file)),
+            ("store", speaks(&book.store)),
+        ];
+        let decides = sources.into_iter().find(|(_, speaks)| *speaks);
+        Some(decides.map_or("default", |(name, _)| name))
+    }
 }
 
 #[cfg(test)]

@@ -395,6 +395,10 @@ impl Shard {
                 keep_alive_s: keep_alive,
                 session_expiry_s: self.delivery.sessions[session as usize].expiry_s,
                 listener: &node.listeners[usize::from(listener)].config.name,
+                is_superuser: (self.delivery.sessions[session as usize]
+                    .permissions
+                    .as_ref())
+                .is_some_and(|permissions| permissions.is_superuser()),
             };
             self.with_client(session, |hooks, client| hooks.connected(client, &accepted));
         }
@@ -649,8 +653,13 @@ impl Shard {
     pub(crate) fn is_allowed(&mut self, session: u32, action: &Action<'_>) -> Authorization {
         let answer = self.ask_permission(session, action);
         if self.delivery.interest.contains(Interest::AUTHORIZED) {
+            let state = &self.delivery.sessions[session as usize];
+            let source = state.permissions.as_ref().and_then(|permissions| {
+                let client = super::deliver::client_of(state, &self.delivery.connections);
+                permissions.source(&client, action)
+            });
             self.with_client(session, |hooks, client| {
-                hooks.authorized(client, action, answer);
+                hooks.authorized(client, action, answer, source);
             });
         }
         answer

@@ -63,6 +63,10 @@ pub(crate) struct Journal {
     turn: u64,
     /// Turns whose batch is not yet in the log.
     unlogged: VecDeque<u64>,
+    /// Turns of which hooks have something that is not safe yet.
+    unsettled: VecDeque<u64>,
+    /// Whether this turn will be one.
+    waits_for_hooks: bool,
     /// For each other shard the turns whose words it has not confirmed.
     unconfirmed: Vec<VecDeque<u64>>,
     /// Shards that get words in this turn that they have to confirm.
@@ -98,6 +102,8 @@ pub(crate) struct TurnEnd {
     /// For the store, like the rest.
     pub(crate) batch: Option<Batch>,
     pub(crate) fetches: Vec<Fetch>,
+    /// Hooks are to say when the turn is safe.
+    pub(crate) waits_for_hooks: bool,
 }
 
 impl Journal {
@@ -110,6 +116,8 @@ impl Journal {
             batch: Batch::default(),
             turn: 1,
             unlogged: VecDeque::new(),
+            unsettled: VecDeque::new(),
+            waits_for_hooks: false,
             unconfirmed: (0..shards).map(|_| VecDeque::new()).collect(),
             to_confirm: 0,
             held: VecDeque::new(),
@@ -151,7 +159,7 @@ impl Journal {
     /// Whether something of this turn has to be in a log before it may be answered.
     #[inline]
     pub(crate) fn is_touched(&self) -> bool {
-        self.to_confirm != 0 || !self.batch.is_empty()
+        self.to_confirm != 0 || self.waits_for_hooks || !self.batch.is_empty()
     }
 
     /// Whether this turn has to be closed.
@@ -319,7 +327,8 @@ impl Journal {
     pub(crate) fn complete(&self) -> u64 {
         let before = |turns: &VecDeque<u64>| turns.front().map_or(self.turn, |&first| first) - 1;
         let others = self.unconfirmed.iter().map(before).min();
-        before(&self.unlogged).min(others.unwrap_or(u64::MAX))
+        let own = before(&self.unlogged).min(before(&self.unsettled));
+        own.min(others.unwrap_or(u64::MAX))
     }
 
     /// Words of another shard's turn were heard in this one.
@@ -346,6 +355,16 @@ impl Journal {
         }
     }
 
+    /// What is answered from now on in this turn waits for what hooks have made of it.
+    pub(crate) fn wait_for_hooks(&mut self) {
+        self.waits_for_hooks = true;
+    }
+
+    /// What hooks have made of a turn is safe. Turns are told in any order.
+    pub(crate) fn settled(&mut self, turn: u64) {
+        self.unsettled.retain(|&other| other != turn);
+    }
+
     pub(crate) fn confirmed(&mut self, shard: u16, turn: u64) {
         let unconfirmed = &mut self.unconfirmed[usize::from(shard)];
         while unconfirmed.front().is_some_and(|&first| first <= turn) {
@@ -369,6 +388,10 @@ impl Journal {
             batch
         });
         self.turn += 1;
+        let waits_for_hooks = std::mem::take(&mut self.waits_for_hooks);
+        if waits_for_hooks {
+            self.unsettled.push_back(turn);
+        }
         let fetches = std::mem::take(&mut self.fetches);
         TurnEnd {
             turn,
@@ -376,6 +399,7 @@ impl Journal {
             linked: std::mem::take(&mut self.linked),
             batch,
             fetches,
+            waits_for_hooks,
         }
     }
 

@@ -349,6 +349,11 @@ impl Shard {
             outgoing.clear();
             self.delivery.hooks.published(outgoing);
         }
+        if self.delivery.hooks.is_unsettled()
+            && let Some(journal) = &mut self.delivery.journal
+        {
+            journal.wait_for_hooks();
+        }
         self.ask_saturation();
     }
 
@@ -513,9 +518,10 @@ impl Shard {
 
     pub(crate) fn pubrec(&mut self, at: u32, ack: &Ack<'_>) {
         let session = self.session_of(at);
+        let keeps = self.delivery.interest.contains(Interest::ACK);
         let outbound = self.delivery.sessions[session as usize].outbound.as_mut();
         let acked = match outbound {
-            Some(outbound) => outbound.pubrec(ack.packet_id, ack.reason.is_error()),
+            Some(outbound) => outbound.pubrec(ack.packet_id, ack.reason.is_error(), keeps),
             None => Acked::Unknown,
         };
         match acked {

@@ -379,6 +379,14 @@ impl Shard {
         self.let_go();
     }
 
+    /// What hooks have made of a turn is safe.
+    pub(crate) fn settled(&mut self, turn: u64) {
+        if let Some(journal) = &mut self.delivery.journal {
+            journal.settled(turn);
+        }
+        self.let_go();
+    }
+
     /// Lets go what waited for turns that are complete, and confirms what other shards wait for.
     pub(crate) fn let_go(&mut self) {
         while let Some(journal) = &mut self.delivery.journal

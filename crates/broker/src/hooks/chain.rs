@@ -7,7 +7,8 @@ use mqtt::SubscriptionOptions;
 
 use super::{
     Accepted, AckKind, Action, Authentication, Authorization, Client, Credentials, DropReason,
-    Hooks, HooksFactory, Interest, MessageView, Origin, Outgoing, Peer, RefusedConnect, Verdict,
+    Hooks, HooksFactory, Interest, MessageView, Origin, Outgoing, Peer, RefusedConnect, Settled,
+    Verdict,
 };
 use crate::scram::Credential;
 
@@ -31,6 +32,7 @@ impl HooksFactory for Chain {
     fn hooks_for(&self, shard: u16) -> Box<dyn Hooks> {
         let link = |factory: &Arc<dyn HooksFactory>| Link {
             hooks: factory.hooks_for(shard),
+            is_unsettled: false,
             interest: Cell::default(),
         };
         let links = self.links.iter().map(link).collect();
@@ -38,8 +40,21 @@ impl HooksFactory for Chain {
     }
 }
 
+/// Tells when the last link has let it go.
+struct AllSettled(Option<Settled>);
+
+impl Drop for AllSettled {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done();
+        }
+    }
+}
+
 struct Link {
     hooks: Box<dyn Hooks>,
+    /// Since the last turn.
+    is_unsettled: bool,
     /// As it said when it was asked last.
     interest: Cell<Interest>,
 }
@@ -115,9 +130,15 @@ impl Hooks for Linked {
             .unwrap_or(Authorization::Allow)
     }
 
-    fn authorized(&mut self, client: &Client<'_>, action: &Action<'_>, answer: Authorization) {
+    fn authorized(
+        &mut self,
+        client: &Client<'_>,
+        action: &Action<'_>,
+        answer: Authorization,
+        source: Option<&'static str>,
+    ) {
         self.at(Interest::AUTHORIZED)
-            .for_each(|hooks| hooks.authorized(client, action, answer));
+            .for_each(|hooks| hooks.authorized(client, action, answer, source));
     }
 
     fn connected(&mut self, client: &Client<'_>, accepted: &Accepted<'_>) {
@@ -207,6 +228,26 @@ impl Hooks for Linked {
         // Whose it was does not matter: it is an empty buffer.
         if let Some(last) = self.links.last_mut() {
             last.hooks.published(outgoing);
+        }
+    }
+
+    fn is_unsettled(&mut self) -> bool {
+        // Each is asked: what it said before is not said again.
+        let mut is_unsettled = false;
+        for link in &mut self.links {
+            link.is_unsettled |= link.hooks.is_unsettled();
+            is_unsettled |= link.is_unsettled;
+        }
+        is_unsettled
+    }
+
+    fn settle(&mut self, done: Settled) {
+        let all = Arc::new(AllSettled(Some(done)));
+        for link in &mut self.links {
+            if std::mem::take(&mut link.is_unsettled) {
+                let one = all.clone();
+                link.hooks.settle(Box::new(move || drop(one)));
+            }
         }
     }
 

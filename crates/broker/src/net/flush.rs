@@ -42,6 +42,11 @@ impl ShardIo {
                 for fetch in end.fetches {
                     store.fetch(shard, fetch);
                 }
+                if end.waits_for_hooks {
+                    let (inboxes, turn) = (self.inboxes.clone(), end.turn);
+                    let done = move || inboxes[usize::from(shard)].push(Parcel::Settled(turn));
+                    core.delivery.hooks.settle(Box::new(done));
+                }
             }
         }
         let waiting = core.links.waiting;

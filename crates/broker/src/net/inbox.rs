@@ -59,6 +59,8 @@ pub(crate) enum Parcel {
     },
     /// The store has everything up to this turn of the shard in its log.
     Logged(u64),
+    /// What hooks have made of this turn of the shard is safe.
+    Settled(u64),
     /// A piece of a session's stored messages.
     Page(Page),
     /// Stop accepting, say goodbye to every client.

@@ -518,6 +518,9 @@ impl ShardIo {
                 Parcel::Logged(turn) => {
                     self.contain("the store was heard", || self.borrow_now().logged(turn));
                 }
+                Parcel::Settled(turn) => {
+                    self.contain("hooks were heard", || self.borrow_now().settled(turn));
+                }
                 Parcel::Page(page) => {
                     self.contain("stored messages came", || self.borrow_now().take_page(page));
                 }

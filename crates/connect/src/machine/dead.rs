@@ -31,6 +31,12 @@ pub struct Letter {
     pub row: Vec<u8>,
 }
 
+/// Hears of rows that have become dead letters because of what is in them, and that say where they come from.
+pub trait Mourner: Send + Sync {
+    /// Must not wait. Told when the letter is there.
+    fn failed(&self, sink: &str, row: Row<'_>, origin: &str, error: &str, attempts: u32);
+}
+
 pub(crate) struct DeadLetters {
     state: Mutex<State>,
 }

@@ -2,8 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::circuit::{Circuit, pause};
-use super::dead::{DeadLetters, Letter};
+use super::dead::{DeadLetters, Letter, Mourner};
 use super::metrics::Metrics;
 use super::now_ms;
 use super::runner::Stop;
@@ -29,6 +29,7 @@ pub(crate) struct Delivery {
     pub(crate) retry: Retry,
     pub(crate) timeout: Duration,
     pub(crate) stop: watch::Receiver<Stop>,
+    pub(crate) mourner: Arc<OnceLock<Arc<dyn Mourner>>>,
 }
 
 /// Rows that belong together in what is still to be tried.
@@ -181,6 +182,13 @@ impl Delivery {
             row: row.as_bytes().to_vec(),
         });
         let dropped = self.dead.add(letters.collect()).await;
+        if let Some(mourner) = self.mourner.get() {
+            for row in batch.rows() {
+                if let Some(origin) = row.origin() {
+                    mourner.failed(&self.sink, row, origin, &failure.message, attempts);
+                }
+            }
+        }
         self.metrics.letters_dropped.fetch_add(dropped, Relaxed);
         // Only now: whoever waits for the count finds the letters.
         self.metrics.failed.fetch_add(batch.len() as u64, Relaxed);

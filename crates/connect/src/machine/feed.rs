@@ -88,6 +88,21 @@ impl Shared {
         done.await.map_err(io::Error::other)
     }
 
+    /// Whether rows have to stay in memory. Where publishers wait for room, what they were let in with still gets into files, up to
+    /// twice what there may be, so that nothing that was answered is in memory alone.
+    fn has_no_room_for(&self, memory: &MemoryQueue) -> bool {
+        let disk = self.lock();
+        let is_full = disk.is_full();
+        if is_full {
+            memory.set_files_full(true);
+        }
+        let has_no_room = is_full && (!memory.blocks() || disk.is_full_twice());
+        if has_no_room {
+            memory.set_spooled(false);
+        }
+        has_no_room
+    }
+
     fn lock(&self) -> MutexGuard<'_, DiskQueue> {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -208,9 +223,13 @@ impl Feed {
         }
         let first_out = disk.out.first().copied();
         let acknowledge = move |files: &mut DiskQueue| {
-            files.acknowledge(first_out.unwrap_or(files.next_to_read()))
+            let result = files.acknowledge(first_out.unwrap_or(files.next_to_read()));
+            (result, files.is_full())
         };
-        let result = disk.shared.with(acknowledge).await?;
+        let (result, are_full) = disk.shared.with(acknowledge).await?;
+        if !are_full {
+            self.memory.set_files_full(false);
+        }
         disk.shared.space.notify_one();
         result
     }
@@ -292,17 +311,19 @@ async fn spool(memory: Arc<MemoryQueue>, shared: Arc<Shared>, mut stop: watch::R
                 }
             }
         }
-        while shared.lock().is_full() {
+        while shared.has_no_room_for(&memory) {
             tokio::select! {
                 () = shared.space.notified() => {}
                 _ = stop.wait_for(|stop| *stop) => return,
             }
         }
+        memory.set_spooled(true);
         let mut rows = Batch::default();
         // Said before they are taken, so that they are never in neither place.
         shared.spooling.store(memory.rows().max(1), SeqCst);
         memory.take(SPOOL_ROWS, SPOOL_BYTES, |row| rows.push(0, row));
         shared.spooling.store(rows.len(), SeqCst);
+        let marks = memory.marks();
         while !rows.is_empty() {
             let writing = shared.with(move |files| {
                 let (count, result) = files.append(rows.rows());
@@ -315,6 +336,8 @@ async fn spool(memory: Arc<MemoryQueue>, shared: Arc<Shared>, mut stop: watch::R
             rows = left;
             shared.spooling.store(rows.len(), SeqCst);
             if let Err(error) = result {
+                // A disk that does not write must not keep clients from their answers.
+                memory.set_spooled(false);
                 tracing::error!(%error, rows = rows.len(), "a disk queue cannot be written; it is tried again");
                 tokio::select! {
                     () = tokio::time::sleep(PAUSE) => {}
@@ -322,5 +345,6 @@ async fn spool(memory: Arc<MemoryQueue>, shared: Arc<Shared>, mut stop: watch::R
                 }
             }
         }
+        memory.written(&marks);
     }
 }

@@ -3,7 +3,7 @@
 //! rows as it waits for.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -38,6 +38,11 @@ pub(crate) struct MemoryQueue {
     max_rows: AtomicUsize,
     max_bytes: AtomicUsize,
     on_full: AtomicU8,
+    /// Rows go on to files: who pushed them may wait until they are there.
+    is_spooled: AtomicBool,
+    /// The files have all they may: what blocks, blocks.
+    are_files_full: AtomicBool,
+    waiting: Mutex<Vec<Waiting>>,
     /// The machine wants to be woken at so many rows or bytes.
     wake_at_rows: AtomicUsize,
     wake_at_bytes: AtomicUsize,
@@ -50,7 +55,42 @@ pub(crate) struct MemoryQueue {
 /// On a cache line of its own.
 #[repr(align(128))]
 #[derive(Default)]
-struct Part(Mutex<VecDeque<Chunk>>);
+struct Part(Mutex<Rows>);
+
+/// The rows of one shard, and how many there ever were.
+#[derive(Default)]
+struct Rows {
+    chunks: VecDeque<Chunk>,
+    appended: u64,
+    /// Of those, how many are not here any more.
+    gone: u64,
+    /// Of those, how many are in files, or were thrown away.
+    written: u64,
+}
+
+/// Somebody waits until so many rows of a part are in files.
+struct Waiting {
+    part: usize,
+    rows: u64,
+    _done: Arc<WhenWritten>,
+}
+
+/// Called when the last who holds it lets it go.
+pub(crate) struct WhenWritten(Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl WhenWritten {
+    pub(crate) fn new(done: Box<dyn FnOnce() + Send + Sync>) -> Arc<Self> {
+        Arc::new(Self(Some(done)))
+    }
+}
+
+impl Drop for WhenWritten {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done();
+        }
+    }
+}
 
 /// Rows, each behind its length.
 #[derive(Default)]
@@ -72,7 +112,7 @@ impl Chunk {
 }
 
 impl Part {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Chunk>> {
+    fn lock(&self) -> MutexGuard<'_, Rows> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -86,6 +126,9 @@ impl MemoryQueue {
             max_rows: AtomicUsize::new(0),
             max_bytes: AtomicUsize::new(0),
             on_full: AtomicU8::new(0),
+            is_spooled: AtomicBool::new(false),
+            are_files_full: AtomicBool::new(false),
+            waiting: Mutex::default(),
             wake_at_rows: AtomicUsize::new(NOBODY_WAITS),
             wake_at_bytes: AtomicUsize::new(NOBODY_WAITS),
             wake: Notify::new(),
@@ -126,7 +169,70 @@ impl MemoryQueue {
 
     /// Whether publishers are to wait.
     pub(crate) fn is_blocking(&self) -> bool {
-        self.on_full.load(Relaxed) == 0 && self.is_full()
+        self.blocks() && (self.is_full() || self.are_files_full.load(Relaxed))
+    }
+
+    /// Whether publishers wait rather than that rows are lost.
+    pub(crate) fn blocks(&self) -> bool {
+        self.on_full.load(Relaxed) == 0
+    }
+
+    /// Whether rows are on their way to files, which can be waited for.
+    pub(crate) fn is_spooled(&self) -> bool {
+        self.is_spooled.load(Relaxed)
+    }
+
+    /// Files take rows from now on, or do not: then nobody waits for them.
+    pub(crate) fn set_spooled(&self, is_spooled: bool) {
+        self.is_spooled.store(is_spooled, SeqCst);
+        if !is_spooled {
+            let waiting = std::mem::take(&mut *self.waiting());
+            drop(waiting);
+        }
+    }
+
+    pub(crate) fn set_files_full(&self, are_full: bool) {
+        if self.are_files_full.swap(are_full, Relaxed) && !are_full {
+            self.room.notify_waiters();
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps `done` until all rows of this shard that are here now are in files, if they are on their way there.
+    pub(crate) fn when_written(&self, shard: u16, done: &Arc<WhenWritten>) {
+        let part = usize::from(shard) % self.parts.len();
+        let mut waiting = self.waiting();
+        let rows = self.parts[part].lock();
+        // Asked under the lock, so that nobody is left behind by who ends the spooling.
+        if self.is_spooled.load(SeqCst) && rows.written < rows.appended {
+            waiting.push(Waiting {
+                part,
+                rows: rows.appended,
+                _done: done.clone(),
+            });
+        }
+    }
+
+    /// How many rows of each shard have been taken.
+    pub(crate) fn marks(&self) -> Vec<u64> {
+        self.parts.iter().map(|part| part.lock().gone).collect()
+    }
+
+    /// What was taken until these [`MemoryQueue::marks`] is in files.
+    pub(crate) fn written(&self, marks: &[u64]) {
+        for (part, mark) in self.parts.iter().zip(marks) {
+            part.lock().written = *mark;
+        }
+        let mut waiting = self.waiting();
+        let (left, done) = std::mem::take(&mut *waiting)
+            .into_iter()
+            .partition(|one| one.rows > marks[one.part]);
+        *waiting = left;
+        drop(waiting);
+        drop::<Vec<Waiting>>(done);
     }
 
     /// Told whenever there may be room again.
@@ -138,6 +244,9 @@ impl MemoryQueue {
     pub(crate) fn push(&self, shard: u16, fill: impl FnOnce(&mut RowWriter<'_>)) -> Pushed {
         let own = usize::from(shard) % self.parts.len();
         let mut answer = Pushed::Queued;
+        if self.blocks() && self.are_files_full.load(Relaxed) {
+            answer = Pushed::Blocked;
+        }
         if self.is_full() {
             match self.on_full.load(Relaxed) {
                 0 if self.is_full_for(2) => answer = Pushed::Dropped,
@@ -164,10 +273,10 @@ impl MemoryQueue {
     fn append(&self, own: usize, fill: impl FnOnce(&mut RowWriter<'_>)) -> Option<(usize, usize)> {
         let mut part = self.parts[own].lock();
         let is_open = |last: &Chunk| last.rows < CHUNK_ROWS && last.bytes.len() < CHUNK_BYTES;
-        if !part.back().is_some_and(is_open) {
-            part.push_back(Chunk::default());
+        if !part.chunks.back().is_some_and(is_open) {
+            part.chunks.push_back(Chunk::default());
         }
-        let chunk = part.back_mut().expect("one was just pushed");
+        let chunk = part.chunks.back_mut().expect("one was just pushed");
         let start = chunk.bytes.len();
         chunk.bytes.extend_from_slice(&[0; HEAD]);
         fill(&mut RowWriter::new(&mut chunk.bytes));
@@ -176,6 +285,7 @@ impl MemoryQueue {
             Ok(short) if length <= self.max_bytes.load(Relaxed) => {
                 chunk.bytes[start..start + HEAD].copy_from_slice(&short.to_le_bytes());
                 chunk.rows += 1;
+                part.appended += 1;
                 // Under the lock, so that nobody takes what was not counted. Counted before it is asked whether the machine
                 // waits, which says that it does before it looks at the counts: SeqCst.
                 let rows = self.rows.fetch_add(1, SeqCst) + 1;
@@ -201,15 +311,18 @@ impl MemoryQueue {
         for at in 0..self.parts.len() {
             let mut part = self.parts[(own + at) % self.parts.len()].lock();
             while self.is_full() {
-                let Some(chunk) = part.front_mut() else { break };
+                let Some(chunk) = part.chunks.front_mut() else {
+                    break;
+                };
                 match chunk.take() {
                     Some(row) => {
                         let length = row.as_bytes().len();
+                        part.gone += 1;
                         self.rows.fetch_sub(1, SeqCst);
                         self.bytes.fetch_sub(length, SeqCst);
                         self.metrics.dropped_full.fetch_add(1, Relaxed);
                     }
-                    None => drop(part.pop_front()),
+                    None => drop(part.chunks.pop_front()),
                 }
             }
             if !self.is_full() {
@@ -244,15 +357,17 @@ impl MemoryQueue {
         let (mut rows, mut bytes) = (0, 0);
         for part in &self.parts {
             while rows < max_rows && bytes < max_bytes {
-                let mut chunks = part.lock();
-                let Some(first) = chunks.front_mut() else {
+                let mut part = part.lock();
+                let own = &mut *part;
+                let Some(first) = own.chunks.front_mut() else {
                     break;
                 };
                 let is_whole =
                     first.rows <= max_rows - rows && first.bytes.len() <= max_bytes - bytes;
                 if is_whole {
-                    let mut chunk = chunks.pop_front().expect("it was looked at");
-                    drop(chunks);
+                    let mut chunk = own.chunks.pop_front().expect("it was looked at");
+                    own.gone += chunk.rows as u64;
+                    drop(part);
                     while let Some(row) = chunk.take() {
                         rows += 1;
                         bytes += row.as_bytes().len();
@@ -262,9 +377,10 @@ impl MemoryQueue {
                 }
                 while rows < max_rows && bytes < max_bytes {
                     let Some(row) = first.take() else {
-                        chunks.pop_front();
+                        own.chunks.pop_front();
                         break;
                     };
+                    own.gone += 1;
                     rows += 1;
                     bytes += row.as_bytes().len();
                     each(row);
@@ -381,6 +497,38 @@ mod tests {
             count += taken(&queue, 1000).len();
         }
         pusher.join().unwrap();
+    }
+
+    #[test]
+    fn who_waits_for_files_is_told_when_all_rows_of_the_shard_are_there() {
+        let queue = queue(100, OnFull::DropOldest);
+        let told = Arc::new(AtomicUsize::new(0));
+        let wait = |shard| {
+            let told = told.clone();
+            let done = Box::new(move || _ = told.fetch_add(1, SeqCst));
+            queue.when_written(shard, &WhenWritten::new(done));
+        };
+        let count = || told.load(SeqCst);
+        queue.push(0, |row| row.int("n", 1));
+        wait(0);
+        assert_eq!(count(), 1, "nobody writes files");
+        queue.set_spooled(true);
+        wait(0);
+        wait(1);
+        assert_eq!(count(), 2, "there is nothing of the other shard");
+        taken(&queue, 9);
+        let marks = queue.marks();
+        queue.push(0, |row| row.int("n", 2));
+        wait(0);
+        queue.written(&marks);
+        assert_eq!(count(), 3, "the second row is not there yet");
+        taken(&queue, 9);
+        queue.written(&queue.marks());
+        assert_eq!(count(), 4);
+        queue.push(1, |row| row.int("n", 3));
+        wait(1);
+        queue.set_spooled(false);
+        assert_eq!(count(), 5, "the files are no more");
     }
 
     #[tokio::test]

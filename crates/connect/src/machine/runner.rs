@@ -69,6 +69,7 @@ pub(crate) async fn run(plan: Plan) -> Vec<Batch> {
         match opening.await {
             Ok(feed) => break feed,
             Err(error) => {
+                plan.queue.set_spooled(false);
                 tracing::error!(sink = plan.delivery.sink, %error, "the disk queue of a sink cannot be opened");
                 let what = format!("its disk queue cannot be opened: {error}");
                 plan.delivery.circuit.note(&what);

@@ -153,6 +153,7 @@ impl Bench {
                 max_wait: Duration::from_millis(5),
             },
             delivery: Delivery {
+                mourner: Arc::default(),
                 sink: "s".into(),
                 writer: self.system.clone(),
                 circuit: Arc::new(Circuit::new(self.retry.clone())),
@@ -433,6 +434,7 @@ async fn rows_in_files_are_there_after_a_restart() {
                 max_wait: Duration::from_millis(5),
             },
             delivery: Delivery {
+                mourner: Arc::default(),
                 sink: "s".into(),
                 writer: without.system.clone(),
                 circuit: Arc::new(Circuit::new(Retry::default())),

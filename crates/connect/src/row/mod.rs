@@ -3,7 +3,8 @@
 //! Packing is a copy and nothing else, so that a shard can do it; reading borrows from the bytes. The same bytes lie in
 //! the queue, in the file of a disk queue and in a dead letter. A value is a tag and, by tag: nothing (null, false, true),
 //! 8 bytes little-endian (integer, float), or a length of 4 bytes and so many bytes. A map is a sequence of key length
-//! (2 bytes), key, value; an array is a sequence of values; a row is a map without its tag and length.
+//! (2 bytes), key, value; an array is a sequence of values; a row is a map without its tag and length. Behind the last field may stand
+//! where the row comes from: 2 bytes that are no key length of anything that follows, and a text. Who reads fields stops there.
 
 mod json;
 mod writer;
@@ -23,6 +24,11 @@ const MAP: u8 = 9;
 
 /// Arrays and maps within each other.
 pub(crate) const MAX_DEPTH: usize = 64;
+
+/// In place of a key length: the rest is the origin.
+const ORIGIN: u16 = u16::MAX;
+/// So that it is shorter than a key whose length would be [`ORIGIN`].
+const MAX_ORIGIN_BYTES: usize = 1024;
 
 /// A packed row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +62,27 @@ impl<'a> Row<'a> {
 
     pub fn as_bytes(self) -> &'a [u8] {
         self.0
+    }
+
+    /// What [`RowWriter::origin`] has put behind the fields.
+    pub fn origin(self) -> Option<&'a str> {
+        let marked = self.behind_fields().strip_prefix(&ORIGIN.to_le_bytes())?;
+        std::str::from_utf8(marked).ok()
+    }
+
+    fn behind_fields(self) -> &'a [u8] {
+        let mut rest = self.0;
+        while let Some((_, behind)) = take_key(rest)
+            && let Some((_, _, behind)) = take(behind)
+        {
+            rest = behind;
+        }
+        rest
+    }
+
+    /// Without the origin.
+    fn fields_only(self) -> &'a [u8] {
+        &self.0[..self.0.len() - self.behind_fields().len()]
     }
 
     /// Its fields, in order.
@@ -195,6 +222,25 @@ mod tests {
         );
         let names: Vec<_> = row.fields().map(|(name, _)| name).collect();
         assert_eq!(names, ["n", "t", "m", "b"]);
+    }
+
+    #[test]
+    fn where_a_row_comes_from_is_no_field() {
+        let mut bytes = Vec::new();
+        let mut row = RowWriter::new(&mut bytes);
+        row.int("n", 1);
+        assert_eq!(Row::from_bytes(&bytes).origin(), None);
+        RowWriter::new(&mut bytes).origin("0 rule");
+        let row = Row::from_bytes(&bytes);
+        assert_eq!(row.origin(), Some("0 rule"));
+        assert_eq!((row.fields().count(), row.get("x")), (1, None));
+        assert_eq!(row.to_json(), serde_json::json!({"n": 1}));
+        let mut copy = Vec::new();
+        let mut written = RowWriter::new(&mut copy);
+        written.fields_of(row);
+        written.int("m", 2);
+        let copy = Row::from_bytes(&copy);
+        assert_eq!(copy.to_json(), serde_json::json!({"n": 1, "m": 2}));
     }
 
     #[test]

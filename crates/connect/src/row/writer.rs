@@ -1,6 +1,9 @@
 //! Packing a row, field by field.
 
-use super::{ARRAY, BYTES, FALSE, FLOAT, INT, JSON, MAP, NULL, Row, TEXT, TRUE, Value};
+use super::{
+    ARRAY, BYTES, FALSE, FLOAT, INT, JSON, MAP, MAX_ORIGIN_BYTES, NULL, ORIGIN, Row, TEXT, TRUE,
+    Value,
+};
 
 /// Appends a row, or a map within one, to bytes.
 pub struct RowWriter<'b>(&'b mut Vec<u8>);
@@ -62,7 +65,15 @@ impl<'b> RowWriter<'b> {
 
     /// All fields of another row.
     pub fn fields_of(&mut self, row: Row<'_>) {
-        self.0.extend_from_slice(row.as_bytes());
+        self.0.extend_from_slice(row.fields_only());
+    }
+
+    /// Where the row comes from, for whoever hears of its failure: the last thing that is written. What is too long is left out.
+    pub fn origin(&mut self, origin: &str) {
+        if origin.len() <= MAX_ORIGIN_BYTES {
+            self.0.extend_from_slice(&ORIGIN.to_le_bytes());
+            self.0.extend_from_slice(origin.as_bytes());
+        }
     }
 
     /// A value of another row.

@@ -6,7 +6,8 @@ mod status;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -17,7 +18,8 @@ use tokio::task::JoinHandle;
 use crate::batch::Batch;
 use crate::connector::{Connector, Context, Failure, Kind};
 use crate::kinds;
-use crate::machine::queue::Pushed;
+use crate::machine::dead::Mourner;
+use crate::machine::queue::{Pushed, WhenWritten};
 use crate::post::{Head, Post, Refused};
 use crate::row::RowWriter;
 use crate::settings::{Invalid, SinkSettings};
@@ -66,6 +68,23 @@ struct Inner {
     runtime: Handle,
     table: ArcSwap<Table>,
     control: Mutex<Control>,
+    mourner: Arc<OnceLock<Arc<dyn Mourner>>>,
+    /// For each thread that pushes the sinks it gave rows that are on their way to files.
+    unsettled: Box<[Unsettled]>,
+}
+
+/// On a cache line of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Unsettled {
+    is_any: AtomicBool,
+    sinks: Mutex<Vec<SinkId>>,
+}
+
+impl Unsettled {
+    fn lock(&self) -> MutexGuard<'_, Vec<SinkId>> {
+        self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What shards read.
@@ -135,13 +154,23 @@ fn split(connector: &Value) -> Result<(&'static Kind, String, Map<String, Value>
 impl Service {
     /// Everything that waits runs on `runtime`, which is not a shard's.
     pub fn new(runtime: Handle, options: Options) -> Self {
+        let shards = options.shards;
         Self {
             inner: Arc::new(Inner {
                 options,
                 runtime,
                 table: ArcSwap::default(),
                 control: Mutex::default(),
+                mourner: Arc::default(),
+                unsettled: (0..shards.max(1)).map(|_| Unsettled::default()).collect(),
             }),
+        }
+    }
+
+    /// Who hears of rows that fail for good; said once.
+    pub fn set_mourner(&self, mourner: Arc<dyn Mourner>) {
+        if self.inner.mourner.set(mourner).is_err() {
+            tracing::error!("failed rows were given a second listener; this is a bug");
         }
     }
 
@@ -154,8 +183,47 @@ impl Service {
     pub fn push(&self, sink: SinkId, shard: u16, fill: impl FnOnce(&mut RowWriter<'_>)) -> Pushed {
         let table = self.inner.table.load();
         match table.sinks.get(sink.0 as usize) {
-            Some(Some(sink)) => sink.push(shard, fill),
+            Some(Some(to)) => {
+                let pushed = to.push(shard, fill);
+                if to.queue.is_spooled() {
+                    self.note(shard, sink);
+                }
+                pushed
+            }
             _ => Pushed::Unknown,
+        }
+    }
+
+    fn unsettled(&self, shard: u16) -> &Unsettled {
+        &self.inner.unsettled[usize::from(shard) % self.inner.unsettled.len()]
+    }
+
+    fn note(&self, shard: u16, sink: SinkId) {
+        let unsettled = self.unsettled(shard);
+        let mut sinks = unsettled.lock();
+        if !sinks.contains(&sink) {
+            sinks.push(sink);
+            unsettled.is_any.store(true, Relaxed);
+        }
+    }
+
+    /// Whether a shard has pushed rows of which it is not known that they are in the files of their sink.
+    pub fn is_unsettled(&self, shard: u16) -> bool {
+        self.unsettled(shard).is_any.load(Relaxed)
+    }
+
+    /// Calls `done`, from any thread, when all rows this shard has pushed to sinks with files are in these: written, so that the end
+    /// of the process loses none. Files that cannot be written are not waited for.
+    pub fn settle(&self, shard: u16, done: Box<dyn FnOnce() + Send + Sync>) {
+        let done = WhenWritten::new(done);
+        let unsettled = self.unsettled(shard);
+        let mut sinks = unsettled.lock();
+        unsettled.is_any.store(false, Relaxed);
+        let table = self.inner.table.load();
+        for sink in sinks.drain(..) {
+            if let Some(Some(sink)) = table.sinks.get(sink.0 as usize) {
+                sink.queue.when_written(shard, &done);
+            }
         }
     }
 
@@ -345,7 +413,12 @@ impl Service {
         let sink = match control.sinks.get(name) {
             Some(sink) => sink.clone(),
             None => {
-                let sink = Sink::new(name, &common, &self.inner.options)?;
+                let sink = Sink::new(
+                    name,
+                    &common,
+                    &self.inner.options,
+                    self.inner.mourner.clone(),
+                )?;
                 let sink = Arc::new(sink);
                 control.sinks.insert(name.to_owned(), sink.clone());
                 sink

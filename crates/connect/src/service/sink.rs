@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -14,7 +14,7 @@ use super::status::{SinkState, SinkStatus};
 use crate::batch::Batch;
 use crate::connector::{Connector, Kind};
 use crate::machine::circuit::Circuit;
-use crate::machine::dead::{DeadLetters, Letter};
+use crate::machine::dead::{DeadLetters, Letter, Mourner};
 use crate::machine::deliver::Delivery;
 use crate::machine::feed::DiskView;
 use crate::machine::lanes::{Sizes, Spread};
@@ -36,6 +36,7 @@ pub(super) struct Sink {
     metrics: Arc<Metrics>,
     dead: Arc<DeadLetters>,
     numbers: (u64, Arc<AtomicU64>),
+    mourner: Arc<OnceLock<Arc<dyn Mourner>>>,
     state: Mutex<State>,
 }
 
@@ -89,6 +90,7 @@ impl Sink {
         name: &str,
         common: &SinkSettings,
         options: &Options,
+        mourner: Arc<OnceLock<Arc<dyn Mourner>>>,
     ) -> Result<Self, Invalid> {
         let metrics = Arc::new(Metrics::default());
         let path = letters_path(options, name);
@@ -109,6 +111,7 @@ impl Sink {
             metrics,
             dead: Arc::new(dead),
             numbers: (epoch, Arc::default()),
+            mourner,
             state: Mutex::new(State {
                 common: common.clone(),
                 own: Map::new(),
@@ -188,6 +191,12 @@ impl Sink {
                 None
             }
         };
+        // Already now: what is pushed until the files are open is waited for, too.
+        let has_files = plan.is_some() && state.common.queue.disk.is_some();
+        self.queue.set_spooled(has_files);
+        if !has_files {
+            self.queue.set_files_full(false);
+        }
         let done = tokio::spawn(async move {
             let mut carried = Vec::new();
             for before in [ended, before].into_iter().flatten() {
@@ -244,6 +253,7 @@ impl Sink {
                 retry: common.retry.clone(),
                 timeout: Duration::from_millis(common.write_timeout_ms),
                 stop,
+                mourner: self.mourner.clone(),
             },
             disk_view,
             carried: Vec::new(),
@@ -254,6 +264,7 @@ impl Sink {
     pub(super) async fn end(&self, within: Duration) {
         self.is_enabled.store(false, Relaxed);
         let Some(Machine { stop, mut done }) = self.lock().machine.take() else {
+            self.queue.set_spooled(false);
             return;
         };
         stop.send_replace(Stop::Drain);
@@ -284,6 +295,7 @@ impl Sink {
             batch.rows().for_each(&mut keep);
         }
         self.queue.take(usize::MAX, usize::MAX, keep);
+        self.queue.set_spooled(false);
         if letters.is_empty() {
             return;
         }

@@ -28,12 +28,12 @@ fn put_len(len: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(len as u32).to_le_bytes());
 }
 
-pub(super) fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     put_len(bytes.len(), out);
     out.extend_from_slice(bytes);
 }
 
-pub(super) fn put_u64(number: u64, out: &mut Vec<u8>) {
+pub(crate) fn put_u64(number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
@@ -88,21 +88,21 @@ fn whole(number: f64) -> Option<i64> {
     is_whole.then_some(number as i64)
 }
 
-pub(super) fn put_owned(value: &OwnedValue, out: &mut Vec<u8>) {
+pub(crate) fn put_owned(value: &OwnedValue, out: &mut Vec<u8>) {
     put_value(&value.borrow(&Arena::new()), out);
 }
 
 /// Reads what was put, and says so when it is not there.
-pub(super) struct Reader<'b> {
+pub(crate) struct Reader<'b> {
     left: &'b [u8],
 }
 
 impl<'b> Reader<'b> {
-    pub(super) fn new(bytes: &'b [u8]) -> Self {
+    pub(crate) fn new(bytes: &'b [u8]) -> Self {
         Self { left: bytes }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.left.is_empty()
     }
 
@@ -112,11 +112,11 @@ impl<'b> Reader<'b> {
         Ok(*chunk)
     }
 
-    pub(super) fn u8(&mut self) -> Result<u8, Damaged> {
+    pub(crate) fn u8(&mut self) -> Result<u8, Damaged> {
         Ok(self.chunk::<1>()?[0])
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, Damaged> {
+    pub(crate) fn u64(&mut self) -> Result<u64, Damaged> {
         Ok(u64::from_le_bytes(self.chunk()?))
     }
 
@@ -133,7 +133,7 @@ impl<'b> Reader<'b> {
         Ok(len)
     }
 
-    pub(super) fn bytes(&mut self) -> Result<&'b [u8], Damaged> {
+    pub(crate) fn bytes(&mut self) -> Result<&'b [u8], Damaged> {
         let len = self.len()?;
         let (bytes, left) = self.left.split_at(len);
         self.left = left;
@@ -181,7 +181,7 @@ impl<'b> Reader<'b> {
         })
     }
 
-    pub(super) fn owned(&mut self) -> Result<OwnedValue, Damaged> {
+    pub(crate) fn owned(&mut self) -> Result<OwnedValue, Damaged> {
         Ok(self.value(&Arena::new())?.into_owned())
     }
 

@@ -8,7 +8,7 @@
 mod accumulator;
 mod aligned;
 mod clock;
-mod codec;
+pub(crate) mod codec;
 mod counts;
 mod due;
 mod group;

@@ -20,7 +20,7 @@ use super::data_dir::{DataDir, OpenListener};
 use super::program::{self, Program};
 use super::rules::{Rules, Tools};
 use super::sinks::Sinks;
-use super::{banned, start_error, store_watch};
+use super::{banned, fallbacks, start_error, store_watch};
 use crate::config::Config;
 use crate::logging::LogLevels;
 
@@ -99,6 +99,7 @@ impl Node {
             },
         );
         engine.set_outlet(Arc::new(Sinks(connectors.clone())));
+        connectors.set_mourner(fallbacks::start(engine.clone()));
         let connectors = Connectors::new(connectors, &config.declared_connectors);
         let following = (connectors.clone(), store.objects().clone());
         // It reads files of dead letters.

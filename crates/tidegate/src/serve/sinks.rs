@@ -1,5 +1,6 @@
 //! The sinks of the connectors as the rules see them.
 
+use broker::hooks::Settled;
 use connect::row::{ItemWriter, RowWriter};
 use connect::{Pushed, Service};
 use engine::{Outlet, Row, Sent, SinkId};
@@ -20,6 +21,9 @@ impl Outlet for Sinks {
             } else {
                 put(out, "value", row.columns);
             }
+            if let Some(origin) = row.origin {
+                out.origin(&super::fallbacks::written(row.rule, origin));
+            }
         });
         match pushed {
             Pushed::Queued => Sent::Queued,
@@ -31,6 +35,14 @@ impl Outlet for Sinks {
 
     fn is_full(&self, sink: SinkId) -> bool {
         self.0.is_full(connect::SinkId::from_number(sink.0))
+    }
+
+    fn is_unsettled(&self, lane: u16) -> bool {
+        self.0.is_unsettled(lane)
+    }
+
+    fn settle(&self, lane: u16, done: Settled) {
+        self.0.settle(lane, done);
     }
 }
 

@@ -1,5 +1,6 @@
 //! A node is killed (SIGKILL) under load, at random moments, many times, and started again on the same data. What it had
-//! acknowledged is there afterwards: QoS 1 at least once, QoS 2 exactly once, in order; retained messages; subscriptions.
+//! acknowledged is there afterwards: QoS 1 at least once, QoS 2 exactly once, in order; retained messages; subscriptions; rows
+//! for sinks.
 //!
 //! `TIDEGATE_TEST_KILLS` says how often (30 unless told); `TIDEGATE_TEST_SEED` repeats the random choices of a run, though
 //! not the moments at which threads get their turn. `TIDEGATE_TEST_SHARDS` is the number of shards, if not the default.
@@ -13,6 +14,7 @@ mod support;
 mod line;
 mod publisher;
 mod retained;
+mod sinks;
 mod stage;
 mod subscriber;
 mod toggles;

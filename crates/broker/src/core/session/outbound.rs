@@ -57,6 +57,8 @@ struct Inflight {
     seq: u64,
     /// None: the message is gone, or only in the store.
     parcel: Option<Parcel>,
+    /// The message after PUBREC, if somebody is to be told of the end.
+    released: Option<Box<Parcel>>,
 }
 
 impl Inflight {
@@ -237,6 +239,7 @@ impl Outbound {
             size: parcel.size() as u32,
             seq: parcel.seq,
             parcel: Some(parcel),
+            released: None,
         })
     }
 
@@ -252,6 +255,7 @@ impl Outbound {
             size: size as u32,
             seq,
             parcel: None,
+            released: None,
         })
     }
 
@@ -376,7 +380,8 @@ impl Outbound {
         let entry = &mut self.ring[offset];
         let seq = entry.seq;
         entry.stage = Stage::Done;
-        let parcel = entry.parcel.take();
+        let released = entry.released.take().map(|parcel| *parcel);
+        let parcel = entry.parcel.take().or(released);
         self.inflight_bytes -= std::mem::take(&mut entry.size) as usize;
         self.unacknowledged -= 1;
         if std::mem::take(&mut entry.counts) {
@@ -413,8 +418,9 @@ impl Outbound {
         }
     }
 
-    /// `refused`: the client answered with an error, which ends the exchange [MQTT-4.3.3].
-    pub(crate) fn pubrec(&mut self, packet_id: u16, refused: bool) -> Acked {
+    /// `refused`: the client answered with an error, which ends the exchange [MQTT-4.3.3]. `keeps`: PUBCOMP gives the message out once
+    /// more.
+    pub(crate) fn pubrec(&mut self, packet_id: u16, refused: bool, keeps: bool) -> Acked {
         if let Some(offset) = self.offset_in(packet_id, Stage::Published, Some(QoS::ExactlyOnce)) {
             if refused {
                 return self.acknowledge(offset);
@@ -422,7 +428,10 @@ impl Outbound {
             let entry = &mut self.ring[offset];
             entry.stage = Stage::Released;
             let (seq, parcel) = (entry.seq, entry.parcel.take());
-            self.inflight_bytes -= std::mem::take(&mut entry.size) as usize;
+            match &parcel {
+                Some(parcel) if keeps => entry.released = Some(Box::new(parcel.clone())),
+                _ => self.inflight_bytes -= std::mem::take(&mut entry.size) as usize,
+            }
             return Acked::Release { seq, parcel };
         }
         // PUBREC once more: its PUBREL is due once more.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use mqtt::{PropertiesBuf, QoS};
+use mqtt::{PacketType, PropertiesBuf, QoS};
 
 use super::sim::Sim;
 use crate::config::Limits;
@@ -96,4 +96,53 @@ fn what_hooks_want_published_follows_what_they_were_told() {
     full.store(false, Relaxed);
     sim.shards[0].ask_saturation();
     assert_eq!(sim.shards[0].flow_after_publish(bob.at), Flow::Continue);
+}
+
+/// Has something of every message that is not safe yet.
+struct Careful {
+    is_unsettled: bool,
+}
+
+impl Hooks for Careful {
+    fn publish(&mut self, message: &MessageView<'_>, _origin: &Origin<'_>) -> Verdict {
+        self.is_unsettled = message.topic.starts_with("row/");
+        Verdict::Follow
+    }
+
+    fn is_unsettled(&mut self) -> bool {
+        std::mem::take(&mut self.is_unsettled)
+    }
+}
+
+#[test]
+fn answers_wait_for_what_hooks_have_made_of_a_turn() {
+    let mut sim = Sim::new(1, Limits::default(), 7);
+    sim.keep_journals();
+    sim.shards[0].delivery.hooks = Box::new(Careful {
+        is_unsettled: false,
+    });
+    sim.shards[0].delivery.interest = Interest::PUBLISH;
+    let mut bob = sim.connect(0, "bob", true);
+    sim.take_bytes(bob);
+    sim.publish(&mut bob, "other", b"x", QoS::AtLeastOnce, 1);
+    assert!(sim.has(bob, PacketType::PubAck), "it waits for nothing");
+    for (qos, kind) in [
+        (QoS::AtLeastOnce, PacketType::PubAck),
+        (QoS::ExactlyOnce, PacketType::PubRec),
+    ] {
+        let turn = sim.shards[0]
+            .delivery
+            .journal
+            .as_ref()
+            .map(|journal| journal.turn())
+            .expect("there is a journal");
+        sim.publish(&mut bob, "row/1", b"x", qos, 2);
+        while sim.log_one(0) {}
+        assert!(!sim.has(bob, kind), "{kind:?} came before it was safe");
+        for turn in turn..turn + 3 {
+            sim.shards[0].settled(turn);
+        }
+        assert!(sim.has(bob, kind), "no {kind:?}");
+        sim.take_bytes(bob);
+    }
 }

@@ -116,6 +116,10 @@ impl DiskQueue {
         self.bytes >= self.settings.max_bytes
     }
 
+    pub(crate) fn is_full_twice(&self) -> bool {
+        self.bytes / 2 >= self.settings.max_bytes
+    }
+
     /// The number of the next row that is given out.
     pub(crate) fn next_to_read(&self) -> u64 {
         self.read

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{count, make, next, republish};
+use super::{api, count, make, next, republish};
 use crate::support::{Node, Raw, eventually, kind};
 
 #[test]
@@ -170,4 +170,31 @@ fn an_error_in_one_rule_touches_no_other_and_no_client() {
     assert_eq!(count(&node, "overflows", "failed_other"), 3);
     assert_eq!(count(&node, "large", "failed_limit"), 3);
     assert_eq!(count(&node, "well", "passed"), 3);
+}
+
+#[test]
+fn a_row_that_a_sink_cannot_write_later_falls_back() {
+    let node = Node::start(&[]);
+    // A page that takes no rows.
+    let url = format!("http://{}", node.address("http"));
+    let connector = json!({"name": "web", "type": "http", "url": url});
+    let batch = json!({"max_wait_ms": 1});
+    let sink = json!({"name": "page", "connector": "web", "path": "/metrics", "batch": batch});
+    for (path, body) in [("connectors", connector), ("sinks", sink)] {
+        let (status, answer) = api(&node, "POST", path, &body);
+        assert_eq!(status, 201, "{answer}");
+    }
+    let other = json!({"kind": "republish", "topic": "out/${n}", "payload": "${sink} ${attempts} ${error}"});
+    let actions = json!([{"kind": "sink", "sink": "page", "fallback": [other]}]);
+    make(&node, "r", "SELECT payload.n AS n FROM \"t\"", actions);
+    let mut client = Raw::client(&node, 4);
+    client.subscribe("out/#", 0);
+    client.publish("t", "{\"n\": 7}");
+    let (topic, told) = next(&mut client);
+    assert_eq!(topic, "out/7");
+    let told = told.as_str().unwrap();
+    assert!(
+        told.starts_with("page 1 ") && told.contains("405"),
+        "{told}"
+    );
 }

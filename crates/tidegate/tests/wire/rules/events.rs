@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{next, republish};
+use super::{api, next, republish};
 use crate::support::{Connect, Node, Publish, Raw, Subscribe, Will, eventually, kind};
 
 /// A node, and a client that gets what comes of the statement's event.
@@ -67,6 +67,29 @@ fn delivered_and_acked() {
             "event": event, "topic": "t", "payload": "x", "clientid": "receiver", "from_clientid": "sender",
         });
         assert_eq!(told(&mut watcher), expected);
+    }
+}
+
+#[test]
+fn the_end_of_a_qos_2_delivery_is_told_with_its_message() {
+    let (node, mut watcher) =
+        watched("SELECT desc, topic, payload, clientId FROM \"$EVENT.ACK\" WHERE topic = 't'");
+    // A session that stays, whose messages are in the store.
+    let mut receiver = Raw::connect(&node, &Connect::new(4, "receiver").persistent());
+    receiver.subscribe("t", 2);
+    let mut sender = Raw::connect(&node, &Connect::new(4, "sender"));
+    for (payload, id) in [("x", 1), ("y", 2)] {
+        sender.send_publish(&Publish::new("t", payload).qos(2, id));
+        sender.recv(kind::PUBREC);
+        sender.send(&crate::support::ack(kind::PUBREL, id));
+        sender.recv(kind::PUBCOMP);
+        let message = receiver.recv(kind::PUBLISH);
+        receiver.acknowledge(&message);
+        for desc in ["rec", "comp"] {
+            let expected =
+                json!({"desc": desc, "topic": "t", "payload": payload, "clientId": "receiver"});
+            assert_eq!(told(&mut watcher), expected);
+        }
     }
 }
 
@@ -168,22 +191,40 @@ fn who_comes_in_and_who_does_not() {
     republish(
         &node,
         "connack",
-        "SELECT clientid, reason_code FROM \"$events/client/connack\", \"$events/auth/check_authn_complete\"",
+        "SELECT clientid, reason_code, is_superuser FROM \"$events/client/connack\", \
+         \"$events/auth/check_authn_complete\"",
         "out/in",
     );
     republish(
         &node,
         "authz",
-        "SELECT clientid, topic, action, result FROM \"$events/auth/check_authz_complete\" WHERE result = 'deny'",
+        "SELECT clientid, topic, action, result, authz_source FROM \"$events/auth/check_authz_complete\" \
+         WHERE topic = 'secret/1'",
         "out/may",
     );
     let mut device = Raw::connect(&node, &Connect::new(4, "device"));
-    let success = json!({"clientid": "device", "reason_code": "success"});
+    let success = json!({"clientid": "device", "reason_code": "success", "is_superuser": false});
     for _ in 0..2 {
         assert_eq!(next(&mut watcher), ("out/in".into(), success.clone()));
     }
     device.publish("secret/1", "x");
-    let denied =
-        json!({"clientid": "device", "topic": "secret/1", "action": "publish", "result": "deny"});
+    let decided = |client_id: &str, result: &str, source: &str| {
+        json!({
+            "clientid": client_id, "topic": "secret/1", "action": "publish", "result": result, "authz_source": source,
+        })
+    };
+    let denied = decided("device", "deny", "file");
     assert_eq!(next(&mut watcher), ("out/may".into(), denied));
+    let user = json!({"username": "root", "password": "secret", "is_superuser": true});
+    let (status, answer) = api(&node, "POST", "users", &user);
+    assert_eq!(status, 201, "{answer}");
+    let root = Connect::new(4, "root").username("root").password("secret");
+    let mut root = Raw::connect(&node, &root);
+    for _ in 0..2 {
+        let success = json!({"clientid": "root", "reason_code": "success", "is_superuser": true});
+        assert_eq!(next(&mut watcher), ("out/in".into(), success));
+    }
+    root.publish("secret/1", "x");
+    let allowed = decided("root", "allow", "superuser");
+    assert_eq!(next(&mut watcher), ("out/may".into(), allowed));
 }

@@ -107,6 +107,31 @@ fn rules_and_open_windows_outlive_the_node() {
 }
 
 #[test]
+fn what_a_rule_keeps_outlives_the_node() {
+    let mut node = Node::spawn(temporary_directory(), &[], "");
+    node.wait_until_it_listens().unwrap();
+    let sql = "SELECT kv_store_get('last', 'none') AS before, kv_store_put('last', payload) AS kept FROM \"t\"";
+    republish(&node, "r", sql, "out");
+    let published = |node: &Node, payload: &str| {
+        let mut client = Raw::client(node, 4);
+        client.subscribe("out", 0);
+        client.publish("t", payload);
+        next(&mut client).1["before"].clone()
+    };
+    assert_eq!(published(&node, "a"), "none");
+    assert_eq!(published(&node, "b"), "a");
+    assert!(node.terminate(Duration::from_secs(10)).success());
+    node.start_again();
+    assert_eq!(published(&node, "c"), "b");
+    // Changed otherwise than in its statement, it goes on.
+    let rule = |sql: &str| json!({"sql": sql, "description": "new", "actions": [{"kind": "republish", "topic": "out"}]});
+    assert_eq!(change(&node, "r", &rule(sql)).0, 200);
+    assert_eq!(published(&node, "d"), "c");
+    assert_eq!(change(&node, "r", &rule(&format!("{sql} LIMIT 1"))).0, 200);
+    assert_eq!(published(&node, "e"), "none");
+}
+
+#[test]
 fn rules_of_the_configuration_run_and_cannot_be_changed_over_the_api() {
     let config = "[[rule]]\nname = \"declared\"\nsql = '''SELECT qos FROM \"t\"'''\n\
                   actions = [{ kind = \"republish\", topic = \"out\" }]\n";

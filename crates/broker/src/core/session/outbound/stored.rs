@@ -152,6 +152,7 @@ impl Outbound {
                 size: 0,
                 seq: 0,
                 parcel: None,
+                released: None,
             });
         }
         self.inflight_bytes += size;
@@ -168,6 +169,7 @@ impl Outbound {
             size: size as u32,
             seq,
             parcel,
+            released: None,
         });
     }
 

@@ -1,0 +1,131 @@
+//! Fallback actions of rows that a sink could not write later: they are dead letters, and their rule does something else instead.
+
+use broker::hooks::Outgoing;
+use rules::{Event, EventKind, Output, Value};
+use serde_json::Map;
+
+use crate::action::Made;
+use crate::bound::Lineage;
+use crate::bridge::{Tools, value_of};
+use crate::engine::Engine;
+use crate::hooks::now_ms;
+use crate::outlet::RowOrigin;
+
+/// A row that failed for good.
+#[derive(Debug, Clone, Copy)]
+pub struct FailedRow<'r> {
+    /// The rule it comes from, and which of its actions.
+    pub rule: &'r str,
+    pub origin: RowOrigin,
+    pub columns: &'r Map<String, serde_json::Value>,
+    pub sink: &'r str,
+    pub error: &'r str,
+    pub attempts: u32,
+}
+
+impl Engine {
+    /// Does what the rule says instead, with the row as its output; of the event only `error`, `sink` and `attempts` are known. If
+    /// the rule or the action is no more, or is another one that has no fallback actions, nothing is done. Resolves like
+    /// [`Engine::take_bridged`].
+    pub async fn fall_back(&self, failed: FailedRow<'_>) {
+        let outgoing =
+            (self.bridges).with_tools(&self.shared, |tools| self.fall_back_with(tools, &failed));
+        self.finish_outside(failed.rule, outgoing).await;
+    }
+
+    fn fall_back_with(&self, tools: &mut Tools, failed: &FailedRow<'_>) -> Option<Outgoing> {
+        let bound = self.running(failed.rule)?;
+        let action = bound.actions.get(usize::from(failed.origin.action))?;
+        tools.scratch.reset();
+        let (scratch, stage, at_ms) = (&tools.scratch, &mut tools.stage, now_ms());
+        let arena = scratch.arena();
+        let columns: Vec<_> = (failed.columns.iter())
+            .map(|(name, value)| (&*arena.alloc_str(name), value_of(value, arena)))
+            .collect();
+        let extra = [
+            ("error", Value::Str(failed.error)),
+            ("sink", Value::Str(failed.sink)),
+            ("attempts", Value::Int(failed.attempts.into())),
+        ];
+        let event = Event {
+            node: &self.shared.settings.node_name,
+            extra: Value::Map(&extra),
+            ..Event::new(EventKind::Publish, at_ms)
+        };
+        let view = scratch.view(&event, at_ms);
+        let made = Made {
+            output: Output {
+                columns: arena.alloc_slice_copy(&columns),
+            },
+            view: &view,
+            lineage: Lineage::of_depth(failed.origin.depth),
+            now_ms: at_ms,
+        };
+        let counters = bound.standing.counters.lane(stage.lane);
+        action.fall_back(&bound, &made, stage, counters);
+        stage.take_outgoing()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Count, Settings};
+    use serde_json::json;
+
+    #[test]
+    fn a_row_that_failed_later_is_given_to_the_fallback_actions() {
+        let engine = Engine::new(Settings::default(), 1);
+        let republish = json!({
+            "kind": "republish", "topic": "failed/${sink}", "payload": "${n}: ${error} (${attempts}, ${clientid})",
+        });
+        let actions = json!([
+            {"kind": "console"},
+            {"kind": "sink", "sink": "db", "fallback": [republish]},
+        ]);
+        engine.put(
+            "r",
+            Some(&json!({"sql": "SELECT 1 AS n FROM \"t\"", "actions": actions})),
+        );
+        let columns = json!({"n": 1});
+        let mut failed = FailedRow {
+            rule: "r",
+            origin: RowOrigin {
+                action: 1,
+                depth: 0,
+            },
+            columns: columns.as_object().unwrap(),
+            sink: "db",
+            error: "no such table",
+            attempts: 3,
+        };
+        let told = |failed: &FailedRow<'_>| {
+            let outgoing = (engine.bridges)
+                .with_tools(&engine.shared, |tools| engine.fall_back_with(tools, failed))?;
+            let message = outgoing.iter().next()?;
+            let payload = String::from_utf8_lossy(message.payload).into_owned();
+            Some((
+                message.topic.to_owned(),
+                payload,
+                Lineage(message.tag).depth(),
+            ))
+        };
+        let expected = (
+            "failed/db".to_owned(),
+            "1: no such table (3, )".to_owned(),
+            1,
+        );
+        assert_eq!(told(&failed), Some(expected));
+        // It would be one too deep, or there is nothing that stands in.
+        failed.origin.depth = 8;
+        assert_eq!(told(&failed), None);
+        for (action, rule) in [(0, "r"), (7, "r"), (1, "other")] {
+            failed.origin = RowOrigin { action, depth: 0 };
+            failed.rule = rule;
+            assert_eq!(told(&failed), None);
+        }
+        let totals = engine.status("r").unwrap().totals;
+        assert_eq!(totals.get(Count::ActionsSucceeded), 1);
+        assert_eq!(totals.get(Count::ActionsFailed), 1);
+    }
+}
