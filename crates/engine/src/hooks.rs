@@ -120,14 +120,15 @@ impl Ears {
         &self.shared.device_lanes[self.stage.lane]
     }
 
-    /// Shows an event to the rules that may want it. `event` is asked for it if there are any.
+    /// Shows an event to the rules that may want it. `fill` puts in what is known of it, if there are any; in place, since
+    /// an event is too large to be handed on by value.
     #[inline]
     fn tell<'e>(
-        &mut self,
+        &'e mut self,
         looked: &Looked<'e>,
         now_ms: Option<u64>,
         lineage: Lineage,
-        event: impl FnOnce(&mut Ids, Event<'e>) -> Event<'e>,
+        fill: impl FnOnce(&mut Ids, &mut Event<'e>),
     ) {
         let index = &self.snapshot.load().index;
         let mut met = Met::default();
@@ -140,16 +141,12 @@ impl Ears {
         }
         self.is_scratch_used = true;
         let at_ms = now_ms.unwrap_or_else(self::now_ms);
-        let mut event: Event<'_> = event(
-            &mut self.ids,
-            Event {
-                client_id: looked.client_id.unwrap_or_default(),
-                topic: looked.topic,
-                qos: looked.qos,
-                ..Event::new(looked.kind, at_ms)
-            },
-        );
+        let mut event = Event::new(looked.kind, at_ms);
+        event.client_id = looked.client_id.unwrap_or_default();
+        event.topic = looked.topic;
+        event.qos = looked.qos;
         event.node = &self.shared.settings.node_name;
+        fill(&mut self.ids, &mut event);
         let view = self.scratch.view(&event, at_ms);
         let mut run = Run {
             index,
@@ -164,18 +161,15 @@ impl Ears {
     }
 
     fn tell_client<'e>(
-        &mut self,
+        &'e mut self,
         looked: &Looked<'e>,
         client: &Client<'e>,
-        event: impl FnOnce(Event<'e>) -> Event<'e>,
+        fill: impl FnOnce(&mut Event<'e>),
     ) {
-        let (username, peer) = (client.username, address(client.peer));
-        self.tell(looked, None, Lineage::default(), |_, base| {
-            event(Event {
-                username,
-                peer,
-                ..base
-            })
+        self.tell(looked, None, Lineage::default(), |_, event| {
+            event.username = client.username;
+            event.peer = address(client.peer);
+            fill(event);
         });
     }
 
@@ -200,18 +194,17 @@ impl Ears {
             false => Lineage::default(),
         };
         let looked = looked(kind, topic, client_id, qos);
-        self.tell(&looked, None, lineage, |_, base| Event {
-            username,
-            peer,
-            retain: message.retain,
-            payload: Some(message.payload),
-            message_id: (packet_id > 0).then_some(packet_id),
-            received_at_ms: Some(message.received_ms),
-            from_client_id: some(message.from_client_id),
-            from_username: some(message.from_username),
-            properties: message.properties,
-            reason,
-            ..base
+        self.tell(&looked, None, lineage, |_, event| {
+            event.username = username;
+            event.peer = peer;
+            event.retain = message.retain;
+            event.payload = Some(message.payload);
+            event.message_id = (packet_id > 0).then_some(packet_id);
+            event.received_at_ms = Some(message.received_ms);
+            event.from_client_id = some(message.from_client_id);
+            event.from_username = some(message.from_username);
+            event.properties = message.properties;
+            event.reason = reason;
         });
     }
 }
@@ -289,17 +282,16 @@ impl Hooks for Ears {
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
         let now_ms = Some(message.received_ms);
         let looked = looked(EventKind::Publish, topic, message.from_client_id, qos);
-        self.tell(&looked, now_ms, Lineage(origin.tag), |ids, base| Event {
-            id: Some(ids.next(message.received_ms)),
-            username: some(message.from_username),
-            peer: address(origin.client.and_then(|client| client.peer)),
-            retain: message.retain,
-            dup: origin.dup,
-            payload: Some(message.payload),
-            message_id: (origin.packet_id > 0).then_some(origin.packet_id),
-            received_at_ms: Some(message.received_ms),
-            properties: message.properties,
-            ..base
+        self.tell(&looked, now_ms, Lineage(origin.tag), |ids, event| {
+            event.id = Some(ids.next(message.received_ms));
+            event.username = some(message.from_username);
+            event.peer = address(origin.client.and_then(|client| client.peer));
+            event.retain = message.retain;
+            event.dup = origin.dup;
+            event.payload = Some(message.payload);
+            event.message_id = (origin.packet_id > 0).then_some(origin.packet_id);
+            event.received_at_ms = Some(message.received_ms);
+            event.properties = message.properties;
         });
         match self.stage.has_followers() {
             true => Verdict::Follow,
@@ -373,12 +365,11 @@ impl Hooks for Ears {
             self.tell_client(
                 &looked(kind, None, client.client_id, None),
                 client,
-                |base| Event {
-                    connection: Some(&connection),
-                    properties,
-                    reason: (kind != EventKind::Connected).then_some("success"),
-                    result: (kind != EventKind::Connected).then_some("success"),
-                    ..base
+                |event| {
+                    event.connection = Some(&connection);
+                    event.properties = properties;
+                    event.reason = (kind != EventKind::Connected).then_some("success");
+                    event.result = (kind != EventKind::Connected).then_some("success");
                 },
             );
         }
@@ -401,16 +392,15 @@ impl Hooks for Ears {
                 &looked(kind, None, client_id, None),
                 None,
                 lineage,
-                |_, base| Event {
-                    username: refused.username,
-                    peer: address(Some(refused.peer)),
-                    connection: connection.as_ref(),
-                    properties: refused
+                |_, event| {
+                    event.username = refused.username;
+                    event.peer = address(Some(refused.peer));
+                    event.connection = connection.as_ref();
+                    event.properties = refused
                         .connect
-                        .map_or(mqtt::Properties::EMPTY, |connect| connect.properties),
-                    reason: Some(word),
-                    result: Some("failure"),
-                    ..base
+                        .map_or(mqtt::Properties::EMPTY, |connect| connect.properties);
+                    event.reason = Some(word);
+                    event.result = Some("failure");
                 },
             );
         };
@@ -441,11 +431,10 @@ impl Hooks for Ears {
             client.client_id,
             Some(qos as u8),
         );
-        self.tell_client(&looked, client, |base| Event {
-            action: Some(word),
-            result: Some(result),
-            authz_source: source,
-            ..base
+        self.tell_client(&looked, client, |event| {
+            event.action = Some(word);
+            event.result = Some(result);
+            event.authz_source = source;
         });
     }
 
@@ -456,17 +445,16 @@ impl Hooks for Ears {
             ..Connection::default()
         };
         let looked = looked(EventKind::Disconnected, None, client.client_id, None);
-        self.tell_client(&looked, client, |base| Event {
-            connection: Some(&connection),
-            reason: Some(ended(reason)),
-            ..base
+        self.tell_client(&looked, client, |event| {
+            event.connection = Some(&connection);
+            event.reason = Some(ended(reason));
         });
     }
 
     fn subscribed(&mut self, client: &Client<'_>, filter: &str, options: SubscriptionOptions) {
         let qos = Some(options.qos as u8);
         let looked = looked(EventKind::Subscribed, Some(filter), client.client_id, qos);
-        self.tell_client(&looked, client, |base| base);
+        self.tell_client(&looked, client, |_| {});
     }
 
     fn unsubscribed(&mut self, client: &Client<'_>, filter: &str) {
@@ -476,12 +464,12 @@ impl Hooks for Ears {
             client.client_id,
             None,
         );
-        self.tell_client(&looked, client, |base| base);
+        self.tell_client(&looked, client, |_| {});
     }
 
     fn ping(&mut self, client: &Client<'_>) {
         let looked = looked(EventKind::Ping, None, client.client_id, None);
-        self.tell_client(&looked, client, |base| base);
+        self.tell_client(&looked, client, |_| {});
     }
 
     fn outgoing(&mut self) -> Option<Outgoing> {

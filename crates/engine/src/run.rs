@@ -141,7 +141,7 @@ impl<'a> Run<'a, '_> {
         let ran = with_state(bound, &mut self.stage.spare, |state| {
             bound
                 .rule
-                .run(view, state, &mut |output| outputs.push(output))
+                .run_found(view, state, &mut |output| outputs.push(output))
         });
         match ran {
             Ok(Ran::Passed(_)) => counters.inc(Count::Passed),

@@ -53,9 +53,18 @@ pub fn compile(sql: &str, options: &Options) -> Result<Rule, Error> {
         .filter
         .map(|filter| plan.keys(filter))
         .unwrap_or_default();
+    // Outputs of other rules and what bridges bring do not come through the index.
+    let is_found_by_topic = sources
+        .iter()
+        .all(|source| matches!(source, Source::Event(_) | Source::Topic(_)));
+    let found_filter = match parts.filter {
+        Some(filter) if is_found_by_topic => plan.left_to_ask(filter, &keys),
+        filter => filter,
+    };
     Ok(Rule {
         sources: sources.into(),
         keys,
+        found_filter,
         filter: parts.filter,
         body: parts.body,
         plan,

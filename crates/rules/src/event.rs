@@ -82,6 +82,7 @@ pub struct Will<'m> {
 
 impl<'m> Event<'m> {
     /// An event of which only the kind and the time are known yet.
+    #[inline]
     pub fn new(kind: EventKind, timestamp_ms: u64) -> Self {
         Self {
             kind,

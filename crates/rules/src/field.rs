@@ -161,6 +161,17 @@ impl Field {
     /// stored in parts cannot be loaded as a whole at once.
     #[inline]
     pub(crate) fn read_into<'a>(self, event: &Event<'a>, arena: &'a Arena, out: &mut Value<'a>) {
+        self.read_known_into(event, arena, out);
+    }
+
+    /// The same where the field is known to the compiler, which leaves nothing else of all this.
+    #[inline(always)]
+    pub(crate) fn read_known_into<'a>(
+        self,
+        event: &Event<'a>,
+        arena: &'a Arena,
+        out: &mut Value<'a>,
+    ) {
         let text = |text: Option<&'a str>| text.map_or(Value::Null, Value::Str);
         let number =
             |number: Option<u64>| number.map_or(Value::Null, |number| Value::Int(number as i64));

@@ -21,6 +21,7 @@ pub mod options;
 mod payload;
 mod plan;
 pub mod random;
+mod record;
 pub mod rule;
 pub mod source;
 mod syntax;

@@ -18,6 +18,8 @@ pub struct Rule {
     pub(crate) sources: Box<[Source]>,
     pub(crate) keys: Keys,
     pub(crate) filter: Option<NodeId>,
+    /// What is left of it for events that the index found, see [`Rule::run_found`].
+    pub(crate) found_filter: Option<NodeId>,
     pub(crate) body: Body,
     pub(crate) plan: Plan,
     pub(crate) dialect: Dialect,
@@ -149,10 +151,34 @@ impl Rule {
         state: &mut RuleState,
         out: &mut dyn FnMut(Output<'a>),
     ) -> Result<Ran, Fault> {
+        self.run_if(self.filter, view, state, out)
+    }
+
+    /// The same for an event that an [`Index`](crate::index::Index) has found by the rule's sources and keys: what the index has
+    /// seen to already is not asked again.
+    ///
+    /// # Errors
+    /// As [`Rule::run`].
+    pub fn run_found<'a>(
+        &'a self,
+        view: &View<'a>,
+        state: &mut RuleState,
+        out: &mut dyn FnMut(Output<'a>),
+    ) -> Result<Ran, Fault> {
+        self.run_if(self.found_filter, view, state, out)
+    }
+
+    fn run_if<'a>(
+        &'a self,
+        filter: Option<NodeId>,
+        view: &View<'a>,
+        state: &mut RuleState,
+        out: &mut dyn FnMut(Output<'a>),
+    ) -> Result<Ran, Fault> {
         match &self.body {
             Body::Select(columns) => {
                 let columns = self.evaluate(view, state, |evaluator| {
-                    if !self.passes(evaluator)? {
+                    if !passes(filter, evaluator)? {
                         return Ok(None);
                     }
                     evaluator.columns(columns).map(Some)
@@ -165,7 +191,7 @@ impl Rule {
                 columns,
             } => {
                 let rows = self.evaluate(view, state, |evaluator| {
-                    if !self.passes(evaluator)? {
+                    if !passes(filter, evaluator)? {
                         return Ok(None);
                     }
                     self.each(evaluator, view, *list, *incase, columns)
@@ -198,7 +224,7 @@ impl Rule {
             return Ok(None);
         };
         self.evaluate(view, state, |evaluator| {
-            if !self.passes(evaluator)? {
+            if !passes(self.filter, evaluator)? {
                 return Ok(None);
             }
             Ok(Some(Sample {
@@ -292,11 +318,6 @@ impl Rule {
         work(&mut evaluator)
     }
 
-    fn passes(&self, evaluator: &mut Evaluator<'_, '_>) -> Result<bool, Fault> {
-        self.filter
-            .map_or(Ok(true), |filter| evaluator.holds(filter))
-    }
-
     fn each<'a>(
         &'a self,
         evaluator: &mut Evaluator<'a, '_>,
@@ -332,6 +353,10 @@ impl Rule {
     }
 }
 
+fn passes(filter: Option<NodeId>, evaluator: &mut Evaluator<'_, '_>) -> Result<bool, Fault> {
+    filter.map_or(Ok(true), |filter| evaluator.holds(filter))
+}
+
 fn values<'a>(
     evaluator: &mut Evaluator<'a, '_>,
     view: &View<'a>,
@@ -351,5 +376,86 @@ fn give<'a>(columns: Option<Columns<'a>>, out: &mut dyn FnMut(Output<'a>)) -> Ra
             Ran::Passed(1)
         }
         None => Ran::NoResult,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::{Index, Looked};
+    use crate::options::Options;
+    use crate::source::EventKind;
+    use crate::tools::Tools;
+    use crate::view::Scratch;
+
+    #[test]
+    fn what_the_index_has_seen_to_is_not_asked_again() {
+        let statements = [
+            ("SELECT * FROM \"$EVENT.PUBLISH\" WHERE topic = 'a/b'", true),
+            ("SELECT * FROM \"$EVENT.PUBLISH\" WHERE 'a/b' = topic", true),
+            (
+                "SELECT * FROM \"a/#\" WHERE topic = 'a/b' and qos = 1",
+                false,
+            ),
+            (
+                "SELECT * FROM \"a/#\", \"+/b\" WHERE qos = 1 and topic = 'a/b'",
+                false,
+            ),
+            (
+                "SELECT * FROM \"a/#\" WHERE topic = 'a/b' and topic = 'a/c'",
+                false,
+            ),
+            ("SELECT * FROM \"#\" WHERE topic = 'a/b' or qos = 1", false),
+            ("SELECT * FROM \"#\" WHERE not topic = 'a/b'", false),
+            (
+                "SELECT * FROM \"#\" WHERE topic =~ 'a/+' and topic = 'a/b'",
+                false,
+            ),
+            (
+                "SELECT * FROM \"$EVENT.SUBSCRIBE\" WHERE topic = 'a/+'",
+                false,
+            ),
+            (
+                "SELECT * FROM \"$EVENT.PUBLISH\", \"$rule/r\" WHERE topic = 'a/b'",
+                false,
+            ),
+            ("FOREACH [1, 2] FROM \"#\" WHERE topic = 'a/b'", true),
+        ];
+        let mut scratch = Scratch::new(Tools::new([1; 32], 0), 1 << 20);
+        for (sql, asks_nothing) in statements {
+            let rule = crate::compile(sql, &Options::default()).expect(sql);
+            assert_eq!(rule.found_filter.is_none(), asks_nothing, "{sql}");
+            let mut index = Index::default();
+            index.add(rule.sources(), rule.conjuncts(), &());
+            for (kind, topic, qos) in [
+                (EventKind::Publish, "a/b", 0),
+                (EventKind::Publish, "a/b", 1),
+                (EventKind::Publish, "a/c", 1),
+                (EventKind::Subscribed, "a/+", 1),
+            ] {
+                let looked = Looked {
+                    kind,
+                    topic: Some(topic),
+                    client_id: Some("c"),
+                    qos: Some(qos),
+                };
+                let mut found = 0;
+                index.matches(&looked, |()| found += 1);
+                let mut event = Event::new(kind, 1);
+                event.topic = Some(topic);
+                event.qos = Some(qos);
+                let mut state = RuleState::default();
+                let view = scratch.view(&event, 1);
+                let listens = rule.listens_to(&event);
+                let asked = rule.run(&view, &mut state, &mut |_| {}).expect("no fault");
+                if found == 0 {
+                    assert!(!listens || asked == Ran::NoResult, "{sql}: {topic}");
+                } else {
+                    let known = rule.run_found(&view, &mut state, &mut |_| {});
+                    assert_eq!(known.expect("no fault"), asked, "{sql}: {topic}");
+                }
+                scratch.reset();
+            }
+        }
     }
 }

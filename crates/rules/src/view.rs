@@ -102,6 +102,12 @@ impl<'a> View<'a> {
     /// A field, put where it belongs. What has to be written out is, once.
     #[inline]
     pub(crate) fn read_into(&self, field: Field, out: &mut Value<'a>) {
+        self.read_known_into(field, out);
+    }
+
+    /// The same where the field is known to the compiler.
+    #[inline(always)]
+    pub(crate) fn read_known_into(&self, field: Field, out: &mut Value<'a>) {
         let kept = match field {
             Field::Payload => {
                 *out = self.payload();
@@ -109,7 +115,7 @@ impl<'a> View<'a> {
             }
             Field::Id => &self.id,
             Field::ClientIp => &self.client_ip,
-            field => return field.read_into(self.event, self.arena, out),
+            field => return field.read_known_into(self.event, self.arena, out),
         };
         *out = match kept.get() {
             Some(value) => value,

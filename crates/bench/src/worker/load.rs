@@ -168,7 +168,9 @@ impl Worker<'_> {
         for p in 0..self.publishers.len() {
             let publisher = &mut self.publishers[p];
             let floor = publisher.progress.floor();
-            if floor != publisher.seen_floor || floor == publisher.sent {
+            // 0: nobody has looked yet.
+            let is_new = publisher.seen_since_ns == 0;
+            if is_new || floor != publisher.seen_floor || floor == publisher.sent {
                 publisher.seen_floor = floor;
                 publisher.seen_since_ns = now_ns;
             } else if now_ns - publisher.seen_since_ns >= STALL_NS && publisher.is_active {

@@ -111,6 +111,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         }
     }
 
+    #[inline]
     fn spend(&mut self, steps: usize) -> Result<(), Fault> {
         match u32::try_from(steps)
             .ok()
@@ -260,8 +261,8 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         if matches!(op, BinaryOp::And | BinaryOp::Or) {
             return self.logic(op == BinaryOp::Or, left, right);
         }
-        let left = self.evaluate(left)?;
-        let right = self.evaluate(right)?;
+        let left = self.operand(left)?;
+        let right = self.operand(right)?;
         match op {
             BinaryOp::Match => Ok(operators::matches(left, right)),
             BinaryOp::Concat => self.concat(left, right),
@@ -277,6 +278,20 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             | BinaryOp::Remainder => operators::arithmetic(op, left, right),
             _ => Ok(Value::Bool(operators::compare(op, left, right))),
         }
+    }
+
+    /// One side of an operator. Those that most are need not go the long way.
+    #[inline]
+    fn operand(&mut self, id: NodeId) -> Result<Value<'a>, Fault> {
+        let plan = self.plan;
+        let value = match plan.op(id) {
+            Op::Text(text) => Value::Str(plan.text(text)),
+            Op::Int(value) => Value::Int(value),
+            Op::Field(field) => self.view.field(field),
+            _ => return self.evaluate(id),
+        };
+        self.spend(1)?;
+        Ok(value)
     }
 
     /// The result is known as soon as one side decides; null decides nothing.

@@ -16,6 +16,13 @@ type Fields<'a> = Vec<'a, (&'a str, Value<'a>)>;
 
 impl<'a> Evaluator<'a, '_> {
     pub(crate) fn columns(&mut self, columns: &[Column]) -> Result<Columns<'a>, Fault> {
+        if let [only] = columns
+            && matches!(only.target, Target::All)
+            && let Some(fields) = self.view.record(self.context.dialect)
+        {
+            self.bound(fields)?;
+            return Ok(fields);
+        }
         let all = columns
             .iter()
             .any(|column| matches!(column.target, Target::All));
@@ -93,13 +100,13 @@ impl<'a> Evaluator<'a, '_> {
                 Value::Array(_) | Value::Map(_) => total_length(*value, limit),
                 value => length(*value),
             };
-            if bytes > limit {
-                return Err(Fault::TooLarge {
-                    function: "SELECT",
-                    limit,
-                    unit: "bytes",
-                });
-            }
+        }
+        if bytes > limit {
+            return Err(Fault::TooLarge {
+                function: "SELECT",
+                limit,
+                unit: "bytes",
+            });
         }
         self.spend(bytes / BYTES_PER_STEP / 16)
     }

@@ -125,25 +125,31 @@ fn digits_end(bytes: &[u8], start: usize) -> Result1<usize> {
     }
 }
 
-/// Where a string ends, and whether it has escapes.
-#[inline]
-pub(super) fn string_end(bytes: &[u8], mut at: usize) -> Result1<(usize, bool)> {
+/// Where a string ends, and whether it has escapes. Most have none.
+#[inline(always)]
+pub(super) fn string_end(bytes: &[u8], at: usize) -> Result1<(usize, bool)> {
     if bytes.get(at) != Some(&b'"') {
         return wrong(at, "expected a string in double quotes");
     }
-    at += 1;
-    let mut escaped = false;
+    let at = at + 1;
+    let at = at + plain_length(&bytes[at..]);
+    match bytes.get(at) {
+        Some(b'"') => Ok((at + 1, false)),
+        _ => rest_end(bytes, at).map(|end| (end, true)),
+    }
+}
+
+/// Where a string ends of which something odd was met.
+#[cold]
+fn rest_end(bytes: &[u8], mut at: usize) -> Result1<usize> {
     loop {
-        at += plain_length(&bytes[at..]);
         match bytes.get(at) {
-            Some(b'"') => return Ok((at + 1, escaped)),
-            Some(b'\\') => {
-                escaped = true;
-                at = escape_end(bytes, at + 1)?;
-            }
+            Some(b'"') => return Ok(at + 1),
+            Some(b'\\') => at = escape_end(bytes, at + 1)?,
             Some(_) => return wrong(at, "a control character in a string must be escaped"),
             None => return wrong(at, "the string has no end"),
         }
+        at += plain_length(&bytes[at..]);
     }
 }
 

@@ -57,6 +57,39 @@ impl Plan {
         }
     }
 
+    /// What is left of the condition once the index has found the event under the one topic that the keys allow. Filters, and
+    /// names with wildcards, are asked again: the index does not stand for those.
+    pub(crate) fn left_to_ask(&self, condition: NodeId, keys: &Keys) -> Option<NodeId> {
+        match keys.topics.as_deref() {
+            Some([TopicKey::Exact(topic)]) if !mqtt::has_wildcards(topic) => {
+                self.without_topic(condition, topic)
+            }
+            _ => Some(condition),
+        }
+    }
+
+    fn without_topic(&self, condition: NodeId, topic: &str) -> Option<NodeId> {
+        let is_topic = |id| matches!(self.op(id), Op::Field(Field::Topic));
+        let is_text = |id| matches!(self.op(id), Op::Text(text) if self.text(text) == topic);
+        match self.op(condition) {
+            Op::Binary(BinaryOp::Equal, left, right)
+                if is_topic(left) && is_text(right) || is_text(left) && is_topic(right) =>
+            {
+                None
+            }
+            Op::Binary(BinaryOp::And, left, right) => {
+                if self.without_topic(left, topic).is_none() {
+                    self.without_topic(right, topic)
+                } else if self.without_topic(right, topic).is_none() {
+                    Some(left)
+                } else {
+                    Some(condition)
+                }
+            }
+            _ => Some(condition),
+        }
+    }
+
     fn is_field(&self, id: NodeId, field: Field) -> bool {
         match self.op(id) {
             Op::Field(own) => own == field,
