@@ -117,7 +117,7 @@ fn rows_are_in_files_of_columns() {
     node.stop();
     assert!(files(directory.path()).len() > 1);
     assert_eq!(numbers(directory.path()), (0..3000).collect::<Vec<_>>());
-    let query = "SELECT count(*), sum(n), max(v), count(DISTINCT s), min(epoch_ms(at)), any_value(typeof(at)), \
+    let query = "SELECT count(*), sum(n), max(v), count(DISTINCT s), min(epoch_ms(\"at\")), any_value(typeof(\"at\")), \
         count(*) FILTER (even), any_value(json_extract_string(payload, '$.s')), count(nothing) FROM read_parquet(?)";
     match duckdb(query, directory.path()) {
         None => testkit::skipped("DuckDB is not here; run `cargo xtask test`"),
