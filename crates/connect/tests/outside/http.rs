@@ -15,7 +15,9 @@ pub(crate) struct Asked {
     pub(crate) raw_query: String,
     /// Names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
+    /// As text.
     pub(crate) body: String,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Asked {
@@ -129,7 +131,8 @@ fn receive(reader: &mut BufReader<TcpStream>) -> Option<Asked> {
         query: pairs.map(|(n, v)| (decoded(n), decoded(v))).collect(),
         raw_query: raw_query.to_owned(),
         headers,
-        body: String::from_utf8(body).unwrap(),
+        body: String::from_utf8_lossy(&body).into_owned(),
+        bytes: body,
     })
 }
 

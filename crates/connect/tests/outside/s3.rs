@@ -9,10 +9,14 @@ use serde_json::{Value, json};
 use crate::bench::{Bench, until};
 use crate::http::{Asked, HttpServer, Reply, decoded};
 
-type Objects = Arc<Mutex<BTreeMap<String, String>>>;
+type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn text(body: &[u8]) -> &str {
+    std::str::from_utf8(body).unwrap()
 }
 
 fn is_signed(asked: &Asked, secret: &str) -> bool {
@@ -24,7 +28,7 @@ fn is_signed(asked: &Asked, secret: &str) -> bool {
     let (credential, names) = (part("Credential="), part("SignedHeaders="));
     let (id, scope) = credential.split_once('/').unwrap();
     assert_eq!(id, "tide");
-    let hash = hex(digest::digest(&digest::SHA256, asked.body.as_bytes()).as_ref());
+    let hash = hex(digest::digest(&digest::SHA256, &asked.bytes).as_ref());
     assert_eq!(asked.header("x-amz-content-sha256"), hash);
     let mut canonical = format!("{}\n{}\n{}\n", asked.method, asked.path, asked.raw_query);
     for name in names.split(';') {
@@ -55,11 +59,15 @@ fn store(asked: &Asked, objects: &Objects) -> Reply {
         );
     };
     if asked.method == "PUT" {
-        assert_eq!(asked.header("content-type"), "application/x-ndjson");
+        let expected = match key.ends_with(".parquet") {
+            true => "application/vnd.apache.parquet",
+            false => "application/x-ndjson",
+        };
+        assert_eq!(asked.header("content-type"), expected);
         objects
             .lock()
             .unwrap()
-            .insert(decoded(key), asked.body.clone());
+            .insert(decoded(key), asked.bytes.clone());
     }
     (200, Vec::new(), String::new())
 }
@@ -96,7 +104,10 @@ fn rows_are_put_together_by_key() {
         let numbers: Vec<u64> = own
             .flat_map(|(name, body)| {
                 assert!(name.ends_with(".jsonl"), "{name}");
-                body.lines().map(|line| line.parse().unwrap())
+                text(body)
+                    .lines()
+                    .map(|line| line.parse().unwrap())
+                    .collect::<Vec<_>>()
             })
             .collect();
         let expected: Vec<u64> = (0..100).filter(|n| n % 2 == parity).collect();
@@ -126,7 +137,7 @@ fn everything_is_there_once_though_answers_are_lost_and_the_store_is_down() {
     server.set_down(false);
     assert_eq!(bench.until_settled(3000).failed, 0);
     let objects = objects.lock().unwrap();
-    let lines = objects.values().flat_map(|body| body.lines());
+    let lines = objects.values().flat_map(|body| text(body).lines());
     let mut numbers: Vec<u64> = lines
         .map(|line| {
             serde_json::from_str::<Value>(line).unwrap()["n"]
@@ -151,5 +162,39 @@ fn a_wrong_key_is_told_without_showing_it() {
         why.contains("SignatureDoesNotMatch") && !why.contains("secret"),
         "{why}"
     );
+    bench.stop();
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn objects_are_parquet_files() {
+    use parquet::file::reader::{FileReader as _, SerializedFileReader};
+    use parquet::record::RowAccessor as _;
+
+    let (server, objects) = start();
+    let sink = json!({
+        "key": "t/", "format": "parquet", "batch": {"max_rows": 100, "max_wait_ms": 300},
+        "columns": [{"name": "n", "type": "int", "value": "${n}"}, {"name": "k", "value": "${key}"}]
+    });
+    let bench = Bench::new(connector(&server), sink);
+    bench.push_numbers(0..500);
+    bench.push(json!({"n": "no number"}));
+    let metrics = bench.until_settled(501);
+    assert_eq!((metrics.sent, metrics.failed), (500, 1));
+    let objects = objects.lock().unwrap();
+    let mut numbers = Vec::new();
+    for (key, body) in objects.iter() {
+        assert!(key.ends_with(".parquet"), "{key}");
+        let reader = SerializedFileReader::new(bytes::Bytes::from(body.clone())).unwrap();
+        for row in reader.get_row_iter(None).unwrap() {
+            let row = row.unwrap();
+            let n = row.get_long(0).unwrap();
+            assert_eq!(row.get_string(1).unwrap(), &(n % 5).to_string());
+            numbers.push(n);
+        }
+    }
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..500).collect::<Vec<_>>());
+    drop(objects);
     bench.stop();
 }

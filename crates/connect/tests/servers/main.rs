@@ -7,6 +7,8 @@ mod file;
 mod http;
 mod mysql;
 mod node;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod postgres;
 mod redis;
 mod redis_cluster;

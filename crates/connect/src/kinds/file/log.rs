@@ -3,7 +3,9 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
+
+use super::names::Names;
 
 pub(super) struct Rotation {
     pub(super) max_bytes: u64,
@@ -12,8 +14,7 @@ pub(super) struct Rotation {
 }
 
 pub(super) struct Log {
-    directory: PathBuf,
-    name: String,
+    names: Names,
     rotation: Rotation,
     /// What each file begins with.
     head: Vec<u8>,
@@ -36,8 +37,7 @@ impl Log {
         sync: bool,
     ) -> Self {
         Self {
-            directory: directory.to_owned(),
-            name: name.to_owned(),
+            names: Names::new(directory, name),
             rotation,
             head,
             sync,
@@ -46,7 +46,7 @@ impl Log {
     }
 
     fn path(&self) -> PathBuf {
-        self.directory.join(&self.name)
+        self.names.current("")
     }
 
     /// Appends lines: all of them or nothing.
@@ -85,7 +85,7 @@ impl Log {
     }
 
     fn open(&self) -> io::Result<Open> {
-        fs::create_dir_all(&self.directory)?;
+        fs::create_dir_all(self.names.directory())?;
         let path = self.path();
         let mut file = File::options().create(true).append(true).open(&path)?;
         let about = file.metadata()?;
@@ -98,45 +98,9 @@ impl Log {
         Ok(Open { file, bytes, since })
     }
 
-    /// `NAME.EXT` becomes `NAME-20260131T235959.123Z.EXT`.
     fn rotate(&self) -> io::Result<()> {
-        let (stem, extension) = match self.name.rsplit_once('.') {
-            Some((stem, extension)) => (stem, format!(".{extension}")),
-            None => (self.name.as_str(), String::new()),
-        };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let mut ms = now.map_or(0, |now| now.as_millis() as u64);
-        let path = loop {
-            let path = self
-                .directory
-                .join(format!("{stem}-{}{extension}", stamp(ms)));
-            if !path.exists() {
-                break path;
-            }
-            ms += 1;
-        };
-        fs::rename(self.path(), path)?;
-        self.remove_oldest(stem, &extension)
-    }
-
-    fn remove_oldest(&self, stem: &str, extension: &str) -> io::Result<()> {
-        let mut files = Vec::new();
-        for entry in fs::read_dir(&self.directory)? {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            let stamp = name
-                .strip_prefix(stem)
-                .and_then(|rest| rest.strip_prefix('-'))
-                .and_then(|rest| rest.strip_suffix(extension));
-            if stamp.is_some_and(is_stamp) {
-                files.push(name);
-            }
-        }
-        files.sort();
-        let too_many = files.len().saturating_sub(self.rotation.max_files);
-        for name in files.drain(..too_many) {
-            fs::remove_file(self.directory.join(name))?;
-        }
-        Ok(())
+        fs::rename(self.path(), self.names.free(&[]))?;
+        self.names.remove_oldest(self.rotation.max_files)
     }
 
     pub(super) fn close(&mut self) {
@@ -148,59 +112,9 @@ impl Log {
     }
 }
 
-/// Milliseconds since 1970 as `20260131T235959.123Z`: these sort by time.
-fn stamp(ms: u64) -> String {
-    let (seconds, ms) = (ms / 1000, ms % 1000);
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = date(days);
-    format!(
-        "{year:04}{month:02}{day:02}T{:02}{:02}{:02}.{ms:03}Z",
-        of_day / 3600,
-        of_day / 60 % 60,
-        of_day % 60
-    )
-}
-
-fn is_stamp(text: &str) -> bool {
-    let shape = "00000000T000000.000Z";
-    text.len() == shape.len()
-        && text.bytes().zip(shape.bytes()).all(|(byte, of)| match of {
-            b'0' => byte.is_ascii_digit(),
-            other => byte == other,
-        })
-}
-
-/// Year, month and day of a number of days since 1970 in the Gregorian calendar, counting years from March so that a leap
-/// day is the last of its year.
-fn date(days: u64) -> (u64, u64, u64) {
-    const DAYS_OF_400_YEARS: u64 = 146_097;
-    // Days from 1 March 0 to 1 January 1970.
-    let days = days + 719_468;
-    let (era, of_era) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = match month_from_march {
-        0..=9 => month_from_march + 3,
-        _ => month_from_march - 9,
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    (year, month, day)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_named() {
-        assert_eq!(stamp(0), "19700101T000000.000Z");
-        assert_eq!(stamp(951_782_399_999), "20000228T235959.999Z");
-        assert_eq!(stamp(951_782_400_000), "20000229T000000.000Z");
-        assert_eq!(stamp(1_767_225_599_001), "20251231T235959.001Z");
-        assert!(is_stamp(&stamp(1_767_225_599_001)) && !is_stamp("20251231"));
-    }
 
     #[test]
     fn files_are_rotated_and_the_oldest_go() {

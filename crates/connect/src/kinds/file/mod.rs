@@ -1,7 +1,12 @@
-//! Files of JSON lines or CSV, which are rotated by size and time.
+//! Files of JSON lines, CSV or Parquet, which are rotated by size and time.
 
 mod csv;
 mod log;
+mod names;
+#[cfg(feature = "parquet")]
+mod parquet;
+#[cfg(feature = "parquet")]
+mod spool;
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,9 +59,13 @@ struct SinkSettings {
     format: Format,
     /// Of each line with format `lines`; the whole row as JSON if left out.
     line: Option<String>,
-    /// Of a CSV file, in their order: names and what is in them, as `{"name": "t", "value": "${payload.t}"}`.
+    /// Of a file of columns, in their order: names and what is in them, as `{"name": "t", "value": "${payload.t}"}`; in
+    /// Parquet they have types, too.
     #[serde(default)]
     columns: Vec<Column>,
+    /// How a Parquet file is laid out.
+    #[cfg(feature = "parquet")]
+    parquet: Option<crate::columns::Layout>,
     #[serde(default)]
     rotate: Rotate,
     /// Waits after each batch until the disk has it.
@@ -72,8 +81,16 @@ enum Format {
     Lines,
     /// Comma-separated values with a line of names at the beginning of each file.
     Csv,
+    /// Columns with types. A file is there when it is complete, which it is when the next is begun; its rows are in
+    /// `FILE.rows` until then.
+    #[cfg(feature = "parquet")]
+    Parquet,
 }
 
+#[cfg(feature = "parquet")]
+use crate::columns::Setting as Column;
+
+#[cfg(not(feature = "parquet"))]
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Column {
@@ -148,9 +165,29 @@ impl Connector for Directory {
         check_range("rotate.max_bytes", max_bytes, 1024..=1 << 50)?;
         check_range("rotate.max_age_s", max_age_s.unwrap_or(1), 1..=1 << 32)?;
         check_range("rotate.max_files", max_files, 1..=100_000)?;
+        let rotation = Rotation {
+            max_bytes,
+            max_age: max_age_s.map(Duration::from_secs),
+            max_files,
+        };
+        #[cfg(feature = "parquet")]
+        if settings.format == Format::Parquet {
+            return Ok(Arc::new(parquet::Sink::new(&self.0, settings, rotation)?));
+        }
+        #[cfg(feature = "parquet")]
+        if settings.parquet.is_some() {
+            let detail = "this is for format = \"parquet\"";
+            return Err(Invalid::new("parquet", detail));
+        }
         let lines = match settings.format {
+            #[cfg(feature = "parquet")]
+            Format::Csv if settings.columns.iter().any(|column| column.of.is_some()) => {
+                let detail = "types of columns are for format = \"parquet\"";
+                return Err(Invalid::new("columns", detail));
+            }
             Format::Lines if !settings.columns.is_empty() => {
-                return Err(Invalid::new("columns", "these are for format = \"csv\""));
+                let detail = "these are for files of columns, as format = \"csv\"";
+                return Err(Invalid::new("columns", detail));
             }
             Format::Csv if settings.line.is_some() => {
                 return Err(Invalid::new("line", "this is for format = \"lines\""));
@@ -159,16 +196,13 @@ impl Connector for Directory {
                 let line = settings.line.as_deref().unwrap_or("${.}");
                 Lines::Template(Template::parse("line", line)?)
             }
+            #[cfg(feature = "parquet")]
+            Format::Parquet => unreachable!("it has a sink of its own"),
             Format::Csv => {
                 let columns = settings.columns.iter();
                 let columns = columns.map(|column| (column.name.as_str(), column.value.as_str()));
                 Lines::Csv(Columns::new(columns)?)
             }
-        };
-        let rotation = Rotation {
-            max_bytes,
-            max_age: max_age_s.map(Duration::from_secs),
-            max_files,
         };
         let head = match &lines {
             Lines::Csv(columns) => columns.head(),

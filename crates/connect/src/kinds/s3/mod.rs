@@ -1,8 +1,10 @@
-//! Object stores that speak S3: the rows of a batch become objects of lines.
+//! Object stores that speak S3: the rows of a batch become objects of lines, or Parquet files.
 
+mod body;
 mod sign;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,6 +26,7 @@ use crate::settings::{Invalid, read};
 use crate::template::Template;
 use crate::tls::Tls;
 use crate::web::{Answer, Web};
+use body::{Bodies, Body};
 use sign::{Signed, Signer, encoded_path, sha256};
 
 pub(super) const KIND: Kind = Kind {
@@ -78,26 +81,36 @@ struct SinkSettings {
     #[serde(default = "by_day")]
     #[schemars(length(max = 900))]
     key: String,
-    /// What the keys end with.
-    #[serde(default = "json_lines")]
+    /// What the keys end with; `.jsonl` or `.parquet` if left out.
     #[schemars(length(max = 64))]
-    suffix: String,
+    suffix: Option<String>,
+    #[serde(default)]
+    format: Format,
     /// The line of a row, with placeholders. Left out: the row as JSON.
     line: Option<String>,
-    #[serde(default = "ndjson")]
-    content_type: String,
+    /// Of Parquet files, in their order.
+    #[cfg(feature = "parquet")]
+    #[serde(default)]
+    columns: Vec<crate::columns::Setting>,
+    /// How a Parquet file is laid out.
+    #[cfg(feature = "parquet")]
+    parquet: Option<crate::columns::Layout>,
+    content_type: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Format {
+    /// A line for each row.
+    #[default]
+    Lines,
+    /// Columns with types.
+    #[cfg(feature = "parquet")]
+    Parquet,
 }
 
 fn by_day() -> String {
     "%Y/%m/%d/".into()
-}
-
-fn json_lines() -> String {
-    ".jsonl".into()
-}
-
-fn ndjson() -> String {
-    "application/x-ndjson".into()
 }
 
 struct Store {
@@ -207,14 +220,16 @@ impl Store {
 impl Connector for Store {
     fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
         let settings: SinkSettings = read(settings)?;
-        let line = settings.line.as_deref();
-        let content_type = HeaderValue::from_str(&settings.content_type)
+        let bodies = bodies(&settings)?;
+        let content_type = settings.content_type.as_deref();
+        let content_type = HeaderValue::from_str(content_type.unwrap_or(bodies.content_type()))
             .map_err(|_| Invalid::new("content_type", "it has signs that cannot be sent"))?;
+        let suffix = settings.suffix.as_deref();
         Ok(Arc::new(Objects {
             store: self,
             key: Dated::parse("key", &settings.key)?,
-            suffix: settings.suffix,
-            line: line.map(|text| Template::parse("line", text)).transpose()?,
+            suffix: suffix.unwrap_or(bodies.suffix()).to_owned(),
+            bodies,
             content_type,
         }))
     }
@@ -232,19 +247,48 @@ impl Connector for Store {
     }
 }
 
+fn bodies(settings: &SinkSettings) -> Result<Bodies, Invalid> {
+    match settings.format {
+        Format::Lines => {
+            #[cfg(feature = "parquet")]
+            for (field, is_given) in [
+                ("columns", !settings.columns.is_empty()),
+                ("parquet", settings.parquet.is_some()),
+            ] {
+                if is_given {
+                    let detail = "this is for format = \"parquet\"";
+                    return Err(Invalid::new(field, detail));
+                }
+            }
+            let line = settings.line.as_deref();
+            let line = line.map(|text| Template::parse("line", text)).transpose()?;
+            Ok(Bodies::Lines(line))
+        }
+        #[cfg(feature = "parquet")]
+        Format::Parquet => {
+            if settings.line.is_some() {
+                return Err(Invalid::new("line", "this is for format = \"lines\""));
+            }
+            let layout = settings.parquet.unwrap_or_default();
+            layout.check("parquet")?;
+            let columns = crate::columns::Columns::new(&settings.columns)?;
+            Ok(Bodies::Parquet(columns, layout))
+        }
+    }
+}
+
 struct Objects {
     store: Arc<Store>,
     key: Dated,
     suffix: String,
-    line: Option<Template>,
+    bodies: Bodies,
     content_type: HeaderValue,
 }
 
 /// Rows that go into one object.
-#[derive(Default)]
 struct Object {
     places: Vec<usize>,
-    body: Vec<u8>,
+    body: Body,
 }
 
 impl Objects {
@@ -268,14 +312,25 @@ impl Objects {
                 failures.push((place, Failure::passing(what)));
                 continue;
             }
-            let object = objects.entry(key).or_default();
-            object.places.push(place);
-            match &self.line {
-                None => row.write_json(&mut object.body),
-                Some(template) => template.render(row, &mut object.body),
+            let object = match objects.entry(key) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => match self.bodies.begin() {
+                    Ok(body) => new.insert(Object {
+                        places: Vec::new(),
+                        body,
+                    }),
+                    Err(what) => {
+                        failures.push((place, Failure::passing(what)));
+                        continue;
+                    }
+                },
+            };
+            match self.bodies.add(row, &mut object.body) {
+                Ok(()) => object.places.push(place),
+                Err(what) => failures.push((place, Failure::of_rows(what))),
             }
-            object.body.push(b'\n');
         }
+        objects.retain(|_, object| !object.places.is_empty());
         objects
     }
 
@@ -284,7 +339,8 @@ impl Objects {
         let first = batch.id(object.places[0]);
         let key = format!("{begin}{first}-{}{}", object.places.len(), self.suffix);
         let key = key.trim_start_matches('/');
-        let body = Bytes::from(object.body);
+        let body = object.body.finish().map_err(Failure::passing)?;
+        let body = Bytes::from(body);
         let store = &self.store;
         let putting = store.ask(Method::PUT, key, &[], Some(&self.content_type), body);
         let answer = putting.await?;

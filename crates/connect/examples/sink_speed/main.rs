@@ -1,11 +1,13 @@
 //! Rows a second through a sink, from `push` to the server's answer, and those of a bare client that writes the same batches
 //! in the same run, in turns: `cargo run --release --example sink_speed --all-features -- SERVER... [ROWS]`, with SERVER as
-//! `mysql`, `postgres` or `redis` (started for it).
+//! `mysql`, `postgres`, `redis` or `opensearch` (started for it).
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
     reason = "a measurement that fails may panic, and says what it found"
 )]
+
+mod bulk;
 
 use std::time::{Duration, Instant};
 
@@ -36,6 +38,7 @@ fn main() {
         ("mysql", Kind::MariaDb),
         ("postgres", Kind::Postgres),
         ("redis", Kind::Redis),
+        ("opensearch", Kind::OpenSearch),
     ] {
         let is_asked = arguments.iter().any(|text| text == name);
         if !is_asked && arguments.iter().any(|text| text.parse::<usize>().is_err()) {
@@ -56,7 +59,7 @@ fn main() {
         }
         let (bare, sink) = best;
         println!(
-            "{name:9} bare {bare:9.0}  sink {sink:9.0}  ratio {:.2}",
+            "{name:10} bare {bare:9.0}  sink {sink:9.0}  ratio {:.2}",
             sink / bare
         );
     }
@@ -113,6 +116,7 @@ fn prepare(server: &Server) {
             "CREATE TABLE t (n bigint, device varchar(32), v double precision); GRANT ALL ON t TO {USER}"
         ))),
         Kind::Redis => {}
+        Kind::OpenSearch => bulk::prepare(server),
         other => panic!("{other:?} is not measured"),
     }
 }
@@ -120,12 +124,14 @@ fn prepare(server: &Server) {
 fn clear(server: &Server) {
     match server.kind() {
         Kind::Redis => drop(server.redis(&["FLUSHALL"])),
+        Kind::OpenSearch => bulk::clear(server),
         _ => drop(server.sql("TRUNCATE TABLE t")),
     }
 }
 
 fn count(server: &Server) -> usize {
     let text = match server.kind() {
+        Kind::OpenSearch => return bulk::count(server),
         Kind::Redis => server.redis(&["LLEN", "all"])[0].clone(),
         _ => server.sql("SELECT COUNT(*) FROM t")[0][0].clone(),
     };
@@ -160,6 +166,12 @@ fn sink(runtime: &Runtime, server: &Server, rows: usize) -> Duration {
         Kind::Redis => {
             connector["type"] = "redis".into();
             sink["command"] = "RPUSH all ${n}:${device}:${v}".into();
+        }
+        Kind::OpenSearch => {
+            connector = json!({
+                "type": "elasticsearch", "urls": [format!("http://{}", server.address())]
+            });
+            sink["index"] = bulk::INDEX.into();
         }
         kind => {
             let name = if kind == Kind::MariaDb {
@@ -300,6 +312,7 @@ fn bare(runtime: &Runtime, server: &Server, rows: usize) -> Duration {
             }
             start.elapsed()
         }),
+        Kind::OpenSearch => bulk::bare(runtime, server, rows),
         other => panic!("{other:?} is not measured"),
     }
 }

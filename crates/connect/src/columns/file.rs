@@ -1,0 +1,191 @@
+//! Writing a Parquet file, one group of rows after the other, so that no more than a group is in memory.
+
+use std::io;
+use std::sync::Arc;
+
+use parquet::basic::{
+    Compression as Codec, LogicalType, Repetition, TimeUnit, Type as PhysicalType,
+};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
+use parquet::schema::types::Type as Schema;
+
+use super::record::{Cell, read};
+use super::{Compression, Layout, Shape, Type};
+
+/// A file that is written. It is none before [`Writer::finish`].
+pub(crate) struct Writer<W: io::Write + Send> {
+    file: SerializedFileWriter<W>,
+    shape: Shape,
+    layout: Layout,
+    columns: Vec<Column>,
+    /// Of the group that is gathered.
+    rows: usize,
+    bytes: usize,
+}
+
+/// The values of a column in the group that is gathered.
+struct Column {
+    values: Values,
+    /// For each row 1, or 0 for null.
+    levels: Vec<i16>,
+}
+
+enum Values {
+    Bool(Vec<bool>),
+    Int(Vec<i64>),
+    Float(Vec<f64>),
+    Bytes(Vec<ByteArray>),
+}
+
+fn failed(error: ParquetError) -> io::Error {
+    match error {
+        ParquetError::External(error) => match error.downcast::<io::Error>() {
+            Ok(error) => *error,
+            Err(error) => io::Error::other(error),
+        },
+        error => io::Error::other(error),
+    }
+}
+
+fn schema(shape: &Shape) -> Result<Schema, ParquetError> {
+    let fields = shape.0.iter().map(|(name, of)| {
+        let (physical, logical) = match of {
+            Type::Bool => (PhysicalType::BOOLEAN, None),
+            Type::Int => (PhysicalType::INT64, None),
+            Type::Float => (PhysicalType::DOUBLE, None),
+            Type::Text => (PhysicalType::BYTE_ARRAY, Some(LogicalType::String)),
+            Type::Json => (PhysicalType::BYTE_ARRAY, Some(LogicalType::Json)),
+            Type::Bytes => (PhysicalType::BYTE_ARRAY, None),
+            Type::TimestampMs => {
+                let time = LogicalType::timestamp(true, TimeUnit::MILLIS);
+                (PhysicalType::INT64, Some(time))
+            }
+        };
+        let field = Schema::primitive_type_builder(name, physical)
+            .with_repetition(Repetition::OPTIONAL)
+            .with_logical_type(logical);
+        field.build().map(Arc::new)
+    });
+    let fields = fields.collect::<Result<_, _>>()?;
+    Schema::group_type_builder("row")
+        .with_fields(fields)
+        .build()
+}
+
+impl<W: io::Write + Send> Writer<W> {
+    pub(crate) fn new(out: W, shape: &Shape, layout: Layout) -> io::Result<Self> {
+        let codec = match layout.compression {
+            Compression::Snappy => Codec::SNAPPY,
+            Compression::None => Codec::UNCOMPRESSED,
+        };
+        let properties = WriterProperties::builder()
+            .set_compression(codec)
+            .set_created_by(concat!("tidegate version ", env!("CARGO_PKG_VERSION")).to_owned())
+            .build();
+        let schema = Arc::new(schema(shape).map_err(failed)?);
+        let columns = shape.0.iter().map(|(_, of)| Column::new(*of)).collect();
+        Ok(Self {
+            file: SerializedFileWriter::new(out, schema, Arc::new(properties)).map_err(failed)?,
+            shape: shape.clone(),
+            layout,
+            columns,
+            rows: 0,
+            bytes: 0,
+        })
+    }
+
+    /// Adds a row, by its record.
+    pub(crate) fn add(&mut self, record: &[u8]) -> io::Result<()> {
+        let cells = read(&self.shape, record)
+            .ok_or_else(|| io::Error::other("a record is not of the shape of its file"))?;
+        for (column, cell) in self.columns.iter_mut().zip(cells) {
+            column.add(cell);
+        }
+        self.rows += 1;
+        self.bytes += record.len();
+        match self.rows >= self.layout.row_group_rows || self.bytes >= self.layout.row_group_bytes {
+            true => self.write_group(),
+            false => Ok(()),
+        }
+    }
+
+    fn write_group(&mut self) -> io::Result<()> {
+        if self.rows == 0 {
+            return Ok(());
+        }
+        let mut group = self.file.next_row_group().map_err(failed)?;
+        for column in &mut self.columns {
+            let writer = group.next_column().map_err(failed)?;
+            let writer = writer.ok_or_else(|| io::Error::other("a column is missing"))?;
+            column.write(writer).map_err(failed)?;
+        }
+        group.close().map_err(failed)?;
+        (self.rows, self.bytes) = (0, 0);
+        Ok(())
+    }
+
+    /// Writes what makes it a file that can be read.
+    pub(crate) fn finish(mut self) -> io::Result<W> {
+        self.write_group()?;
+        self.file.into_inner().map_err(failed)
+    }
+}
+
+impl Column {
+    fn new(of: Type) -> Self {
+        let values = match of {
+            Type::Bool => Values::Bool(Vec::new()),
+            Type::Int | Type::TimestampMs => Values::Int(Vec::new()),
+            Type::Float => Values::Float(Vec::new()),
+            Type::Text | Type::Json | Type::Bytes => Values::Bytes(Vec::new()),
+        };
+        Self {
+            values,
+            levels: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, cell: Option<Cell<'_>>) {
+        self.levels.push(cell.is_some().into());
+        match (&mut self.values, cell) {
+            (Values::Bool(values), Some(Cell::Bool(value))) => values.push(value),
+            (Values::Int(values), Some(Cell::Int(value))) => values.push(value),
+            (Values::Float(values), Some(Cell::Float(value))) => values.push(value),
+            (Values::Bytes(values), Some(Cell::Bytes(value))) => {
+                values.push(ByteArray::from(value.to_vec()));
+            }
+            // Null; a cell of another type is never read from a record of this shape.
+            _ => {}
+        }
+    }
+
+    fn write(&mut self, mut writer: SerializedColumnWriter<'_>) -> Result<(), ParquetError> {
+        let levels = Some(self.levels.as_slice());
+        match &self.values {
+            Values::Bool(values) => writer
+                .typed::<BoolType>()
+                .write_batch(values, levels, None)?,
+            Values::Int(values) => writer
+                .typed::<Int64Type>()
+                .write_batch(values, levels, None)?,
+            Values::Float(values) => writer
+                .typed::<DoubleType>()
+                .write_batch(values, levels, None)?,
+            Values::Bytes(values) => writer
+                .typed::<ByteArrayType>()
+                .write_batch(values, levels, None)?,
+        };
+        writer.close()?;
+        self.levels.clear();
+        match &mut self.values {
+            Values::Bool(values) => values.clear(),
+            Values::Int(values) => values.clear(),
+            Values::Float(values) => values.clear(),
+            Values::Bytes(values) => values.clear(),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! Rows as columns with types: what a Parquet file is made of.
+
+mod file;
+mod record;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::row::{Row, Value};
+use crate::settings::{Invalid, check_range};
+use crate::template::Template;
+pub(crate) use file::Writer;
+pub(crate) use record::MAX_RECORD_BYTES;
+
+const MAX_COLUMNS: usize = 1000;
+const MAX_NAME_BYTES: usize = 200;
+
+/// A column as it is declared.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Setting {
+    #[schemars(length(min = 1, max = 200))]
+    pub(crate) name: String,
+    /// As `${payload.t}`.
+    pub(crate) value: String,
+    /// Of a Parquet file: what a value is made. One that cannot be made it makes its row a dead letter; what is missing
+    /// is null.
+    #[serde(rename = "type")]
+    pub(crate) of: Option<Type>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Type {
+    #[default]
+    Text,
+    Bool,
+    /// 64 bits.
+    Int,
+    /// 64 bits.
+    Float,
+    /// Milliseconds since 1970.
+    TimestampMs,
+    /// A text that is JSON.
+    Json,
+    /// Whatever it is.
+    Bytes,
+}
+
+/// How rows are laid down in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Layout {
+    /// Rows of a group, which are written, and read, together.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    row_group_rows: usize,
+    /// A group has no more than about this; as much memory is needed while a file is written.
+    #[schemars(range(min = 65_536, max = 1_073_741_824))]
+    row_group_bytes: usize,
+    compression: Compression,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Compression {
+    #[default]
+    Snappy,
+    None,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self {
+            row_group_rows: 100_000,
+            row_group_bytes: 32 << 20,
+            compression: Compression::Snappy,
+        }
+    }
+}
+
+impl Layout {
+    /// `field` is the setting it is from.
+    pub(crate) fn check(&self, field: &str) -> Result<(), Invalid> {
+        let rows = format!("{field}.row_group_rows");
+        check_range(&rows, self.row_group_rows, 1..=10_000_000)?;
+        let bytes = format!("{field}.row_group_bytes");
+        check_range(&bytes, self.row_group_bytes, 65_536..=1 << 30)
+    }
+}
+
+/// The columns of a file and where their values come from.
+pub(crate) struct Columns {
+    shape: Shape,
+    values: Vec<Template>,
+}
+
+/// Names and types of columns, without where their values come from: all it takes to read records again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Shape(Vec<(String, Type)>);
+
+impl Columns {
+    /// From the setting `columns`.
+    pub(crate) fn new(settings: &[Setting]) -> Result<Self, Invalid> {
+        if settings.is_empty() || settings.len() > MAX_COLUMNS {
+            let detail = format!("expected 1 to {MAX_COLUMNS}");
+            return Err(Invalid::new("columns", detail));
+        }
+        let mut columns = Self {
+            shape: Shape(Vec::new()),
+            values: Vec::new(),
+        };
+        for (at, setting) in settings.iter().enumerate() {
+            let field = |name: &str| format!("columns[{at}].{name}");
+            let is_name = !setting.name.is_empty() && setting.name.len() <= MAX_NAME_BYTES;
+            let mut known = columns.shape.0.iter();
+            if !is_name || known.any(|(name, _)| *name == setting.name) {
+                let detail = format!("expected 1 to {MAX_NAME_BYTES} bytes, each name once");
+                return Err(Invalid::new(&field("name"), detail));
+            }
+            let value = Template::parse(&field("value"), &setting.value)?;
+            columns.values.push(value);
+            let of = setting.of.unwrap_or_default();
+            columns.shape.0.push((setting.name.clone(), of));
+        }
+        Ok(columns)
+    }
+
+    pub(crate) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Appends the record of a row, or says which column its value does not fit; then nothing is appended.
+    pub(crate) fn add(&self, row: Row<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+        let start = out.len();
+        let mut scratch = Vec::new();
+        for ((name, of), template) in self.shape.0.iter().zip(&self.values) {
+            let value = template.value(row, &mut scratch);
+            if let Err(what) = record::put(*of, value, out) {
+                out.truncate(start);
+                return Err(format!("column {name}: {what}"));
+            }
+        }
+        if out.len() - start > MAX_RECORD_BYTES {
+            out.truncate(start);
+            let mib = MAX_RECORD_BYTES >> 20;
+            return Err(format!("the row is larger than {mib} MiB"));
+        }
+        Ok(())
+    }
+}
+
+/// What a value is, for people.
+fn kind_of(value: Value<'_>) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a bool",
+        Value::Int(_) => "an integer",
+        Value::Float(_) => "a number",
+        Value::Text(_) => "a text",
+        Value::Bytes(_) => "bytes",
+        Value::Json(_) | Value::Array(_) | Value::Map(_) => "JSON",
+    }
+}

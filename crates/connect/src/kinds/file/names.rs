@@ -1,0 +1,142 @@
+//! What files are called: the one that is written, and those it was before, with the time in their names.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub(super) struct Names {
+    directory: PathBuf,
+    stem: String,
+    /// With its dot.
+    extension: String,
+}
+
+impl Names {
+    pub(super) fn new(directory: &Path, name: &str) -> Self {
+        let (stem, extension) = match name.rsplit_once('.') {
+            Some((stem, extension)) => (stem.to_owned(), format!(".{extension}")),
+            None => (name.to_owned(), String::new()),
+        };
+        Self {
+            directory: directory.to_owned(),
+            stem,
+            extension,
+        }
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The one that is written; `more` is put behind its name.
+    pub(super) fn current(&self, more: &str) -> PathBuf {
+        let (stem, extension) = (&self.stem, &self.extension);
+        self.directory.join(format!("{stem}{extension}{more}"))
+    }
+
+    /// `NAME.EXT` becomes `NAME-20260131T235959.123Z.EXT`; neither this is there, nor with one of `more` behind it.
+    pub(super) fn free(&self, more: &[&str]) -> PathBuf {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let mut ms = now.map_or(0, |now| now.as_millis() as u64);
+        loop {
+            let path =
+                self.directory
+                    .join(format!("{}-{}{}", self.stem, stamp(ms), self.extension));
+            let mut all = [""].iter().chain(more);
+            if !all.any(|more| with(&path, more).exists()) {
+                return path;
+            }
+            ms += 1;
+        }
+    }
+
+    /// Files of former times with `more` behind their names, the oldest first.
+    pub(super) fn former(&self, more: &str) -> io::Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.directory)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            let stamp = name
+                .strip_prefix(&self.stem)
+                .and_then(|rest| rest.strip_prefix('-'))
+                .and_then(|rest| rest.strip_suffix(more))
+                .and_then(|rest| rest.strip_suffix(&self.extension));
+            if stamp.is_some_and(is_stamp) {
+                files.push(self.directory.join(name));
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    pub(super) fn remove_oldest(&self, max_files: usize) -> io::Result<()> {
+        let mut files = self.former("")?;
+        let too_many = files.len().saturating_sub(max_files);
+        for path in files.drain(..too_many) {
+            fs::remove_file(path)?;
+        }
+        Ok(())
+    }
+}
+
+/// A path with `more` behind its name.
+pub(super) fn with(path: &Path, more: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(more);
+    name.into()
+}
+
+/// Milliseconds since 1970 as `20260131T235959.123Z`: these sort by time.
+fn stamp(ms: u64) -> String {
+    let (seconds, ms) = (ms / 1000, ms % 1000);
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    format!(
+        "{year:04}{month:02}{day:02}T{:02}{:02}{:02}.{ms:03}Z",
+        of_day / 3600,
+        of_day / 60 % 60,
+        of_day % 60
+    )
+}
+
+fn is_stamp(text: &str) -> bool {
+    let shape = "00000000T000000.000Z";
+    text.len() == shape.len()
+        && text.bytes().zip(shape.bytes()).all(|(byte, of)| match of {
+            b'0' => byte.is_ascii_digit(),
+            other => byte == other,
+        })
+}
+
+/// Year, month and day of a number of days since 1970 in the Gregorian calendar, counting years from March so that a leap
+/// day is the last of its year.
+fn date(days: u64) -> (u64, u64, u64) {
+    const DAYS_OF_400_YEARS: u64 = 146_097;
+    // Days from 1 March 0 to 1 January 1970.
+    let days = days + 719_468;
+    let (era, of_era) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = match month_from_march {
+        0..=9 => month_from_march + 3,
+        _ => month_from_march - 9,
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_named() {
+        assert_eq!(stamp(0), "19700101T000000.000Z");
+        assert_eq!(stamp(951_782_399_999), "20000228T235959.999Z");
+        assert_eq!(stamp(951_782_400_000), "20000229T000000.000Z");
+        assert_eq!(stamp(1_767_225_599_001), "20251231T235959.001Z");
+        assert!(is_stamp(&stamp(1_767_225_599_001)) && !is_stamp("20251231"));
+    }
+}

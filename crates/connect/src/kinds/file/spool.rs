@@ -1,0 +1,432 @@
+//! Rows on their way into a Parquet file, which cannot be read before its end is written: until then they are in a spool,
+//! from which they can be read again after a crash.
+//!
+//! `NAME.parquet.rows` is the spool that is written, `NAME-TIME.parquet.rows` one that is full, `NAME-TIME.parquet.tmp` a
+//! file that is made of it, and `NAME-TIME.parquet` that file when it is complete; then its spool goes. A crash in between
+//! leaves the spool, and the file is made anew under the same name: no row gets lost, and none is there twice.
+//!
+//! A spool is a head (`tidegate rows 1` and a line break) and frames: length and CRC-32C of 4 bytes each, little-endian, and
+//! so many bytes. The first frame holds the columns as JSON, each other one a record.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::log::Rotation;
+use super::names::{Names, with};
+use crate::columns::{Layout, MAX_RECORD_BYTES, Shape, Writer};
+
+const HEAD: &[u8] = b"tidegate rows 1\n";
+const ROWS: &str = ".rows";
+const UNFINISHED: &str = ".tmp";
+/// Of one that nobody can read.
+const DAMAGED: &str = ".damaged";
+
+pub(super) fn put_frame(bytes: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(&crc32c::crc32c(bytes).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+/// Spools that are full, and the files that are made of them.
+#[derive(Clone)]
+pub(super) struct Spools {
+    names: std::sync::Arc<Names>,
+    layout: Layout,
+    max_files: usize,
+}
+
+/// The spool that is written.
+pub(super) struct Spool {
+    spools: Spools,
+    shape: Shape,
+    rotation: Rotation,
+    sync: bool,
+    /// Of the one that is open; each has another.
+    number: u64,
+    open: Option<Open>,
+}
+
+struct Open {
+    file: File,
+    bytes: u64,
+    /// What it begins with.
+    head_bytes: u64,
+    since: SystemTime,
+}
+
+/// What came of appending.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Appended {
+    /// A spool was begun, or found where a process had left it.
+    pub(super) began: Option<u64>,
+    /// There is a full one.
+    pub(super) is_one_full: bool,
+}
+
+impl Spool {
+    pub(super) fn new(spools: Spools, shape: Shape, rotation: Rotation, sync: bool) -> Self {
+        Self {
+            spools,
+            shape,
+            rotation,
+            sync,
+            number: 0,
+            open: None,
+        }
+    }
+
+    /// Appends frames: all of them or nothing.
+    pub(super) fn append(&mut self, frames: &[u8]) -> io::Result<Appended> {
+        let mut appended = Appended::default();
+        if frames.is_empty() {
+            return Ok(appended);
+        }
+        if self.open.is_none() {
+            // Those that a process left behind.
+            appended.is_one_full = self.open()?;
+            appended.began = Some(self.number);
+        }
+        if self.is_full(frames.len() as u64) {
+            self.end(None)?;
+            self.open()?;
+            appended = Appended {
+                began: Some(self.number),
+                is_one_full: true,
+            };
+        }
+        let Some(mut open) = self.open.take() else {
+            return Err(io::Error::other("no spool is open"));
+        };
+        let written = open.file.write_all(frames).and_then(|()| match self.sync {
+            true => open.file.sync_data(),
+            false => Ok(()),
+        });
+        match written {
+            Ok(()) => {
+                open.bytes += frames.len() as u64;
+                self.open = Some(open);
+                Ok(appended)
+            }
+            Err(error) => {
+                // What was written of it must not stand before what comes when it is tried again.
+                let _ = open.file.set_len(open.bytes);
+                Err(error)
+            }
+        }
+    }
+
+    fn is_full(&self, more: u64) -> bool {
+        let Some(open) = &self.open else {
+            return false;
+        };
+        let is_old = self
+            .rotation
+            .max_age
+            .is_some_and(|max| open.since.elapsed().unwrap_or_default() >= max);
+        let is_large = open.bytes + more > self.rotation.max_bytes;
+        open.bytes > open.head_bytes && (is_old || is_large)
+    }
+
+    /// Opens the spool that is there, if it is of these columns, or a new one; says whether there are full ones.
+    fn open(&mut self) -> io::Result<bool> {
+        let names = self.spools.names.clone();
+        fs::create_dir_all(names.directory())?;
+        let path = names.current(ROWS);
+        let kept = match Frames::open(&path) {
+            Ok(mut frames) if frames.shape == self.shape => {
+                let head_bytes = frames.at;
+                while frames.next()?.is_some() {}
+                Some((head_bytes, frames.at))
+            }
+            // Of other columns: a file of its own is made of it. One that is not even begun holds nothing.
+            Ok(_) => {
+                fs::rename(&path, with(&names.free(&[ROWS]), ROWS))?;
+                None
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                self.spools.set_aside(&path, &error)?;
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let mut file = File::options()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .open(&path)?;
+        let (head_bytes, bytes) = match kept {
+            Some(kept) => kept,
+            None => {
+                let mut head = HEAD.to_vec();
+                put_frame(&serde_json::to_vec(&self.shape)?, &mut head);
+                file.write_all(&head)?;
+                (head.len() as u64, head.len() as u64)
+            }
+        };
+        // What a crash left behind the last whole frame goes.
+        file.set_len(bytes)?;
+        file.seek(io::SeekFrom::End(0))?;
+        let since = file.metadata()?.created();
+        self.number += 1;
+        self.open = Some(Open {
+            file,
+            bytes,
+            head_bytes,
+            since: since.unwrap_or_else(|_| SystemTime::now()),
+        });
+        Ok(!names.former(ROWS)?.is_empty())
+    }
+
+    /// Ends the spool that is open, if it is the one of this number and has rows; says whether there is a full one now.
+    pub(super) fn end(&mut self, number: Option<u64>) -> io::Result<bool> {
+        if number.is_some_and(|number| number != self.number) {
+            return Ok(false);
+        }
+        let Some(open) = self.open.take() else {
+            return Ok(false);
+        };
+        let names = &self.spools.names;
+        let path = names.current(ROWS);
+        if open.bytes == open.head_bytes {
+            fs::remove_file(path)?;
+            return Ok(false);
+        }
+        open.file.sync_data()?;
+        fs::rename(path, with(&names.free(&[ROWS]), ROWS))?;
+        Ok(true)
+    }
+}
+
+impl Spools {
+    pub(super) fn new(directory: &Path, name: &str, layout: Layout, max_files: usize) -> Self {
+        Self {
+            names: std::sync::Arc::new(Names::new(directory, name)),
+            layout,
+            max_files,
+        }
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.names.current("")
+    }
+
+    /// Makes a file of each spool that is full.
+    pub(super) fn finish_all(&self) -> io::Result<()> {
+        for rows in self.names.former(ROWS)? {
+            match self.finish(&rows) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    self.set_aside(&rows, &error)?;
+                }
+                finished => finished?,
+            }
+        }
+        self.names.remove_oldest(self.max_files)
+    }
+
+    fn finish(&self, rows: &Path) -> io::Result<()> {
+        let path = rows.with_extension("");
+        let unfinished = with(&path, UNFINISHED);
+        let mut frames = Frames::open(rows)?;
+        let out = BufWriter::new(File::create(&unfinished)?);
+        let mut file = Writer::new(out, &frames.shape, self.layout)?;
+        while let Some(record) = frames.next()? {
+            file.add(record)?;
+        }
+        let out = file.finish()?.into_inner().map_err(|e| e.into_error())?;
+        out.sync_all()?;
+        fs::rename(&unfinished, &path)?;
+        // The name must be on disk before the rows are gone from it.
+        File::open(self.names.directory())?.sync_all()?;
+        fs::remove_file(rows)
+    }
+
+    /// Keeps what nobody can read out of the way, for people to look at.
+    fn set_aside(&self, rows: &Path, error: &io::Error) -> io::Result<()> {
+        let aside = with(&self.names.free(&[DAMAGED]), DAMAGED);
+        tracing::error!(path = %aside.display(), %error, "the spool of a Parquet file is damaged; it is kept under this name");
+        fs::rename(rows, aside)
+    }
+}
+
+/// The frames of a spool, up to its end or to where a crash cut it off.
+struct Frames {
+    file: BufReader<File>,
+    shape: Shape,
+    /// Behind the last whole frame.
+    at: u64,
+    frame: Vec<u8>,
+}
+
+impl Frames {
+    fn open(path: &Path) -> io::Result<Self> {
+        let mut frames = Self {
+            file: BufReader::new(File::open(path)?),
+            shape: Shape::default(),
+            at: 0,
+            frame: Vec::new(),
+        };
+        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "it has no head of a spool");
+        let mut head = [0; HEAD.len()];
+        if !read_whole(&mut frames.file, &mut head)? || head != HEAD {
+            return Err(wrong());
+        }
+        frames.at = HEAD.len() as u64;
+        let shape = frames.next()?.map(serde_json::from_slice::<Shape>);
+        match shape {
+            Some(Ok(shape)) => frames.shape = shape,
+            _ => return Err(wrong()),
+        }
+        Ok(frames)
+    }
+
+    fn next(&mut self) -> io::Result<Option<&[u8]>> {
+        let mut head = [0; 8];
+        if !read_whole(&mut self.file, &mut head)? {
+            return Ok(None);
+        }
+        let [a, b, c, d, sum @ ..] = head;
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        if length > MAX_RECORD_BYTES {
+            return Ok(None);
+        }
+        self.frame.resize(length, 0);
+        let is_whole = read_whole(&mut self.file, &mut self.frame)?;
+        if !is_whole || crc32c::crc32c(&self.frame) != u32::from_le_bytes(sum) {
+            return Ok(None);
+        }
+        self.at += (head.len() + length) as u64;
+        Ok(Some(&self.frame))
+    }
+}
+
+/// Fills a buffer; `false`: there is not so much any more.
+fn read_whole(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
+    match file.read_exact(buffer) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::columns::{Columns, Setting};
+    use crate::row::{Row, RowWriter};
+    use parquet::file::reader::{FileReader as _, SerializedFileReader};
+    use parquet::record::RowAccessor as _;
+    use serde_json::{Value, json};
+
+    fn columns(names: &[&str]) -> Columns {
+        let settings: Vec<Setting> = names
+            .iter()
+            .map(|name| json!({"name": name, "value": "${n}", "type": "int"}))
+            .map(|column: Value| serde_json::from_value(column).unwrap())
+            .collect();
+        Columns::new(&settings).unwrap()
+    }
+
+    fn spool(directory: &Path, columns: &Columns, max_bytes: u64) -> Spool {
+        let spools = Spools::new(directory, "t.parquet", Layout::default(), 100);
+        let rotation = Rotation {
+            max_bytes,
+            max_age: None,
+            max_files: 100,
+        };
+        Spool::new(spools, columns.shape().clone(), rotation, false)
+    }
+
+    fn append(spool: &mut Spool, columns: &Columns, n: i64) -> Appended {
+        let (mut bytes, mut record, mut frames) = (Vec::new(), Vec::new(), Vec::new());
+        RowWriter::new(&mut bytes).int("n", n);
+        columns.add(Row::from_bytes(&bytes), &mut record).unwrap();
+        put_frame(&record, &mut frames);
+        spool.append(&frames).unwrap()
+    }
+
+    /// The numbers in all files, the oldest first.
+    fn read_all(directory: &Path) -> Vec<i64> {
+        let names = Names::new(directory, "t.parquet");
+        let files = names.former("").unwrap().into_iter();
+        let numbers = files.flat_map(|path| {
+            let reader = SerializedFileReader::new(File::open(path).unwrap()).unwrap();
+            let rows = reader.get_row_iter(None).unwrap();
+            rows.map(|row| row.unwrap().get_long(0).unwrap())
+                .collect::<Vec<_>>()
+        });
+        numbers.collect()
+    }
+
+    #[test]
+    fn spools_become_files_as_they_are_full() {
+        let directory = tempfile::tempdir().unwrap();
+        let columns = columns(&["n"]);
+        let mut spool = spool(directory.path(), &columns, 200);
+        for n in 0..20 {
+            append(&mut spool, &columns, n);
+        }
+        spool.end(None).unwrap();
+        assert!(read_all(directory.path()).is_empty());
+        spool.spools.finish_all().unwrap();
+        assert_eq!(read_all(directory.path()), (0..20).collect::<Vec<_>>());
+        // Nothing else is left.
+        for entry in fs::read_dir(directory.path()).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            assert!(name.ends_with(".parquet"), "{name}");
+        }
+        let number = append(&mut spool, &columns, 20).began.unwrap();
+        assert!(!spool.end(Some(number - 1)).unwrap());
+        assert!(spool.end(Some(number)).unwrap());
+    }
+
+    #[test]
+    fn a_crash_costs_no_row_and_doubles_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let columns = columns(&["n"]);
+        let mut first = spool(directory.path(), &columns, 1000);
+        for n in 0..5 {
+            append(&mut first, &columns, n);
+        }
+        drop(first);
+        // It died in the middle of a row.
+        let rows = directory.path().join("t.parquet.rows");
+        let mut file = File::options().append(true).open(&rows).unwrap();
+        file.write_all(&[9, 0, 0, 0, 1, 2]).unwrap();
+        let mut second = spool(directory.path(), &columns, 1000);
+        assert_eq!(append(&mut second, &columns, 5).began, Some(1));
+        second.end(None).unwrap();
+        // It died when the file was there and its rows, too.
+        let full = second.spools.names.former(ROWS).unwrap().remove(0);
+        let copy = fs::read(&full).unwrap();
+        second.spools.finish_all().unwrap();
+        fs::write(&full, copy).unwrap();
+        let mut third = spool(directory.path(), &columns, 1000);
+        assert!(append(&mut third, &columns, 6).is_one_full);
+        third.spools.finish_all().unwrap();
+        third.end(None).unwrap();
+        third.spools.finish_all().unwrap();
+        assert_eq!(read_all(directory.path()), (0..7).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn other_columns_are_another_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let (old, new) = (columns(&["n"]), columns(&["n", "m"]));
+        append(&mut spool(directory.path(), &old, 1000), &old, 1);
+        let mut second = spool(directory.path(), &new, 1000);
+        assert!(append(&mut second, &new, 2).is_one_full);
+        second.end(None).unwrap();
+        second.spools.finish_all().unwrap();
+        assert_eq!(read_all(directory.path()), [1, 2]);
+        // What is no spool is not taken for one.
+        fs::write(directory.path().join("t.parquet.rows"), b"something").unwrap();
+        let mut third = spool(directory.path(), &new, 1000);
+        append(&mut third, &new, 3);
+        third.end(None).unwrap();
+        third.spools.finish_all().unwrap();
+        assert_eq!(read_all(directory.path()), [1, 2, 3]);
+    }
+}
