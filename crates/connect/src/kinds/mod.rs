@@ -9,6 +9,8 @@ mod file;
 mod http;
 #[cfg(feature = "http")]
 mod influxdb;
+#[cfg(feature = "kafka")]
+mod kafka;
 #[cfg(feature = "mqtt")]
 mod mqtt;
 #[cfg(feature = "mysql")]
@@ -35,6 +37,8 @@ pub const KINDS: &[&Kind] = &[
     &http::KIND,
     #[cfg(feature = "http")]
     &influxdb::KIND,
+    #[cfg(feature = "kafka")]
+    &kafka::KIND,
     #[cfg(feature = "mqtt")]
     &mqtt::KIND,
     #[cfg(feature = "mysql")]

@@ -7,6 +7,7 @@ use connect::connector::{Context, Doing, Inlet, Received};
 use connect::{Options, Pushed, Reader, Service, SinkId, SinkMetrics};
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 /// Generous: a machine may be building at the same time.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -125,7 +126,8 @@ impl Inlet for Caught {
 
 /// A source that is started again when it fails, as a node does it.
 pub(crate) struct Receiving {
-    _runtime: Runtime,
+    runtime: Runtime,
+    task: JoinHandle<()>,
     pub(crate) caught: Arc<Caught>,
     pub(crate) failures: Arc<Mutex<Vec<String>>>,
 }
@@ -137,7 +139,7 @@ impl Receiving {
         let caught = Arc::new(Caught::default());
         let failures = Arc::new(Mutex::new(Vec::new()));
         let (inlet, told) = (caught.clone(), failures.clone());
-        runtime.spawn(async move {
+        let task = runtime.spawn(async move {
             loop {
                 let failure = reader.read(&*inlet).await;
                 told.lock().unwrap().push(failure.message);
@@ -145,10 +147,22 @@ impl Receiving {
             }
         });
         Self {
-            _runtime: runtime,
+            runtime,
+            task,
             caught,
             failures,
         }
+    }
+
+    /// Ends it, as a node does that goes on: what it has to say at the end is said. Gives back what it received.
+    pub(crate) fn stop(self) -> Vec<Received> {
+        self.task.abort();
+        let metrics = self.runtime.metrics();
+        until("it has ended", || {
+            (metrics.num_alive_tasks() == 0).then_some(())
+        })
+        .expect("a source that is dropped ends");
+        std::mem::take(&mut *self.caught.0.lock().unwrap())
     }
 
     pub(crate) fn count(&self) -> usize {

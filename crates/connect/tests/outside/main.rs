@@ -8,6 +8,8 @@ mod clickhouse;
 mod elasticsearch;
 mod http;
 mod influxdb;
+mod kafka;
+mod kafka_brokers;
 mod mqtt;
 mod nats;
 mod opensearch;

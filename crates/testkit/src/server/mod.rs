@@ -1,5 +1,6 @@
 //! A real server for a test, a database or a broker: its own process, port and data; to be stopped, killed and started again.
 
+mod kafka;
 mod mariadb;
 mod mosquitto;
 mod nats;
@@ -42,6 +43,8 @@ pub enum Kind {
     Mosquitto,
     /// Takes a quarter of a minute to start, and needs Java.
     OpenSearch,
+    /// As OpenSearch; with TLS, [`USER`] logs in with SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
+    Kafka,
 }
 
 impl Kind {
@@ -54,6 +57,7 @@ impl Kind {
             Self::Nats => "TIDEGATE_TEST_NATS",
             Self::Mosquitto => "TIDEGATE_TEST_MOSQUITTO",
             Self::OpenSearch => "TIDEGATE_TEST_OPENSEARCH",
+            Self::Kafka => "TIDEGATE_TEST_KAFKA",
         }
     }
 
@@ -72,6 +76,7 @@ impl Kind {
             Self::Nats => tools.join("nats"),
             Self::Mosquitto => tools.join("mosquitto"),
             Self::OpenSearch => tools.join("opensearch"),
+            Self::Kafka => tools.join("kafka"),
         };
         self.program_below(&unpacked)
             .or_else(|| self.program_below(Path::new("/")))
@@ -84,7 +89,7 @@ impl Kind {
             Self::Nats => root.join("usr/sbin/nats-server"),
             Self::Mosquitto => root.join("usr/sbin/mosquitto"),
             // A folder of jars rather than a program.
-            Self::OpenSearch => {
+            Self::OpenSearch | Self::Kafka => {
                 let jars = root.join("jars");
                 return jars.is_dir().then_some(jars);
             }
@@ -104,9 +109,7 @@ impl Kind {
         match self {
             // Killed, it would leave its children a moment longer and a shared memory segment for ever.
             Self::Postgres => libc::SIGQUIT,
-            Self::MariaDb | Self::Redis | Self::Nats | Self::Mosquitto | Self::OpenSearch => {
-                libc::SIGKILL
-            }
+            _ => libc::SIGKILL,
         }
     }
 
@@ -115,9 +118,7 @@ impl Kind {
         match self {
             // Does not wait for its clients, which SIGTERM would.
             Self::Postgres => libc::SIGINT,
-            Self::MariaDb | Self::Redis | Self::Nats | Self::Mosquitto | Self::OpenSearch => {
-                libc::SIGTERM
-            }
+            _ => libc::SIGTERM,
         }
     }
 }
@@ -167,6 +168,7 @@ impl Server {
             Kind::MariaDb => mariadb::add_tls(&mut arguments, identity, port),
             Kind::Postgres => postgres::add_tls(&mut arguments, identity, port),
             Kind::Redis => redis::add_tls(&mut arguments, identity, free_port()),
+            Kind::Kafka => free_port(),
             Kind::Nats | Kind::Mosquitto | Kind::OpenSearch => {
                 panic!("{kind:?} is started without TLS only")
             }
@@ -185,13 +187,14 @@ impl Server {
             Kind::Postgres => postgres::prepare(&server),
             Kind::Mosquitto => mosquitto::prepare(&server),
             Kind::OpenSearch => opensearch::prepare(&server),
+            Kind::Kafka => kafka::prepare(&server, identity),
             Kind::Redis | Kind::Nats => {}
         }
         server.start();
         match kind {
             Kind::MariaDb => mariadb::make_user(&server),
             Kind::Postgres => postgres::make_user(&server),
-            Kind::Redis | Kind::Nats | Kind::Mosquitto | Kind::OpenSearch => {}
+            _ => {}
         }
         Some(server)
     }
@@ -228,6 +231,7 @@ impl Server {
             Kind::Nats => ("nats", ""),
             Kind::Mosquitto => ("mqtt", ""),
             Kind::OpenSearch => ("http", ""),
+            Kind::Kafka => ("kafka", ""),
         };
         format!("{scheme}://{USER}:{PASSWORD}@{address}/{path}")
     }
@@ -248,6 +252,7 @@ impl Server {
             Kind::Nats => nats::command(self),
             Kind::Mosquitto => mosquitto::command(self),
             Kind::OpenSearch => opensearch::command(self),
+            Kind::Kafka => kafka::command(self),
         };
         command.args(&self.arguments).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("a file can be shared"));
@@ -316,7 +321,7 @@ impl Server {
             Kind::MariaDb => mariadb::run(self.connect()?, Some(DATABASE), statements),
             Kind::Postgres => postgres::run(self.connect()?, DATABASE, statements),
             Kind::Redis => Err("Redis has no SQL: see `redis`".into()),
-            Kind::Nats | Kind::Mosquitto => Err("a broker has no SQL".into()),
+            Kind::Nats | Kind::Mosquitto | Kind::Kafka => Err("a broker has no SQL".into()),
             Kind::OpenSearch => Err("OpenSearch has no SQL: see `http`".into()),
         }
     }
@@ -343,6 +348,15 @@ impl Server {
         answer.unwrap_or_else(|why| panic!("{method} {path}: {why}"))
     }
 
+    /// Makes a topic of Kafka with settings of its own.
+    pub fn make_topic(&self, name: &str, partitions: u32, settings: &[(&str, &str)]) {
+        assert_eq!(self.kind, Kind::Kafka);
+        let made = self
+            .connect()
+            .and_then(|stream| kafka::make_topic(stream, name, partitions, settings));
+        made.unwrap_or_else(|why| panic!("{why}"));
+    }
+
     /// A client of NATS, to look into it.
     pub fn nats(&self) -> NatsClient {
         assert_eq!(self.kind, Kind::Nats);
@@ -359,6 +373,7 @@ impl Server {
             Kind::Nats => NatsClient::over(stream).map(drop),
             Kind::Mosquitto => Ok(()),
             Kind::OpenSearch => opensearch::ask(stream, "GET", "/_cluster/health", "").map(drop),
+            Kind::Kafka => kafka::answers(stream),
         }
     }
 

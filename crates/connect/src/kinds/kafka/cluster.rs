@@ -1,0 +1,279 @@
+//! The brokers of a cluster: who leads which partition, and connections to them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Login;
+use super::session::Session;
+use super::wire::{Code, METADATA, Malformed, Put as _, Take};
+use crate::connector::Failure;
+
+/// Topics that are remembered; templates can name any number.
+const MAX_TOPICS: usize = 10_000;
+
+type Address = (String, u16);
+/// Several connections to a broker have different slots.
+type Slot = tokio::sync::Mutex<Option<Arc<Session>>>;
+
+pub(super) struct Cluster {
+    bootstrap: Vec<Address>,
+    login: Arc<Login>,
+    known: Mutex<Known>,
+    sessions: Mutex<HashMap<(Address, usize), Arc<Slot>>>,
+    /// One asks for metadata at a time.
+    asking: tokio::sync::Mutex<()>,
+}
+
+/// What the cluster said about itself.
+#[derive(Default)]
+struct Known {
+    brokers: BTreeMap<i32, Address>,
+    topics: HashMap<Arc<str>, Topic>,
+}
+
+#[derive(Clone)]
+struct Topic {
+    /// The broker that leads each partition; none at the moment: -1.
+    leaders: Arc<[i32]>,
+    at: Instant,
+    is_stale: bool,
+}
+
+/// Why a topic cannot be used.
+#[derive(Debug, Clone)]
+pub(super) struct NoTopic {
+    pub(super) code: Code,
+    pub(super) failure: Failure,
+}
+
+/// An answer to a question about topics.
+struct Metadata {
+    brokers: BTreeMap<i32, Address>,
+    cluster_id: Option<String>,
+    topics: Vec<(String, Code, Vec<i32>)>,
+}
+
+impl Cluster {
+    pub(super) fn new(bootstrap: Vec<Address>, login: Arc<Login>) -> Self {
+        Self {
+            bootstrap,
+            login,
+            known: Mutex::default(),
+            sessions: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub(super) fn login(&self) -> &Login {
+        &self.login
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who leads the partitions of a topic. With `may_make` a broker makes the topic if it is set up to.
+    pub(super) async fn leaders(&self, topic: &str, may_make: bool) -> Result<Arc<[i32]>, NoTopic> {
+        if let Some(leaders) = self.known_leaders(topic) {
+            return Ok(leaders);
+        }
+        let _turn = self.asking.lock().await;
+        // Somebody may have asked while we waited.
+        if let Some(leaders) = self.known_leaders(topic) {
+            return Ok(leaders);
+        }
+        let untold = |failure| NoTopic {
+            code: Code::NONE,
+            failure,
+        };
+        let metadata = self.ask(&[topic], may_make).await.map_err(untold)?;
+        let told = metadata.topics.into_iter().find(|(name, ..)| name == topic);
+        let (_, code, leaders) = told.ok_or_else(|| {
+            untold(Failure::passing(format!(
+                "nothing is told of topic {topic}"
+            )))
+        })?;
+        if code.is_error() {
+            let failure = Failure::passing(format!("topic {topic}: {code}"));
+            return Err(NoTopic { code, failure });
+        }
+        let leaders: Arc<[i32]> = leaders.into();
+        let mut known = self.known();
+        if known.topics.len() >= MAX_TOPICS && !known.topics.contains_key(topic) {
+            // They are asked for again when they are needed again.
+            known.topics.clear();
+        }
+        let fresh = Topic {
+            leaders: leaders.clone(),
+            at: Instant::now(),
+            is_stale: false,
+        };
+        known.topics.insert(topic.into(), fresh);
+        Ok(leaders)
+    }
+
+    /// Who leads a partition, as far as is known.
+    pub(super) fn leader(&self, topic: &str, partition: i32) -> Option<i32> {
+        let known = self.known();
+        let leaders = &known.topics.get(topic)?.leaders;
+        let leader = *leaders.get(usize::try_from(partition).ok()?)?;
+        (leader >= 0).then_some(leader)
+    }
+
+    fn known_leaders(&self, topic: &str) -> Option<Arc<[i32]>> {
+        let known = self.known();
+        let topic = known.topics.get(topic)?;
+        let is_fresh = !topic.is_stale && topic.at.elapsed() < self.login.metadata_max_age;
+        is_fresh.then(|| topic.leaders.clone())
+    }
+
+    /// What is known of a topic may be wrong: it is asked for again before it is used again.
+    pub(super) fn doubt(&self, topic: &str) {
+        if let Some(topic) = self.known().topics.get_mut(topic) {
+            topic.is_stale = true;
+        }
+    }
+
+    /// As [`Cluster::doubt`] for all topics.
+    pub(super) fn doubt_all(&self) {
+        let mut known = self.known();
+        known
+            .topics
+            .values_mut()
+            .for_each(|topic| topic.is_stale = true);
+    }
+
+    async fn ask(&self, topics: &[&str], may_make: bool) -> Result<Metadata, Failure> {
+        let session = self.any_session().await?;
+        let answer = session
+            .ask(METADATA, |version, out| {
+                out.put_count(topics.len());
+                topics.iter().for_each(|topic| out.put_text(topic));
+                out.put_i8(may_make.into());
+                if version >= 8 {
+                    // What we may do is not asked.
+                    out.put_i16(0);
+                }
+            })
+            .await?;
+        let metadata = answer.read(read_metadata)?;
+        self.known().brokers.clone_from(&metadata.brokers);
+        Ok(metadata)
+    }
+
+    /// For people: what answers.
+    pub(super) async fn describe(&self) -> Result<String, Failure> {
+        let metadata = self.ask(&[], false).await?;
+        let id = metadata
+            .cluster_id
+            .unwrap_or_else(|| "without a name".into());
+        let count = metadata.brokers.len();
+        let brokers = if count == 1 { "broker" } else { "brokers" };
+        Ok(format!("Kafka cluster {id} with {count} {brokers}"))
+    }
+
+    /// A connection to whichever broker answers; one that is open already if there is.
+    pub(super) async fn any_session(&self) -> Result<Arc<Session>, Failure> {
+        if let Some(session) = self.open_session() {
+            return Ok(session);
+        }
+        let mut all = self.bootstrap.clone();
+        let known: Vec<Address> = self.known().brokers.values().cloned().collect();
+        all.extend(known.into_iter().filter(|a| !self.bootstrap.contains(a)));
+        let mut why = Vec::new();
+        for address in all {
+            match self.session_to(address, 0).await {
+                Ok(session) => return Ok(session),
+                Err(failure) => why.push(failure.message),
+            }
+        }
+        Err(Failure::passing(why.join("; ")))
+    }
+
+    fn open_session(&self) -> Option<Arc<Session>> {
+        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = sessions.iter().filter(|((_, slot), _)| *slot == 0);
+        first.map(|(_, slot)| slot).find_map(|slot| {
+            // Whoever holds it is connecting.
+            let session = slot.try_lock().ok()?.clone();
+            session.filter(|session| !session.is_over())
+        })
+    }
+
+    /// A connection to a broker, that of this slot.
+    pub(super) async fn session(&self, broker: i32, slot: usize) -> Result<Arc<Session>, Failure> {
+        let address = self.known().brokers.get(&broker).cloned();
+        let unknown = || Failure::passing(format!("broker {broker} is not known"));
+        self.session_to(address.ok_or_else(unknown)?, slot).await
+    }
+
+    pub(super) async fn session_to(
+        &self,
+        address: Address,
+        slot: usize,
+    ) -> Result<Arc<Session>, Failure> {
+        let slot = {
+            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            sessions.entry((address.clone(), slot)).or_default().clone()
+        };
+        let mut session = slot.lock().await;
+        if let Some(session) = session.as_ref().filter(|session| !session.is_over()) {
+            return Ok(session.clone());
+        }
+        *session = None;
+        let (host, port) = &address;
+        let opened = Arc::new(Session::open(&self.login, host, *port).await?);
+        *session = Some(opened.clone());
+        Ok(opened)
+    }
+}
+
+fn read_metadata(take: &mut Take<'_>, version: i16) -> Result<Metadata, Malformed> {
+    take.i32()?;
+    let mut brokers = BTreeMap::new();
+    for _ in 0..take.count()? {
+        let (id, host, port) = (take.i32()?, take.text()?.to_owned(), take.i32()?);
+        take.nullable_text()?;
+        let port = u16::try_from(port).map_err(|_| Malformed("a port"))?;
+        brokers.insert(id, (host, port));
+    }
+    let cluster_id = take.nullable_text()?.map(str::to_owned);
+    take.i32()?;
+    let mut topics = Vec::new();
+    for _ in 0..take.count()? {
+        let code = Code::take(take)?;
+        let name = take.text()?.to_owned();
+        take.i8()?;
+        let count = take.count()?;
+        let mut leaders = vec![-1; count];
+        for _ in 0..count {
+            take.i16()?;
+            let (number, leader) = (take.i32()?, take.i32()?);
+            take.i32()?;
+            for _ in 0..3 {
+                let replicas = take.count()?;
+                take.raw(replicas * 4)?;
+            }
+            let place = usize::try_from(number).ok();
+            let place = place.and_then(|place| leaders.get_mut(place));
+            *place.ok_or(Malformed("a partition's number"))? = leader;
+        }
+        if version >= 8 {
+            take.i32()?;
+        }
+        topics.push((name, code, leaders));
+    }
+    Ok(Metadata {
+        brokers,
+        cluster_id,
+        topics,
+    })
+}
+
+/// For answers that take a broker as long as it is told to wait.
+pub(super) fn longer(timeout: Duration, wait_ms: u32) -> Duration {
+    timeout + Duration::from_millis(wait_ms.into())
+}

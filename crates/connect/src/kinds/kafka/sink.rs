@@ -1,0 +1,509 @@
+//! Rows as messages of Kafka: where each goes, and what it is made of.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::Kafka;
+use super::compression::Compression;
+use super::flight::Ticket;
+use super::partition;
+use super::producer::{Manner, Outgoing, Producer};
+use super::record::Message;
+use super::wire::Code;
+use crate::batch::Batch;
+use crate::connector::{Doing, Failure, Writer, Written};
+use crate::row::{Row, Value};
+use crate::settings::{Invalid, check_range};
+use crate::template::Template;
+
+const MAX_HEADERS: usize = 64;
+const MAX_TOPIC_BYTES: usize = 249;
+
+/// What is written, and where.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settings {
+    /// With placeholders: `mqtt.${topic}`.
+    #[schemars(length(min = 1, max = 1000))]
+    topic: String,
+    /// Makes the `/` of MQTT topics the `.` of Kafka's.
+    #[serde(default = "yes")]
+    slash_to_dot: bool,
+    /// With placeholders: `${clientid}`. A message without one, or for which it is empty, has no key.
+    key: Option<String>,
+    /// With placeholders. Left out: the row as JSON. A single placeholder that is null makes a tombstone.
+    value: Option<String>,
+    /// Values with placeholders.
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    /// Milliseconds since 1970, with placeholders. Left out: now.
+    timestamp: Option<String>,
+    #[serde(default)]
+    partitioner: Partitioner,
+    /// The number of the partition, with placeholders, instead of a partitioner.
+    partition: Option<String>,
+    #[serde(default)]
+    compression: Compression,
+    /// Who has to have a message before it counts as written.
+    #[serde(default)]
+    acks: Acks,
+    /// Writes each row once, though it may be sent twice. Left out: with `acks = "all"`.
+    idempotence: Option<bool>,
+    /// Larger messages become dead letters; batches are not larger either.
+    #[serde(default = "a_million")]
+    #[schemars(range(min = 1024, max = 100_000_000))]
+    max_message_bytes: usize,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Partitioner {
+    /// By the key, as Java's client does it; messages without one go to a random partition, batch by batch.
+    #[default]
+    Murmur2,
+    /// To a random partition, batch by batch, whatever the key.
+    Random,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+enum Acks {
+    /// Nobody: it is not known whether it arrives.
+    #[serde(rename = "none")]
+    None,
+    /// The broker that leads the partition.
+    #[serde(rename = "leader")]
+    Leader,
+    /// All replicas that are in sync.
+    #[default]
+    #[serde(rename = "all")]
+    All,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A little less than brokers take unless told otherwise.
+fn a_million() -> usize {
+    1_000_000
+}
+
+pub(super) struct Sink {
+    kafka: Arc<Kafka>,
+    producer: Arc<Producer>,
+    shape: Shape,
+}
+
+/// What a row becomes.
+struct Shape {
+    topic: Template,
+    slash_to_dot: bool,
+    key: Option<Template>,
+    value: Option<Template>,
+    headers: Vec<(String, Template)>,
+    timestamp: Option<Template>,
+    partitioner: Partitioner,
+    partition: Option<Template>,
+    max_message_bytes: usize,
+}
+
+impl Sink {
+    pub(super) fn new(kafka: Arc<Kafka>, settings: Settings) -> Result<Self, Invalid> {
+        let range = 1024..=100_000_000;
+        check_range("max_message_bytes", settings.max_message_bytes, range)?;
+        let is_idempotent = match (settings.idempotence, settings.acks) {
+            (Some(true), Acks::None | Acks::Leader) => {
+                let detail = "only with acks = \"all\"";
+                return Err(Invalid::new("idempotence", detail));
+            }
+            (said, acks) => said.unwrap_or(acks == Acks::All),
+        };
+        let manner = Manner {
+            acks: match settings.acks {
+                Acks::None => 0,
+                Acks::Leader => 1,
+                Acks::All => -1,
+            },
+            compression: settings.compression,
+            max_message_bytes: settings.max_message_bytes,
+            is_idempotent,
+        };
+        let shape = Shape::new(settings)?;
+        let producer = Producer::new(kafka.cluster.clone(), kafka.next_slot(), manner);
+        Ok(Self {
+            kafka,
+            producer,
+            shape,
+        })
+    }
+
+    async fn publish(&self, batch: &Batch) -> Written {
+        let ticket = Ticket::new(batch.len());
+        let _waiting = Waits {
+            sink: self,
+            batch,
+            ticket: &ticket,
+        };
+        let ids = (0..batch.len()).map(|place| batch.id(place));
+        let (new, open) = self.producer.recognise(ids, &ticket);
+        for topic in &open {
+            if let Err(none) = self.kafka.cluster.leaders(topic, true).await {
+                self.producer.give_back(topic, &none.failure);
+            }
+        }
+        self.producer.resume(&open);
+        let messages = self.messages(batch, &new, &ticket).await;
+        self.producer.send(messages, &ticket);
+        Written::except(batch.len(), ticket.failures().await)
+    }
+
+    /// The rows at these places as messages with their partitions; of others the ticket is told what is wrong.
+    async fn messages(&self, batch: &Batch, new: &[usize], ticket: &Ticket) -> Vec<Outgoing> {
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = now_ms.map_or(0, |now| now.as_millis() as i64);
+        let mut topics = Topics::default();
+        let mut messages = Vec::with_capacity(new.len());
+        for place in new.iter().copied() {
+            let row = batch.row(place);
+            let shaped = match self.shape.message(row, now_ms) {
+                Ok(message) => {
+                    let name = self.shape.topic_of(row);
+                    let topic = topics.find(&self.kafka, name).await;
+                    topic.and_then(|topic| {
+                        let partition = self.shape.partition_of(row, &message, topic)?;
+                        Ok((message, topic.name.clone(), partition))
+                    })
+                }
+                Err(failure) => Err(failure),
+            };
+            match shaped {
+                Ok((message, topic, partition)) => messages.push(Outgoing {
+                    id: batch.id(place),
+                    place,
+                    topic,
+                    partition,
+                    message,
+                }),
+                Err(failure) => drop(ticket.settle(place, Some(failure))),
+            }
+        }
+        messages
+    }
+}
+
+/// Whoever waits for a batch may stop: what of it is written already must not be written again.
+struct Waits<'s> {
+    sink: &'s Sink,
+    batch: &'s Batch,
+    ticket: &'s Ticket,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        let written = self.ticket.give_up();
+        let ids = written.into_iter().map(|place| self.batch.id(place));
+        self.sink.producer.remember(ids);
+    }
+}
+
+/// The topics of one batch.
+#[derive(Default)]
+struct Topics {
+    known: HashMap<String, Result<Topic, Failure>>,
+}
+
+struct Topic {
+    name: Arc<str>,
+    leaders: Arc<[i32]>,
+    /// Where messages without a key go for now.
+    any: usize,
+}
+
+impl Topics {
+    async fn find(&mut self, kafka: &Kafka, name: String) -> Result<&Topic, Failure> {
+        if !self.known.contains_key(&name) {
+            let found = find_topic(kafka, &name).await;
+            self.known.insert(name.clone(), found);
+        }
+        let found = self.known.get(&name);
+        let found = found.expect("it was put there a moment ago");
+        found.as_ref().map_err(Clone::clone)
+    }
+}
+
+async fn find_topic(kafka: &Kafka, name: &str) -> Result<Topic, Failure> {
+    if !is_topic(name) {
+        let what = format!(
+            "{name:?} is no name of a topic: 1 to {MAX_TOPIC_BYTES} letters, digits, ., _ and -"
+        );
+        return Err(Failure::of_rows(what));
+    }
+    let leaders = kafka.cluster.leaders(name, true).await;
+    let leaders = leaders.map_err(|none| match none.code {
+        Code::INVALID_TOPIC => Failure::of_rows(none.failure),
+        _ => none.failure,
+    })?;
+    // Of those that can take messages now, if there are any.
+    let led = leaders.iter().filter(|leader| **leader >= 0).count();
+    let mut seed = [0; 8];
+    // Without randomness it is the first: no order is promised, and no balance.
+    let _ = SystemRandom::new().fill(&mut seed);
+    let chosen = usize::from_le_bytes(seed) % led.max(1);
+    let numbers = leaders.iter().enumerate();
+    let mut candidates = numbers.filter(|(_, leader)| **leader >= 0);
+    let any = candidates.nth(chosen).map_or(0, |(number, _)| number);
+    Ok(Topic {
+        name: name.into(),
+        leaders,
+        any,
+    })
+}
+
+pub(super) fn is_topic(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    (1..=MAX_TOPIC_BYTES).contains(&name.len())
+        && !matches!(name, "." | "..")
+        && name.chars().all(is_allowed)
+}
+
+impl Shape {
+    fn new(settings: Settings) -> Result<Self, Invalid> {
+        let topic = Template::parse("topic", &settings.topic)?;
+        let slash_to_dot = settings.slash_to_dot;
+        let fits = |text: &str| is_topic(&with_dots(text.to_owned(), slash_to_dot));
+        if topic.constant().is_some_and(|text| !fits(text)) {
+            let detail = format!("expected 1 to {MAX_TOPIC_BYTES} letters, digits, ., _ and -");
+            return Err(Invalid::new("topic", detail));
+        }
+        if settings.headers.len() > MAX_HEADERS {
+            let detail = format!("expected at most {MAX_HEADERS}");
+            return Err(Invalid::new("headers", detail));
+        }
+        let headers = settings.headers.iter().map(|(name, value)| {
+            let field = format!("headers.{name}");
+            Ok((name.clone(), Template::parse(&field, value)?))
+        });
+        if settings.partition.is_some() && settings.partitioner != Partitioner::default() {
+            let detail = "there is a partition; leave one of them out";
+            return Err(Invalid::new("partitioner", detail));
+        }
+        let template = |field: &str, text: &Option<String>| {
+            let text = text.as_deref();
+            text.map(|text| Template::parse(field, text)).transpose()
+        };
+        Ok(Self {
+            topic,
+            slash_to_dot,
+            key: template("key", &settings.key)?,
+            value: template("value", &settings.value)?,
+            headers: headers.collect::<Result<_, _>>()?,
+            timestamp: template("timestamp", &settings.timestamp)?,
+            partitioner: settings.partitioner,
+            partition: template("partition", &settings.partition)?,
+            max_message_bytes: settings.max_message_bytes,
+        })
+    }
+
+    fn topic_of(&self, row: Row<'_>) -> String {
+        with_dots(self.topic.render_string(row), self.slash_to_dot)
+    }
+
+    fn message(&self, row: Row<'_>, now_ms: i64) -> Result<Message, Failure> {
+        let mut scratch = Vec::new();
+        let rendered = |template: &Template| {
+            let mut out = Vec::new();
+            template.render(row, &mut out);
+            out
+        };
+        let value = match &self.value {
+            None => {
+                let mut out = Vec::new();
+                row.write_json(&mut out);
+                Some(out)
+            }
+            Some(template) => match template.value(row, &mut scratch) {
+                Value::Null => None,
+                _ => Some(rendered(template)),
+            },
+        };
+        let timestamp_ms = match &self.timestamp {
+            None => now_ms,
+            Some(template) => number(template, row).ok_or_else(|| {
+                let found = template.render_string(row);
+                let what = format!("timestamp: expected milliseconds since 1970, found {found:?}");
+                Failure::of_rows(what)
+            })?,
+        };
+        let headers = self.headers.iter();
+        let message = Message {
+            key: self
+                .key
+                .as_ref()
+                .map(rendered)
+                .filter(|key| !key.is_empty()),
+            value,
+            headers: headers
+                .map(|(name, value)| (name.clone(), rendered(value)))
+                .collect(),
+            timestamp_ms,
+        };
+        let (size, max) = (message.size(), self.max_message_bytes);
+        match size <= max {
+            true => Ok(message),
+            false => Err(Failure::of_rows(format!(
+                "{size} bytes are more than max_message_bytes, {max}"
+            ))),
+        }
+    }
+
+    fn partition_of(&self, row: Row<'_>, message: &Message, topic: &Topic) -> Result<i32, Failure> {
+        let count = topic.leaders.len();
+        if let Some(template) = &self.partition {
+            let chosen = number(template, row).filter(|n| (0..count as i64).contains(n));
+            return chosen.map(|number| number as i32).ok_or_else(|| {
+                let (found, name) = (template.render_string(row), &topic.name);
+                let what = format!("{name} has partitions 0 to {}, found {found:?}", count - 1);
+                Failure::of_rows(what)
+            });
+        }
+        let number = match (&message.key, self.partitioner) {
+            (Some(key), Partitioner::Murmur2) => partition::of_key(key, count),
+            _ => topic.any,
+        };
+        Ok(number as i32)
+    }
+}
+
+fn with_dots(topic: String, slash_to_dot: bool) -> String {
+    match slash_to_dot {
+        true => topic.replace('/', "."),
+        false => topic,
+    }
+}
+
+fn number(template: &Template, row: Row<'_>) -> Option<i64> {
+    let mut scratch = Vec::new();
+    match template.value(row, &mut scratch) {
+        Value::Int(number) => Some(number),
+        Value::Float(number) if number.fract() == 0.0 => Some(number as i64),
+        Value::Text(text) => text.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+impl Writer for Sink {
+    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+        Box::pin(self.publish(batch))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::RowWriter;
+    use serde_json::{Value as Json, json};
+
+    fn shape(more: Json) -> Result<Shape, Invalid> {
+        let mut settings = json!({"topic": "t.${topic}"});
+        let fields = settings.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        let settings: Settings = crate::settings::read(fields.clone())?;
+        Shape::new(settings)
+    }
+
+    fn row() -> Vec<u8> {
+        let row = json!({"topic": "a/b", "n": 7, "none": null, "big": "x".repeat(2000)});
+        let mut bytes = Vec::new();
+        RowWriter::new(&mut bytes).json_fields(row.as_object().unwrap());
+        bytes
+    }
+
+    #[test]
+    fn a_row_becomes_a_message() {
+        let bytes = row();
+        let row = Row::from_bytes(&bytes);
+        let shape = shape(json!({
+            "key": "k${n}", "value": "${topic}", "headers": {"h": "${n}"}, "timestamp": "${n * 2}"
+        }));
+        let shape = shape.unwrap();
+        assert_eq!(shape.topic_of(row), "t.a.b");
+        let message = shape.message(row, 1).unwrap();
+        let expected = Message {
+            key: Some(b"k7".to_vec()),
+            value: Some(b"a/b".to_vec()),
+            headers: vec![("h".into(), b"7".to_vec())],
+            timestamp_ms: 14,
+        };
+        assert_eq!(message, expected);
+    }
+
+    #[test]
+    fn what_is_null_has_no_value_and_what_is_empty_no_key() {
+        let bytes = row();
+        let row = Row::from_bytes(&bytes);
+        let shape = shape(json!({"key": "${none}", "value": "${none}"})).unwrap();
+        let message = shape.message(row, 5).unwrap();
+        let expected = Message {
+            timestamp_ms: 5,
+            ..Message::default()
+        };
+        assert_eq!(message, expected);
+    }
+
+    #[test]
+    fn rows_that_do_not_fit_say_why() {
+        let bytes = row();
+        let row = Row::from_bytes(&bytes);
+        let small = shape(json!({"max_message_bytes": 1024})).unwrap();
+        let why = small.message(row, 0).unwrap_err();
+        assert!(why.message.contains("max_message_bytes"), "{why}");
+        let timed = shape(json!({"timestamp": "${topic}"})).unwrap();
+        let why = timed.message(row, 0).unwrap_err();
+        assert!(why.message.contains("found \"a/b\""), "{why}");
+    }
+
+    #[test]
+    fn partitions_are_chosen() {
+        let bytes = row();
+        let row = Row::from_bytes(&bytes);
+        let topic = Topic {
+            name: "t".into(),
+            leaders: vec![1; 8].into(),
+            any: 5,
+        };
+        let chosen = |more: Json| {
+            let shape = shape(more).unwrap();
+            let message = shape.message(row, 0).unwrap();
+            shape.partition_of(row, &message, &topic)
+        };
+        let by_key = partition::of_key(b"7", 8) as i32;
+        assert_eq!(chosen(json!({"key": "${n}"})), Ok(by_key));
+        assert_eq!(chosen(json!({})), Ok(5));
+        let random = json!({"key": "${n}", "partitioner": "random"});
+        assert_eq!(chosen(random), Ok(5));
+        assert_eq!(chosen(json!({"partition": "${n - 1}"})), Ok(6));
+        let why = chosen(json!({"partition": "${n + 1}"})).unwrap_err();
+        assert!(why.message.contains("0 to 7, found \"8\""), "{why}");
+        assert!(chosen(json!({"partition": "${topic}"})).is_err());
+    }
+
+    #[test]
+    fn settings_are_checked() {
+        let field = |more: Json| shape(more).err().unwrap().field;
+        assert_eq!(field(json!({"topic": "a b"})), "topic");
+        assert_eq!(
+            field(json!({"topic": "a/b", "slash_to_dot": false})),
+            "topic"
+        );
+        assert_eq!(field(json!({"key": "${"})), "key");
+        assert_eq!(field(json!({"headers": {"h": "${"}})), "headers.h");
+        assert_eq!(field(json!({"acks": 1})), "acks");
+        let both = json!({"partition": "1", "partitioner": "random"});
+        assert_eq!(field(both), "partitioner");
+    }
+}
