@@ -1,10 +1,12 @@
 //! The directory: whose it is and which layout it has.
 
+use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::path::Path;
 
 use crate::error::{OpenError, io_error};
+use crate::segment::Segment;
 use crate::wal::log::sync_dir;
 
 pub(crate) const WAL: &str = "wal";
@@ -70,4 +72,31 @@ pub(crate) fn take(dir: &Path, window_ms: i64) -> Result<File, OpenError> {
     }
     sync_dir(dir)?;
     Ok(lock)
+}
+
+/// Opens all segment files, and removes what a crash left behind: unfinished ones, and those that others replace. Tells also the
+/// number of the next file.
+pub(crate) fn segments(dir: &Path) -> Result<(Vec<Segment>, u64), OpenError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).map_err(io_error("list", dir))? {
+        let path = entry.map_err(io_error("list", dir))?.path();
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("new") => fs::remove_file(&path).map_err(io_error("remove", &path))?,
+            Some("seg") => found.push(Segment::open(path)?),
+            _ => {}
+        }
+    }
+    let replaced: HashSet<u64> = found
+        .iter()
+        .flat_map(|segment| segment.meta.replaces.iter().copied())
+        .collect();
+    let ids = found.iter().map(|segment| segment.meta.id);
+    let next_id = ids.chain(replaced.iter().copied()).max().unwrap_or(0) + 1;
+    let (gone, kept): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|segment| replaced.contains(&segment.meta.id));
+    for segment in gone {
+        fs::remove_file(&segment.path).map_err(io_error("remove", &segment.path))?;
+    }
+    Ok((kept, next_id))
 }

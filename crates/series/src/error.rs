@@ -119,10 +119,3 @@ pub(crate) fn io_error<'a>(
         source,
     }
 }
-
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
-}

@@ -5,19 +5,22 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::config::{Config, Fsync, Policy};
+use crate::deletions::{Deletion, Deletions};
 use crate::directory;
 use crate::error::{Error, OpenError, io_error};
-use crate::keeper;
 use crate::keys::Keys;
-use crate::memtable::Memtable;
 use crate::part::{Part, partition_of};
 use crate::point::{DeviceNo, HeldRow, KeyId, Point, Row, Rows};
-use crate::query::{self, Intervals, Order, Range, Summary};
+use crate::query::{self, Order, Range};
+use crate::replay::replay;
 use crate::shared::{Shared, Start, Trouble, lock};
-use crate::wal::recover::{Cut, recover};
-use crate::wal::{PARTITIONS, Wal};
+use crate::summary::{Intervals, Summary};
+use crate::wal::PARTITIONS;
+use crate::wal::recover::Cut;
+use crate::{flush, keeper, merge};
 
 /// What opening found.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +53,8 @@ pub struct Stats {
     pub memory_bytes: u64,
     pub segments: u64,
     pub segment_bytes: u64,
+    /// Points in segment files; one that was overwritten counts until it is merged.
+    pub segment_points: u64,
     pub flushes: u64,
     pub flushed_bytes: u64,
     pub merges: u64,
@@ -63,6 +68,9 @@ pub struct Stats {
     pub last_sync_us: u64,
     pub free_bytes: u64,
 }
+
+/// How often somebody who waits looks again, should a call be missed.
+const FLUSH_POLL: Duration = Duration::from_millis(50);
 
 /// When what was submitted is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,61 +93,32 @@ impl Series {
         config.check()?;
         let lock_file = directory::take(dir, config.window_ms)?;
         let keys = Keys::open(dir, config.max_keys, config.fsync != Fsync::Never)?;
-        let flushed = [0; PARTITIONS];
-        let mut memtables: [Memtable; PARTITIONS] = flushed.map(|lsn| Memtable::new(lsn + 1));
-        let mut frozen: [Vec<Arc<Memtable>>; PARTITIONS] = Default::default();
-        let freeze_bytes = config.memory_bytes / (2 * PARTITIONS);
-        let now_ms = crate::shared::now_ms();
-        let wal_dir = dir.join(directory::WAL);
-        let recovered = recover(&wal_dir, &flushed, &mut |row| {
-            let memtable = &mut memtables[row.partition];
-            if memtable.rows == 0 {
-                (memtable.first_lsn, memtable.next_lsn, memtable.since_ms) =
-                    (row.lsn, row.lsn, now_ms);
-            }
-            let slot = memtable.slot(row.device / PARTITIONS as u32, row.device);
-            let known = memtable.find_shape(row.keys);
-            let shape = known.unwrap_or_else(|| memtable.make_shape(Arc::clone(row.keys)));
-            memtable.push(slot, row.ts_ms, shape, row.keys.len(), row.values);
-            if memtable.bytes >= freeze_bytes {
-                let full = std::mem::replace(memtable, Memtable::new(row.lsn + 1));
-                frozen[row.partition].push(Arc::new(full));
-            }
-            Some(())
-        })?;
-        for (memtable, next_lsn) in memtables.iter_mut().zip(recovered.next_lsn) {
-            debug_assert!(
-                memtable.next_lsn <= next_lsn,
-                "rows are numbered by the log"
-            );
-            if memtable.is_empty() {
-                *memtable = Memtable::new(next_lsn);
-            }
-        }
+        let (deletions, of_parts) = Deletions::open(dir, config.fsync != Fsync::Never)?;
+        let (found, next_file_id) = directory::segments(&dir.join(directory::SEGMENTS))?;
+        let replayed = replay(dir, &config, &found, of_parts)?;
         let report = OpenReport {
-            recovered_rows: recovered.rows,
-            cuts: recovered.cuts,
+            recovered_rows: replayed.rows,
+            cuts: replayed.cuts,
             keys: keys.len(),
         };
-        let wal = Wal::new(
-            wal_dir,
-            config.wal_segment_bytes,
-            recovered.segments,
-            recovered.next_id,
-        );
-        let mut numbers = recovered.next_number.into_iter().enumerate();
-        let mut frozen = frozen.into_iter();
-        let parts = memtables.map(|memtable| {
-            let (index, number) = numbers.next().expect("there is one for each partition");
-            Part::new(index, memtable, frozen.next().unwrap_or_default(), number)
-        });
+        let mut index = 0..PARTITIONS;
+        let parts = replayed
+            .parts
+            .map(|part| Part::new(index.next().expect("one for each partition"), part));
+        let mut parts = parts;
+        for segment in found {
+            let part = &mut parts[segment.meta.partition];
+            part.change_files(&[], vec![segment]);
+        }
         let shared = Arc::new(Shared::new(Start {
             dir: dir.to_owned(),
             config,
             keys,
-            wal,
+            wal: replayed.wal,
             parts,
-            flushed,
+            flushed: replayed.flushed,
+            deletions,
+            next_file_id,
             lock: lock_file,
         }));
         let series = Self {
@@ -169,6 +148,8 @@ impl Series {
         let keeper = spawn("series-keeper", keeper::run)?;
         shared.wal.is_kept_by(keeper.clone());
         let _ = shared.keeper.set(keeper);
+        let _ = shared.flusher.set(spawn("series-flusher", flush::run)?);
+        let _ = shared.merger.set(spawn("series-merger", merge::run)?);
         Ok(())
     }
 
@@ -369,6 +350,120 @@ impl Series {
         query::aggregate(self.shared(), devices, keys, intervals, each)
     }
 
+    /// Takes all rows of these devices out. Rows appended later are there again, but numbers are not to be used twice.
+    pub fn delete_devices(&self, devices: &[DeviceNo]) -> Result<(), Error> {
+        self.delete(devices, None, i64::MIN, i64::MAX)
+    }
+
+    pub fn delete_device(&self, device: DeviceNo) -> Result<(), Error> {
+        self.delete_devices(&[device])
+    }
+
+    /// Takes the values of these keys, or of all, in [`from_ms`, `to_ms`) out.
+    pub fn delete_range(
+        &self,
+        device: DeviceNo,
+        keys: Option<&[KeyId]>,
+        from_ms: i64,
+        to_ms: i64,
+    ) -> Result<(), Error> {
+        self.delete(&[device], keys, from_ms, to_ms)
+    }
+
+    fn delete(
+        &self,
+        devices: &[DeviceNo],
+        keys: Option<&[KeyId]>,
+        from_ms: i64,
+        to_ms: i64,
+    ) -> Result<(), Error> {
+        let shared = self.shared();
+        if shared.is_closing.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        let mut file = lock(&shared.deletions);
+        for (partition, cell) in shared.parts.iter().enumerate() {
+            let of_part = devices
+                .iter()
+                .filter(|device| partition_of(**device) == partition);
+            if of_part.clone().next().is_none() {
+                continue;
+            }
+            // Until it is written down, so that rows are on one side of it or on the other.
+            let mut part = lock(&cell.part);
+            let deletion = |device: DeviceNo, key| Deletion {
+                number: 0,
+                device: device.0,
+                key,
+                from_ms,
+                to_ms,
+                lsn: part.active.next_lsn - 1,
+            };
+            let mut deletions: Vec<Deletion> = Vec::new();
+            for &device in of_part {
+                match keys {
+                    None => deletions.push(deletion(device, None)),
+                    Some(keys) => {
+                        deletions.extend(keys.iter().map(|key| deletion(device, Some(*key))))
+                    }
+                }
+            }
+            file.add(&mut deletions)?;
+            part.delete(shared, &deletions);
+        }
+        Ok(())
+    }
+
+    /// Devices that have rows, ascending; some of them may have none any more.
+    pub fn devices(&self) -> Result<Vec<DeviceNo>, Error> {
+        query::devices(self.shared())
+    }
+
+    /// Writes all rows to segment files, and waits until that is done.
+    pub fn flush(&self) -> Result<(), Error> {
+        let shared = self.shared();
+        for cell in &shared.parts {
+            lock(&cell.part).freeze(shared);
+        }
+        Shared::wake(&shared.flusher);
+        let mut guard = lock(&shared.room_lock);
+        while shared.frozen_bytes.load(Ordering::Acquire) > 0 {
+            if shared.has(Trouble::Flush) {
+                return Err(Error::Full("segment files cannot be written"));
+            }
+            if shared.is_closing.load(Ordering::Acquire) {
+                return Err(Error::Closed);
+            }
+            let (again, _) = shared
+                .room
+                .wait_timeout(guard, FLUSH_POLL)
+                .unwrap_or_else(PoisonError::into_inner);
+            guard = again;
+        }
+        Ok(())
+    }
+
+    /// Merges what can be merged and applies policies and deletions, now; waits until that is done.
+    pub fn compact(&self) -> Result<(), Error> {
+        let shared = self.shared();
+        let mut done = lock(&shared.merges_done);
+        // The pass that runs may have looked already: the second one to end has begun after this.
+        let target = *done + 2;
+        while *done < target {
+            if shared.is_closing.load(Ordering::Acquire) {
+                return Err(Error::Closed);
+            }
+            shared.merge_wanted.store(true, Ordering::Release);
+            Shared::wake(&shared.merger);
+            let (again, _) = shared
+                .merged
+                .wait_timeout(done, FLUSH_POLL)
+                .unwrap_or_else(PoisonError::into_inner);
+            done = again;
+        }
+        Ok(())
+    }
+
     /// Names the policy of each device, by its number. It is asked when rows go to segment files and when these are merged.
     /// Only the first one that is set counts.
     pub fn set_policy_of(&self, policy_of: impl Fn(DeviceNo) -> u8 + Send + Sync + 'static) {
@@ -423,6 +518,9 @@ impl Series {
             stats.rows += part.active.rows;
             stats.points += part.active.points;
             stats.memory_bytes += part.active.bytes as u64;
+            stats.segments += part.files.len() as u64;
+            stats.segment_bytes += part.files.iter().map(|file| file.bytes).sum::<u64>();
+            stats.segment_points += part.files.iter().map(|file| file.meta.points).sum::<u64>();
         }
         stats
     }
@@ -449,6 +547,7 @@ impl Inner {
             Shared::wake(thread);
         }
         shared.synced.notify_all();
+        shared.room.notify_all();
         for thread in threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the telemetry store panicked");

@@ -139,6 +139,13 @@ pub(crate) fn sync(shared: &Shared) {
             if shared.set(Trouble::Sync, true) {
                 tracing::error!(%error, "the telemetry write-ahead log cannot be forced to disk; its rows go to segment files");
             }
+            // What the file has is unknown from now on; it is written no more, and all its rows go elsewhere.
+            shared.wal.leave();
+            for cell in &shared.parts {
+                lock(&cell.part).freeze(shared);
+            }
+            shared.rescue_upto.store(number, Ordering::Release);
+            Shared::wake(&shared.flusher);
         }
     }
 }

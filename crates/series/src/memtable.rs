@@ -153,11 +153,16 @@ pub(crate) struct Memtable {
     pub(crate) bytes: usize,
     pub(crate) rows: u64,
     pub(crate) points: u64,
-    /// The first row's number, and that of the row to come.
-    pub(crate) first_lsn: u64,
+    /// The number of the row to come.
     pub(crate) next_lsn: u64,
     /// When the first row came, by the store's clock.
     pub(crate) since_ms: i64,
+}
+
+impl Default for Memtable {
+    fn default() -> Self {
+        Self::new(1)
+    }
 }
 
 impl Memtable {
@@ -170,7 +175,6 @@ impl Memtable {
             bytes: 0,
             rows: 0,
             points: 0,
-            first_lsn: next_lsn,
             next_lsn,
             since_ms: 0,
         }
@@ -328,6 +332,12 @@ impl Memtable {
         if let Some(slot) = self.find(place) {
             self.views(self.at(slot), from_ms, to_ms, each);
         }
+    }
+
+    /// Whether the device at this place has rows.
+    pub(crate) fn has(&self, place: u32) -> bool {
+        self.find(place)
+            .is_some_and(|slot| self.at(slot).open.rows > 0)
     }
 
     /// Devices in it, ascending.

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::cell::{self, MAX_CELL};
+use crate::deletions::{Deletion, OfPart};
 use crate::error::Error;
-use crate::memtable::Memtable;
+use crate::latest::Cache;
+use crate::memtable::{Memtable, PieceView};
 use crate::point::{DeviceNo, KeyId, Point, RowPoints};
+use crate::segment::Segment;
 use crate::shared::{Shared, count};
 use crate::varint;
 use crate::wal::block::{BlockHead, RECORD_HEAD, ROW, shape_bytes};
@@ -33,25 +36,111 @@ pub(crate) struct Part {
     pub(crate) active: Memtable,
     /// Full and waiting for their segment files, oldest first.
     pub(crate) frozen: Vec<Arc<Memtable>>,
+    /// Sorted by window, then from old to young.
+    pub(crate) files: Arc<Vec<Arc<Segment>>>,
+    /// Of rows in segment files alone.
+    pub(crate) latest: Cache,
+    pub(crate) deletions: OfPart,
+    /// Changes whenever files or deletions do.
+    pub(crate) generation: u64,
+    /// The last row of the write-ahead log, when a block is claimed for the first time.
+    follows_lsn: u64,
     lane: Option<Lane>,
     next_number: u64,
+    has_claimed: bool,
     scratch: Vec<u8>,
 }
 
+/// What a partition begins with.
+#[derive(Default)]
+pub(crate) struct PartStart {
+    pub(crate) active: Memtable,
+    pub(crate) frozen: Vec<Arc<Memtable>>,
+    pub(crate) files: Vec<Segment>,
+    pub(crate) deletions: OfPart,
+    pub(crate) next_number: u64,
+    /// The last row of the write-ahead log.
+    pub(crate) follows_lsn: u64,
+}
+
 impl Part {
-    pub(crate) fn new(
-        index: usize,
-        active: Memtable,
-        frozen: Vec<Arc<Memtable>>,
-        next_number: u64,
-    ) -> Self {
-        Self {
+    pub(crate) fn new(index: usize, start: PartStart) -> Self {
+        let PartStart {
+            active,
+            frozen,
+            files,
+            deletions,
+            next_number,
+            follows_lsn,
+        } = start;
+        let mut part = Self {
             index,
             active,
             frozen,
+            files: Arc::default(),
+            latest: Cache::default(),
+            deletions,
+            generation: 0,
+            follows_lsn,
             lane: None,
             next_number,
+            has_claimed: false,
             scratch: vec![0; 1024],
+        };
+        part.change_files(&[], files);
+        part
+    }
+
+    /// Takes files out and others in.
+    pub(crate) fn change_files(&mut self, gone: &[u64], new: Vec<Segment>) {
+        let kept = self
+            .files
+            .iter()
+            .filter(|file| !gone.contains(&file.meta.id))
+            .cloned();
+        let mut files: Vec<Arc<Segment>> = kept.chain(new.into_iter().map(Arc::new)).collect();
+        files.sort_by_key(|file| (file.meta.window, file.meta.last_lsn, file.meta.id));
+        self.files = Arc::new(files);
+        self.generation += 1;
+    }
+
+    /// Takes out what these deletions mean in memory, and keeps them for segment files.
+    pub(crate) fn delete(&mut self, shared: &Shared, deletions: &[Deletion]) {
+        for deletion in deletions {
+            let device = DeviceNo(deletion.device);
+            if self.active.has(place_of(device)) {
+                match deletion.is_all() {
+                    true => drop(self.active.take(place_of(device))),
+                    // Rows that were frozen are filtered when they are read.
+                    false => self.freeze(shared),
+                }
+            }
+            self.latest.remove(deletion.device);
+            self.deletions
+                .entry(deletion.device)
+                .or_default()
+                .push(*deletion);
+        }
+        self.generation += 1;
+    }
+
+    /// The rows of this memtable are in segment files now: what is known of their devices' latest values takes them in.
+    pub(crate) fn fold_latest(&mut self, memtable: &Memtable) {
+        if self.latest.is_empty() {
+            return;
+        }
+        let devices: Vec<u32> = self.latest.devices().collect();
+        for device in devices {
+            let mut views: Vec<PieceView> = Vec::new();
+            memtable.pieces(
+                place_of(DeviceNo(device)),
+                i64::MIN,
+                i64::MAX,
+                &mut |view| views.push(view),
+            );
+            if !views.is_empty() {
+                self.latest.fold(device, &views);
+            }
         }
     }
 
@@ -171,11 +260,17 @@ impl Part {
             salt: 0,
             number: self.next_number,
             first_lsn: next_lsn,
+            follows_lsn: if self.has_claimed {
+                next_lsn - 1
+            } else {
+                self.follows_lsn
+            },
             synced_lsn: shared.parts[self.index].synced_lsn.load(Ordering::Relaxed),
         });
         let lane = lane.inspect_err(|_| count(&shared.counters.errors, 1))?;
         let before = self.lane.replace(lane);
         self.next_number += 1;
+        self.has_claimed = true;
         self.left(before);
         Ok(())
     }

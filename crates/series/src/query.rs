@@ -1,13 +1,20 @@
-//! Reading rows of one device back, in order and each time once, wherever they are.
+//! What others ask: ranges, latest values, aggregates.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
+use crate::codec::group::Group;
+use crate::downsample;
 use crate::error::Error;
-use crate::memtable::PieceView;
+use crate::latest::List;
 use crate::part::{partition_of, place_of};
 use crate::point::{DeviceNo, KeyId, Point, Row};
+use crate::scan::{Readers, Scan, Sink, scan};
+use crate::segment::Place;
 use crate::shared::{MAX_TS, Shared, lock};
-use crate::table::Table;
+use crate::summary::{Intervals, Summary};
+use crate::table::{Facet, Floats, Kind, Table};
+use crate::wal::PARTITIONS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
@@ -39,177 +46,25 @@ impl Default for Range {
     }
 }
 
-/// How values of an interval become one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Aggregate {
-    Avg,
-    Min,
-    Max,
-    Sum,
-    Count,
-    First,
-    Last,
+struct Rows<'a> {
+    range: &'a Range,
+    left: usize,
+    each: &'a mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
 }
 
-/// What is known about the values of an interval.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Summary {
-    /// Values of any kind.
-    pub count: u64,
-    /// Numbers and bools among them; the rest is about these.
-    pub numbers: u64,
-    pub sum: f64,
-    pub min: f64,
-    pub max: f64,
-    /// The earliest, and when.
-    pub first: (i64, f64),
-    /// The latest, and when.
-    pub last: (i64, f64),
-}
-
-impl Default for Summary {
-    fn default() -> Self {
-        Self {
-            count: 0,
-            numbers: 0,
-            sum: 0.0,
-            min: f64::INFINITY,
-            max: f64::NEG_INFINITY,
-            first: (i64::MAX, 0.0),
-            last: (i64::MIN, 0.0),
-        }
-    }
-}
-
-impl Summary {
-    #[inline]
-    pub(crate) fn add(&mut self, ts_ms: i64, number: Option<f64>) {
-        self.count += 1;
-        if let Some(number) = number.filter(|number| !number.is_nan()) {
-            self.add_number(ts_ms, number);
-        }
-    }
-
-    /// Adds a number that is not NaN, without counting it as a value.
-    #[inline]
-    pub(crate) fn add_number(&mut self, ts_ms: i64, number: f64) {
-        self.numbers += 1;
-        self.sum += number;
-        self.min = if number < self.min { number } else { self.min };
-        self.max = if number > self.max { number } else { self.max };
-        if ts_ms < self.first.0 {
-            self.first = (ts_ms, number);
-        }
-        if ts_ms >= self.last.0 {
-            self.last = (ts_ms, number);
-        }
-    }
-
-    pub(crate) fn merge(&mut self, other: &Summary) {
-        self.count += other.count;
-        self.numbers += other.numbers;
-        self.sum += other.sum;
-        self.min = self.min.min(other.min);
-        self.max = self.max.max(other.max);
-        if other.numbers > 0 && other.first.0 < self.first.0 {
-            self.first = other.first;
-        }
-        if other.numbers > 0 && other.last.0 >= self.last.0 {
-            self.last = other.last;
-        }
-    }
-
-    /// One of the aggregates; `None` if no value is a number, except for the count.
-    pub fn get(&self, aggregate: Aggregate) -> Option<f64> {
-        if aggregate == Aggregate::Count {
-            return Some(self.count as f64);
-        }
-        (self.numbers > 0).then(|| match aggregate {
-            Aggregate::Avg => self.sum / self.numbers as f64,
-            Aggregate::Min => self.min,
-            Aggregate::Max => self.max,
-            Aggregate::Sum => self.sum,
-            Aggregate::Count => self.count as f64,
-            Aggregate::First => self.first.1,
-            Aggregate::Last => self.last.1,
+impl Sink for Rows<'_> {
+    fn table(&mut self, table: &Table, _interval_ms: i64) -> ControlFlow<()> {
+        let rows = table.within(self.range.from_ms, self.range.to_ms);
+        let backwards = self.range.order == Order::NewestFirst;
+        table.each_row(rows, backwards, &mut |ts_ms, points| {
+            (self.each)(Row { ts_ms, points })?;
+            self.left -= 1;
+            match self.left {
+                0 => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
         })
     }
-}
-
-/// Times to aggregate over.
-#[derive(Debug, Clone, Copy)]
-pub struct Intervals {
-    pub from_ms: i64,
-    pub to_ms: i64,
-    /// Intervals begin at multiples of this from the origin; the first and the last are cut by `from_ms` and `to_ms`.
-    pub interval_ms: i64,
-    /// Where one interval begins, such as a local midnight.
-    pub origin_ms: i64,
-}
-
-/// The most intervals of one query.
-pub const MAX_INTERVALS: i64 = 1_000_000;
-
-impl Intervals {
-    fn check(&self) -> Result<(), Error> {
-        if self.interval_ms < 1 {
-            return Err(Error::Query {
-                field: "interval_ms",
-                found: self.interval_ms,
-                expected: "1 or more",
-            });
-        }
-        let span = i128::from(self.to_ms) - i128::from(self.from_ms);
-        if span / i128::from(self.interval_ms) > i128::from(MAX_INTERVALS) {
-            return Err(Error::Query {
-                field: "interval_ms",
-                found: self.interval_ms,
-                expected: "long enough for no more than 1,000,000 intervals",
-            });
-        }
-        Ok(())
-    }
-
-    #[inline]
-    pub(crate) fn start_of(&self, ts_ms: i64) -> i64 {
-        ts_ms - (ts_ms - self.origin_ms).rem_euclid(self.interval_ms)
-    }
-}
-
-/// Gives tables of rows of a device, in the order of their times and with none in two of them.
-pub(crate) fn each_table(
-    shared: &Shared,
-    device: DeviceNo,
-    keys: Option<&[KeyId]>,
-    range: &Range,
-    each: &mut dyn FnMut(&Table) -> ControlFlow<()>,
-) -> Result<(), Error> {
-    let mut views: Vec<PieceView> = Vec::new();
-    {
-        let part = lock(&shared.parts[partition_of(device)].part);
-        let place = place_of(device);
-        let memtables = part
-            .frozen
-            .iter()
-            .map(|frozen| &**frozen)
-            .chain([&part.active]);
-        for memtable in memtables {
-            memtable.pieces(place, range.from_ms, range.to_ms, &mut |view| {
-                views.push(view)
-            });
-        }
-    }
-    let mut table = Table::default();
-    for view in &views {
-        table
-            .read_piece(view, keys)
-            .expect("what was encoded in this process can be read");
-    }
-    table.sort();
-    if !table.is_empty() {
-        let _ = each(&table);
-    }
-    Ok(())
 }
 
 pub(crate) fn range(
@@ -219,22 +74,83 @@ pub(crate) fn range(
     range: &Range,
     each: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
 ) -> Result<(), Error> {
-    let mut left = range.limit;
-    if left == 0 || range.from_ms >= range.to_ms {
+    if range.limit == 0 {
         return Ok(());
     }
-    let backwards = range.order == Order::NewestFirst;
-    each_table(shared, device, keys, range, &mut |table| {
-        let rows = table.within(range.from_ms, range.to_ms);
-        table.each_row(rows, backwards, &mut |ts_ms, points| {
-            left -= 1;
-            each(Row { ts_ms, points })?;
-            match left {
-                0 => ControlFlow::Break(()),
-                _ => ControlFlow::Continue(()),
-            }
-        })
-    })
+    let wanted = Scan {
+        device,
+        keys,
+        from_ms: range.from_ms,
+        to_ms: range.to_ms,
+        backwards: range.order == Order::NewestFirst,
+        keeps_aggregates: false,
+        with_memory: true,
+    };
+    let mut rows = Rows {
+        range,
+        left: range.limit,
+        each,
+    };
+    scan(shared, &mut Readers::default(), &wanted, &mut rows)
+}
+
+/// Devices that have rows, ascending; some may have none any more.
+pub(crate) fn devices(shared: &Shared) -> Result<Vec<DeviceNo>, Error> {
+    let mut devices = Vec::new();
+    for partition in 0..PARTITIONS {
+        let files = {
+            let part = lock(&shared.parts[partition].part);
+            let memtables = part
+                .frozen
+                .iter()
+                .map(|frozen| &**frozen)
+                .chain([&part.active]);
+            memtables.for_each(|memtable| devices.extend(memtable.devices()));
+            Arc::clone(&part.files)
+        };
+        let mut readers = Readers::default();
+        for segment in files.iter() {
+            readers.of(segment)?.each_place(&mut |place| {
+                if devices.last() != Some(&place.device) {
+                    devices.push(place.device);
+                }
+                Ok(())
+            })?;
+            devices.sort_unstable();
+            devices.dedup();
+        }
+    }
+    devices.sort_unstable();
+    devices.dedup();
+    Ok(devices.into_iter().map(DeviceNo).collect())
+}
+
+/// Collects the latest value of each key from segment files, newest first.
+#[derive(Default)]
+struct Newest {
+    list: List,
+}
+
+impl Sink for Newest {
+    fn group(&mut self, group: &Group<'_>, _place: &Place) -> bool {
+        // Nothing older matters for keys that were found already.
+        group
+            .entries
+            .iter()
+            .all(|entry| self.list.get(entry.key).is_some())
+    }
+
+    fn table(&mut self, table: &Table, interval_ms: i64) -> ControlFlow<()> {
+        let mut older = List::default();
+        match interval_ms {
+            0 => older.put_table(table),
+            _ => older.put_table(&downsample::last_values(table)),
+        }
+        for (ts_ms, point) in older.points() {
+            self.list.put(point.key, ts_ms, point.value);
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 pub(crate) fn latest(
@@ -243,23 +159,205 @@ pub(crate) fn latest(
     keys: Option<&[KeyId]>,
     each: &mut dyn FnMut(i64, Point<'_>),
 ) -> Result<(), Error> {
-    let mut seen: Vec<KeyId> = Vec::new();
-    let all = Range {
-        order: Order::NewestFirst,
-        ..Range::default()
+    let cell = &shared.parts[partition_of(device)];
+    let mut views = Vec::new();
+    let (cached, has_files, is_deleted) = {
+        let part = lock(&cell.part);
+        let memtables = part
+            .frozen
+            .iter()
+            .map(|frozen| &**frozen)
+            .chain([&part.active]);
+        memtables.for_each(|memtable| {
+            memtable.pieces(place_of(device), i64::MIN, i64::MAX, &mut |view| {
+                views.push(view)
+            })
+        });
+        let has_files = !part.files.is_empty();
+        (
+            part.latest.get(device.0),
+            has_files,
+            part.deletions.contains_key(&device.0),
+        )
     };
-    range(shared, device, keys, &all, &mut |row| {
-        for point in row.points {
-            if !seen.contains(&point.key) {
-                seen.push(point.key);
-                each(row.ts_ms, *point);
+    let mut list = List::default();
+    if is_deleted {
+        // Rare enough to be looked for among all.
+        list = scan_latest(shared, device, true)?.0;
+    } else {
+        if has_files {
+            let known = match cached {
+                Some(known) => known,
+                None => cold_latest(shared, device)?,
+            };
+            list = (*known).clone();
+        }
+        views.iter().for_each(|view| list.put_view(view));
+    }
+    for (ts_ms, point) in list.points() {
+        if keys.is_none_or(|keys| keys.contains(&point.key)) {
+            each(ts_ms, point);
+        }
+    }
+    Ok(())
+}
+
+/// What all of a device's rows have, or those in segment files alone; and which files these were.
+fn scan_latest(shared: &Shared, device: DeviceNo, with_memory: bool) -> Result<(List, u64), Error> {
+    let generation = lock(&shared.parts[partition_of(device)].part).generation;
+    let wanted = Scan {
+        device,
+        keys: None,
+        from_ms: i64::MIN,
+        to_ms: i64::MAX,
+        backwards: true,
+        keeps_aggregates: true,
+        with_memory,
+    };
+    let mut newest = Newest::default();
+    scan(shared, &mut Readers::default(), &wanted, &mut newest)?;
+    Ok((newest.list, generation))
+}
+
+fn cold_latest(shared: &Shared, device: DeviceNo) -> Result<Arc<List>, Error> {
+    let (list, generation) = scan_latest(shared, device, false)?;
+    let list = Arc::new(list);
+    let mut part = lock(&shared.parts[partition_of(device)].part);
+    if part.generation == generation {
+        let max_bytes = shared.config.latest_cache_bytes / PARTITIONS;
+        part.latest.put(device.0, Arc::clone(&list), max_bytes);
+    }
+    Ok(list)
+}
+
+struct Sums<'a> {
+    keys: &'a [KeyId],
+    intervals: &'a Intervals,
+    /// Per key what its intervals have, ascending.
+    of_keys: Vec<Vec<(i64, Summary)>>,
+    /// Where intervals begin among the rows of a table.
+    bounds: Vec<(i64, std::ops::Range<usize>)>,
+}
+
+fn summary_of(of_key: &mut Vec<(i64, Summary)>, start: i64) -> &mut Summary {
+    let at = match of_key.last() {
+        Some(last) if last.0 == start => of_key.len() - 1,
+        Some(last) if last.0 > start => match of_key.binary_search_by_key(&start, |of| of.0) {
+            Ok(at) => at,
+            Err(at) => {
+                of_key.insert(at, (start, Summary::default()));
+                at
+            }
+        },
+        _ => {
+            of_key.push((start, Summary::default()));
+            of_key.len() - 1
+        }
+    };
+    &mut of_key[at].1
+}
+
+impl Sums<'_> {
+    fn find_bounds(&mut self, ts: &[i64]) {
+        self.bounds.clear();
+        let begin = ts.partition_point(|&ts_ms| ts_ms < self.intervals.from_ms);
+        let end = ts.partition_point(|&ts_ms| ts_ms < self.intervals.to_ms);
+        let mut at = begin;
+        while at < end {
+            let start = self.intervals.start_of(ts[at]);
+            let next = start.saturating_add(self.intervals.interval_ms);
+            let len = ts[at..end].partition_point(|&ts_ms| ts_ms < next);
+            self.bounds.push((start, at..at + len));
+            at += len;
+        }
+    }
+}
+
+impl Sink for Sums<'_> {
+    fn group(&mut self, group: &Group<'_>, place: &Place) -> bool {
+        let start = self.intervals.start_of(place.first_ts);
+        let is_inside = place.first_ts >= self.intervals.from_ms
+            && place.last_ts < self.intervals.to_ms
+            && self.intervals.start_of(place.last_ts) == start;
+        let keys = self.keys;
+        let mut wanted = group
+            .entries
+            .iter()
+            .filter(|entry| keys.contains(&entry.key));
+        if !is_inside || wanted.any(|entry| entry.statistics.is_none()) {
+            return false;
+        }
+        for (at, key) in self.keys.iter().enumerate() {
+            let entry = group.entries.iter().find(|entry| entry.key == *key);
+            if let Some([sum, min, max, first, last]) = entry.and_then(|entry| entry.statistics) {
+                summary_of(&mut self.of_keys[at], start).merge(&Summary {
+                    count: group.rows as u64,
+                    numbers: group.rows as u64,
+                    sum,
+                    min,
+                    max,
+                    first: (place.first_ts, first),
+                    last: (place.last_ts, last),
+                });
             }
         }
-        match keys {
-            Some(keys) if keys.len() == seen.len() => ControlFlow::Break(()),
-            _ => ControlFlow::Continue(()),
+        true
+    }
+
+    fn table(&mut self, table: &Table, interval_ms: i64) -> ControlFlow<()> {
+        if interval_ms > 0 {
+            downsample::each_summary(table, &mut |key, ts_ms, summary| {
+                if let Some(at) = self.keys.iter().position(|of| *of == key)
+                    && (self.intervals.from_ms..self.intervals.to_ms).contains(&ts_ms)
+                {
+                    summary_of(&mut self.of_keys[at], self.intervals.start_of(ts_ms))
+                        .merge(summary);
+                }
+            });
+            return ControlFlow::Continue(());
         }
-    })
+        self.find_bounds(&table.ts);
+        for column in table
+            .columns
+            .iter()
+            .filter(|column| column.facet == Facet::Value)
+        {
+            let Some(at) = self.keys.iter().position(|key| *key == column.key) else {
+                continue;
+            };
+            let values = &column.values;
+            for (start, rows) in &self.bounds {
+                // Where the column has gaps, the places of these rows.
+                let places = match &column.rows {
+                    None => rows.clone(),
+                    Some(of) => {
+                        of.partition_point(|&row| (row as usize) < rows.start)
+                            ..of.partition_point(|&row| (row as usize) < rows.end)
+                    }
+                };
+                if places.is_empty() {
+                    continue;
+                }
+                let summary = summary_of(&mut self.of_keys[at], *start);
+                let ts_of = |place: usize| {
+                    table.ts[column.rows.as_ref().map_or(place, |of| of[place] as usize)]
+                };
+                match (&values.mixed, values.kind, &values.floats) {
+                    (None, Some(Kind::Float), Floats::Decimal { scale, numbers }) => {
+                        let (first, last) = (ts_of(places.start), ts_of(places.end - 1));
+                        summary.add_decimals(&numbers[places], *scale, first, last);
+                    }
+                    (None, Some(Kind::Int), _) => {
+                        let (first, last) = (ts_of(places.start), ts_of(places.end - 1));
+                        summary.add_decimals(&values.ints[places], 0, first, last);
+                    }
+                    _ => places
+                        .for_each(|place| summary.add(ts_of(place), values.get(place).number())),
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 /// Gives what each interval of each device and key has, devices and keys in the order they are asked for.
@@ -271,32 +369,26 @@ pub(crate) fn aggregate(
     each: &mut dyn FnMut(DeviceNo, KeyId, i64, &Summary),
 ) -> Result<(), Error> {
     intervals.check()?;
-    let range = Range {
-        from_ms: intervals.from_ms,
-        to_ms: intervals.to_ms,
-        ..Range::default()
+    let mut readers = Readers::default();
+    let mut sums = Sums {
+        keys,
+        intervals,
+        of_keys: vec![Vec::new(); keys.len()],
+        bounds: Vec::new(),
     };
     for &device in devices {
-        let mut of_keys: Vec<Vec<(i64, Summary)>> = vec![Vec::new(); keys.len()];
-        each_table(shared, device, Some(keys), &range, &mut |table| {
-            for row in table.within(range.from_ms, range.to_ms) {
-                let start = intervals.start_of(table.ts[row]);
-                for column in &table.columns {
-                    let at = keys.iter().position(|key| *key == column.key);
-                    let (Some(at), Some(place)) = (at, column.place(row)) else {
-                        continue;
-                    };
-                    let of_key = &mut of_keys[at];
-                    if of_key.last().is_none_or(|last| last.0 != start) {
-                        of_key.push((start, Summary::default()));
-                    }
-                    let (_, last) = of_key.last_mut().expect("one was pushed if there was none");
-                    last.add(table.ts[row], column.values.get(place).number());
-                }
-            }
-            ControlFlow::Continue(())
-        })?;
-        for (key, of_key) in keys.iter().zip(&of_keys) {
+        let wanted = Scan {
+            device,
+            keys: Some(keys),
+            from_ms: intervals.from_ms,
+            to_ms: intervals.to_ms,
+            backwards: false,
+            keeps_aggregates: true,
+            with_memory: true,
+        };
+        sums.of_keys.iter_mut().for_each(Vec::clear);
+        scan(shared, &mut readers, &wanted, &mut sums)?;
+        for (key, of_key) in keys.iter().zip(&sums.of_keys) {
             of_key
                 .iter()
                 .for_each(|(start, summary)| each(device, *key, *start, summary));

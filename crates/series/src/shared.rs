@@ -8,6 +8,8 @@ use std::thread::Thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::config::{Config, Policy};
+use crate::deletions::Deletions;
+use crate::directory;
 use crate::error::Error;
 use crate::keys::Keys;
 use crate::part::Part;
@@ -100,13 +102,22 @@ pub(crate) struct Shared {
     pub(crate) room_lock: Mutex<()>,
     pub(crate) syncs_begun: AtomicU64,
     pub(crate) syncs: Mutex<Syncs>,
+    /// The last sync that failed, whose rows were left to the flusher; 0 if there is none.
+    pub(crate) rescue_upto: AtomicU64,
     pub(crate) synced: Condvar,
     pub(crate) keeper: OnceLock<Thread>,
     pub(crate) flusher: OnceLock<Thread>,
     pub(crate) merger: OnceLock<Thread>,
+    /// Everything that can be merged is to be merged now.
+    pub(crate) merge_wanted: AtomicBool,
+    pub(crate) merges_done: Mutex<u64>,
+    pub(crate) merged: Condvar,
     pub(crate) policies: Mutex<Arc<[(u8, Policy)]>>,
     pub(crate) policy_of: OnceLock<PolicyOf>,
     pub(crate) counters: Counters,
+    /// What holds deletions down, and whoever adds one.
+    pub(crate) deletions: Mutex<Deletions>,
+    pub(crate) file_ids: AtomicU64,
     /// Held as long as the store is open.
     pub(crate) _lock: File,
 }
@@ -118,12 +129,16 @@ pub(crate) struct Start {
     pub(crate) wal: Wal,
     pub(crate) parts: [Part; PARTITIONS],
     pub(crate) flushed: [u64; PARTITIONS],
+    pub(crate) deletions: Deletions,
+    pub(crate) next_file_id: u64,
     pub(crate) lock: File,
 }
 
 impl Shared {
     pub(crate) fn new(start: Start) -> Self {
         let mut flushed = start.flushed.into_iter();
+        let frozen = start.parts.iter().flat_map(|part| &part.frozen);
+        let frozen_bytes = frozen.map(|memtable| memtable.bytes).sum();
         let shared = Self {
             parts: start.parts.map(|part| {
                 let last_lsn = part.active.next_lsn - 1;
@@ -146,17 +161,23 @@ impl Shared {
             newest_ms: AtomicI64::new(0),
             troubles: AtomicU8::new(0),
             is_closing: AtomicBool::new(false),
-            frozen_bytes: AtomicUsize::new(0),
+            frozen_bytes: AtomicUsize::new(frozen_bytes),
             room: Condvar::new(),
             room_lock: Mutex::new(()),
             syncs_begun: AtomicU64::new(0),
             syncs: Mutex::default(),
+            rescue_upto: AtomicU64::new(0),
             synced: Condvar::new(),
             keeper: OnceLock::new(),
             flusher: OnceLock::new(),
             merger: OnceLock::new(),
+            merge_wanted: AtomicBool::new(false),
+            merges_done: Mutex::new(0),
+            merged: Condvar::new(),
             policy_of: OnceLock::new(),
             counters: Counters::default(),
+            deletions: Mutex::new(start.deletions),
+            file_ids: AtomicU64::new(start.next_file_id),
             _lock: start.lock,
         };
         shared.set_clock(now_ms());
@@ -259,6 +280,32 @@ impl Shared {
     pub(crate) fn wake(thread: &OnceLock<Thread>) {
         if let Some(thread) = thread.get() {
             thread.unpark();
+        }
+    }
+
+    pub(crate) fn segments_dir(&self) -> PathBuf {
+        self.dir.join(directory::SEGMENTS)
+    }
+
+    pub(crate) fn next_file_id(&self) -> u64 {
+        self.file_ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// All rows that were frozen before this sync failed are in segment files, which is as good.
+    pub(crate) fn rows_are_safe(&self, upto: u64) {
+        if upto > 0 {
+            let _ = self
+                .rescue_upto
+                .compare_exchange(upto, 0, Ordering::AcqRel, Ordering::Relaxed);
+            let mut syncs = lock(&self.syncs);
+            syncs.done = syncs.done.max(upto);
+            drop(syncs);
+            self.synced.notify_all();
+            if self.set(Trouble::Sync, false) {
+                tracing::info!(
+                    "rows that could not be forced to disk in the telemetry log are in segment files"
+                );
+            }
         }
     }
 

@@ -124,7 +124,7 @@ pub(crate) struct Texts {
 }
 
 impl Texts {
-    fn push(&mut self, text: &str) {
+    pub(crate) fn push(&mut self, text: &str) {
         self.bytes.push_str(text);
         self.ends.push(self.bytes.len() as u32);
     }
@@ -157,6 +157,10 @@ pub(crate) struct Values {
 }
 
 impl Values {
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.texts.bytes.len() + self.jsons.bytes.len()
+    }
+
     pub(crate) fn count(&self, kind: Kind) -> usize {
         match kind {
             Kind::Bool => self.bools.len(),
@@ -235,6 +239,50 @@ impl Values {
         }
     }
 
+    fn extend(&mut self, other: &Values) {
+        let is_alike = self.mixed.is_none()
+            && other.mixed.is_none()
+            && (self.kind.is_none() || self.kind == other.kind);
+        match (is_alike, other.kind, &other.floats) {
+            (true, Some(Kind::Int), _) => self.ints.extend_from_slice(&other.ints),
+            (true, Some(Kind::Bool), _) => self.bools.extend_from_slice(&other.bools),
+            (true, Some(Kind::Float), Floats::Decimal { scale, numbers }) => {
+                numbers
+                    .iter()
+                    .for_each(|&number| self.floats.push_decimal(*scale, number));
+            }
+            (true, Some(Kind::Float), Floats::Plain(floats)) => {
+                self.floats.plain().extend_from_slice(floats)
+            }
+            _ => return (0..other.len()).for_each(|at| self.push_value(other.get(at))),
+        }
+        self.kind = other.kind;
+    }
+
+    /// Some of them.
+    fn slice(&self, range: std::ops::Range<usize>) -> Values {
+        let mut part = Values::default();
+        match (&self.mixed, self.kind, &self.floats) {
+            (None, Some(Kind::Int), _) => part.ints = self.ints[range].to_vec(),
+            (None, Some(Kind::Bool), _) => part.bools = self.bools[range].to_vec(),
+            (None, Some(Kind::Float), Floats::Plain(floats)) => {
+                part.floats = Floats::Plain(floats[range].to_vec());
+            }
+            (None, Some(Kind::Float), Floats::Decimal { scale, numbers }) => {
+                part.floats = Floats::Decimal {
+                    scale: *scale,
+                    numbers: numbers[range].to_vec(),
+                };
+            }
+            _ => {
+                range.for_each(|at| part.push_value(self.get(at)));
+                return part;
+            }
+        }
+        part.kind = self.kind;
+        part
+    }
+
     #[inline]
     pub(crate) fn get(&self, at: usize) -> Value<'_> {
         let (kind, at) = match (&self.mixed, self.kind) {
@@ -265,26 +313,12 @@ pub(crate) enum Facet {
     Max = 5,
     First = 6,
     Last = 7,
-    /// Of numbers alone, where the first or last value is none.
-    FirstNumber = 8,
-    LastNumber = 9,
 }
 
 impl Facet {
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
-        use Facet::{Count, First, FirstNumber, Last, LastNumber, Max, Min, Numbers, Sum, Value};
-        let all = [
-            Value,
-            Count,
-            Numbers,
-            Sum,
-            Min,
-            Max,
-            First,
-            Last,
-            FirstNumber,
-            LastNumber,
-        ];
+        use Facet::{Count, First, Last, Max, Min, Numbers, Sum, Value};
+        let all = [Value, Count, Numbers, Sum, Min, Max, First, Last];
         all.get(usize::from(byte)).copied()
     }
 }
@@ -435,6 +469,96 @@ impl Table {
             }
         }
         std::ops::ControlFlow::Continue(())
+    }
+
+    pub(crate) fn points(&self) -> u64 {
+        self.columns
+            .iter()
+            .map(|column| column.values.len() as u64)
+            .sum()
+    }
+
+    /// Adds rows that are all later.
+    pub(crate) fn append(&mut self, other: &Table) {
+        let before = self.ts.len();
+        self.is_sorted &= other.is_sorted
+            && !matches!((self.ts.last(), other.ts.first()), (Some(last), Some(first)) if last >= first);
+        self.ts.extend_from_slice(&other.ts);
+        for column in &other.columns {
+            let at = self.column(column.key, column.facet);
+            let own = &mut self.columns[at];
+            let is_dense =
+                own.rows.is_none() && own.values.len() == before && column.rows.is_none();
+            if !is_dense {
+                let len = own.values.len() as u32;
+                let rows = own.rows.get_or_insert_with(|| (0..len).collect());
+                let offset = before as u32;
+                match &column.rows {
+                    Some(of) => rows.extend(of.iter().map(|row| row + offset)),
+                    None => rows.extend(offset..offset + column.values.len() as u32),
+                }
+            }
+            own.values.extend(&column.values);
+        }
+    }
+
+    /// Some of its rows.
+    pub(crate) fn slice(&self, range: std::ops::Range<usize>) -> Table {
+        let mut part = Table {
+            ts: self.ts[range.clone()].to_vec(),
+            columns: Vec::with_capacity(self.columns.len()),
+            is_sorted: true,
+        };
+        for column in &self.columns {
+            let (rows, places) = match &column.rows {
+                None => (None, range.clone()),
+                Some(rows) => {
+                    let start = rows.partition_point(|&row| (row as usize) < range.start);
+                    let end = rows.partition_point(|&row| (row as usize) < range.end);
+                    let of_part = rows[start..end].iter().map(|row| row - range.start as u32);
+                    (Some(of_part.collect()), start..end)
+                }
+            };
+            if !places.is_empty() {
+                part.columns.push(Column {
+                    key: column.key,
+                    facet: column.facet,
+                    rows,
+                    values: column.values.slice(places),
+                });
+            }
+        }
+        part
+    }
+
+    /// Takes out the values of a key, or of all, in [from, to).
+    pub(crate) fn remove(&mut self, key: Option<KeyId>, from_ms: i64, to_ms: i64) {
+        let is_gone = |column: &Column| key.is_none_or(|key| key == column.key);
+        if !self.ts.iter().any(|ts_ms| (from_ms..to_ms).contains(ts_ms))
+            || !self.columns.iter().any(is_gone)
+        {
+            return;
+        }
+        let mut kept = Table::default();
+        for (row, &ts_ms) in self.ts.iter().enumerate() {
+            let is_hit = (from_ms..to_ms).contains(&ts_ms);
+            let mut has_begun = false;
+            for column in &self.columns {
+                if is_hit && is_gone(column) {
+                    continue;
+                }
+                if let Some(place) = column.place(row) {
+                    if !has_begun {
+                        kept.begin_row(ts_ms);
+                        has_begun = true;
+                    }
+                    let at = kept.column(column.key, column.facet);
+                    kept.put(at, Cell::Plain(column.values.get(place)));
+                }
+            }
+        }
+        kept.finish();
+        *self = kept;
     }
 
     /// The rows within a time, as long as they are in order.

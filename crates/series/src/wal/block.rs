@@ -30,6 +30,8 @@ pub(crate) struct BlockHead {
     /// Of the partition's blocks, ascending.
     pub(crate) number: u64,
     pub(crate) first_lsn: u64,
+    /// The partition's last row before it: the number before the first one, unless numbers were left out at a start.
+    pub(crate) follows_lsn: u64,
     /// The last row known to be on disk when it was begun.
     pub(crate) synced_lsn: u64,
 }
@@ -43,6 +45,7 @@ impl BlockHead {
         bytes[24..32].copy_from_slice(&self.number.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.first_lsn.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.synced_lsn.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.follows_lsn.to_le_bytes());
         let crc = crc32c::crc32c(&bytes[12..]);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -60,6 +63,7 @@ impl BlockHead {
             number: word(24),
             first_lsn: word(32),
             synced_lsn: word(40),
+            follows_lsn: word(48),
         })
     }
 

@@ -98,10 +98,10 @@ pub(crate) fn recover(
         reading.read(&mut recovered, &mut dropped, each)?;
     }
     // Only now, when nothing was found damaged, is anything changed.
-    for (segment, offset) in dropped {
+    for (segment, offset, len) in dropped {
         let (file, path) = (&files.files[segment], &files.paths[segment]);
         let cut = file
-            .write_all_at(&[0; BLOCK_HEAD], offset)
+            .write_all_at(&vec![0; len], offset)
             .and_then(|()| file.sync_data());
         cut.map_err(io_error("cut", path))?;
     }
@@ -221,18 +221,19 @@ impl Chain<'_> {
     fn read(
         &mut self,
         recovered: &mut Recovered,
-        dropped: &mut Vec<(usize, u64)>,
+        dropped: &mut Vec<(usize, u64, usize)>,
         each: &mut dyn FnMut(Logged<'_>) -> Option<()>,
     ) -> Result<(), OpenError> {
         // Rows that are in segment files may be missing here.
         let mut due = self.flushed + 1;
         for (at, found) in self.chain.iter().enumerate() {
-            let next_first = self.chain.get(at + 1).map(|next| next.head.first_lsn);
+            let next = self.chain.get(at + 1).map(|next| next.head);
+            let next_first = next.map(|head| head.first_lsn);
             if next_first.is_some_and(|first| first <= self.flushed + 1) {
                 continue;
             }
             let block = self.load(found)?;
-            if found.head.first_lsn > due {
+            if found.head.follows_lsn >= due {
                 return self.stop(recovered, dropped, at, 0, &block, due);
             }
             let seed = found.head.seed();
@@ -241,7 +242,7 @@ impl Chain<'_> {
             due = due.max(read);
             self.upto[found.segment][self.partition] = due - 1;
             recovered.next_lsn[self.partition] = due;
-            let goes_on = next_first == Some(due);
+            let goes_on = next.is_some_and(|head| head.follows_lsn == due - 1);
             if !goes_on {
                 let is_clean = block[offset..].iter().all(|&byte| byte == 0);
                 if next_first.is_none() && is_clean {
@@ -320,7 +321,7 @@ impl Chain<'_> {
     fn stop(
         &self,
         recovered: &mut Recovered,
-        dropped: &mut Vec<(usize, u64)>,
+        dropped: &mut Vec<(usize, u64, usize)>,
         at: usize,
         offset: usize,
         block: &[u8],
@@ -346,7 +347,12 @@ impl Chain<'_> {
         }
         // A block whose rows are kept stays; the one that follows begins where they end.
         let gone = &self.chain[at + usize::from(offset > 0)..];
-        dropped.extend(gone.iter().map(|found| (found.segment, found.offset)));
+        let heads = gone.iter();
+        dropped.extend(heads.map(|found| (found.segment, found.offset, BLOCK_HEAD)));
+        if offset > 0 {
+            let end = found.offset + offset as u64;
+            dropped.push((found.segment, end, BLOCK_BYTES - offset));
+        }
         recovered.cuts.push(Cut {
             path,
             offset: found.offset + offset as u64,

@@ -1,0 +1,228 @@
+//! Floats: decimals as integers of one scale, with exceptions; or each as what changed in its bits; or as they are.
+
+use super::bits::{BitReader, BitWriter};
+use super::ints;
+use crate::decimal;
+use crate::table::Floats;
+use crate::varint::{Reader, put};
+
+const DECIMAL: u8 = 0;
+const EXCEPTIONS: u8 = 1;
+const CHANGES: u8 = 2;
+const PLAIN: u8 = 3;
+
+/// Floats looked at to find a scale.
+const SAMPLE: usize = 64;
+
+pub(crate) fn encode(out: &mut Vec<u8>, floats: &Floats) {
+    match floats {
+        Floats::Decimal { scale, numbers } => {
+            out.push(DECIMAL);
+            out.push(*scale);
+            ints::encode(out, numbers);
+        }
+        Floats::Plain(floats) => encode_plain(out, floats),
+    }
+}
+
+fn encode_plain(out: &mut Vec<u8>, floats: &[f64]) {
+    let step = floats.len().div_ceil(SAMPLE).max(1);
+    let sample: Vec<_> = floats
+        .iter()
+        .step_by(step)
+        .map(|&float| decimal::find_scale(float))
+        .collect();
+    let decimals = sample.iter().flatten().count();
+    let changes = changes(floats);
+    let start = out.len();
+    if decimals * 4 >= sample.len() * 3
+        && let Some(scale) = sample.iter().flatten().map(|(scale, _)| *scale).max()
+    {
+        encode_exceptions(out, floats, scale);
+        if out.len() - start <= changes.len() + 1 {
+            return;
+        }
+        out.truncate(start);
+    }
+    if changes.len() < floats.len() * 8 {
+        out.push(CHANGES);
+        put(out, changes.len() as u64);
+        out.extend_from_slice(&changes);
+    } else {
+        out.push(PLAIN);
+        floats
+            .iter()
+            .for_each(|float| out.extend_from_slice(&float.to_le_bytes()));
+    }
+}
+
+fn encode_exceptions(out: &mut Vec<u8>, floats: &[f64], scale: u8) {
+    let mut numbers = Vec::with_capacity(floats.len());
+    let (mut places, mut exceptions) = (Vec::new(), Vec::new());
+    for (at, &float) in floats.iter().enumerate() {
+        let number = decimal::scale(float, scale);
+        if number.is_none() {
+            places.push(at as i64);
+            exceptions.push(float);
+        }
+        // An exception is where the one before it was, so that it makes no number larger.
+        numbers.push(number.or_else(|| numbers.last().copied()).unwrap_or(0));
+    }
+    out.push(EXCEPTIONS);
+    out.push(scale);
+    put(out, places.len() as u64);
+    ints::encode(out, &numbers);
+    ints::encode(out, &places);
+    exceptions
+        .iter()
+        .for_each(|float| out.extend_from_slice(&float.to_le_bytes()));
+}
+
+/// The first float, and then for each: a zero bit if it is the one before; 01 and the bits that changed, if these are among
+/// those that changed last; 11, how many leading zeros, how many bits less one, and these.
+fn changes(floats: &[f64]) -> Vec<u8> {
+    let mut writer = BitWriter::default();
+    let mut before = 0_u64;
+    let (mut leading, mut len) = (0, 0);
+    for float in floats {
+        let change = float.to_bits() ^ before;
+        before = float.to_bits();
+        if change == 0 {
+            writer.put(0, 1);
+            continue;
+        }
+        let zeros = change.leading_zeros();
+        let ends = change.trailing_zeros();
+        if len > 0 && zeros >= leading && ends >= 64 - leading - len && len < 64 - zeros - ends + 12
+        {
+            writer.put(0b01, 2);
+        } else {
+            (leading, len) = (zeros, 64 - zeros - ends);
+            writer.put(0b11 | u64::from(leading) << 2 | u64::from(len - 1) << 8, 14);
+        }
+        writer.put(change >> (64 - leading - len), len);
+    }
+    writer.finish()
+}
+
+fn read_changes(bytes: &[u8], count: usize) -> Option<Vec<f64>> {
+    let mut reader = BitReader::new(bytes);
+    let mut floats = Vec::with_capacity(count);
+    let mut bits = 0_u64;
+    let (mut leading, mut len) = (0, 0);
+    for _ in 0..count {
+        if reader.take(1)? == 1 {
+            if reader.take(1)? == 1 {
+                leading = reader.take(6)? as u32;
+                len = reader.take(6)? as u32 + 1;
+            }
+            let behind = 64_u32.checked_sub(leading + len).filter(|_| len > 0)?;
+            bits ^= reader.take(len)? << behind;
+        }
+        floats.push(f64::from_bits(bits));
+    }
+    Some(floats)
+}
+
+fn read_scale(reader: &mut Reader<'_>) -> Option<u8> {
+    reader.byte().filter(|&scale| scale <= decimal::MAX_SCALE)
+}
+
+pub(crate) fn decode(reader: &mut Reader<'_>, len: usize) -> Option<Floats> {
+    match reader.byte()? {
+        DECIMAL => {
+            let scale = read_scale(reader)?;
+            let numbers = ints::decode(reader, len)?;
+            Some(Floats::Decimal { scale, numbers })
+        }
+        EXCEPTIONS => {
+            let scale = read_scale(reader)?;
+            let exceptions = reader.bounded(len)?;
+            let numbers = ints::decode(reader, len)?;
+            let places = ints::decode(reader, exceptions)?;
+            let mut floats: Vec<f64> = numbers
+                .iter()
+                .map(|&number| decimal::unscale(number, scale))
+                .collect();
+            for place in places {
+                *floats.get_mut(usize::try_from(place).ok()?)? = f64::from_bits(reader.word()?);
+            }
+            Some(Floats::Plain(floats))
+        }
+        CHANGES => {
+            let bytes = reader.bounded(usize::MAX)?;
+            read_changes(reader.take(bytes)?, len).map(Floats::Plain)
+        }
+        PLAIN => {
+            let bytes = reader.take(len.checked_mul(8)?)?;
+            let word = |bytes: &[u8]| {
+                f64::from_bits(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+            };
+            Some(Floats::Plain(bytes.chunks_exact(8).map(word).collect()))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn round_trip(floats: Vec<f64>) -> usize {
+        let mut bytes = Vec::new();
+        encode(&mut bytes, &Floats::Plain(floats.clone()));
+        let mut reader = Reader::new(&bytes);
+        let found = decode(&mut reader, floats.len()).unwrap();
+        assert!(reader.is_empty());
+        for (at, float) in floats.iter().enumerate() {
+            assert_eq!(found.get(at).to_bits(), float.to_bits(), "{float}");
+        }
+        bytes.len()
+    }
+
+    #[test]
+    fn extremes_come_back() {
+        let odd = [
+            0.0,
+            -0.0,
+            f64::NAN,
+            -f64::NAN,
+            f64::INFINITY,
+            -f64::INFINITY,
+            f64::MIN_POSITIVE,
+            5e-324,
+            f64::MAX,
+        ];
+        round_trip(odd.to_vec());
+        round_trip(vec![]);
+        round_trip(vec![f64::NAN; 1000]);
+        // Decimals with some among them that are none.
+        let mixed: Vec<f64> = (0..5000)
+            .map(|at| {
+                if at % 97 == 0 {
+                    odd[at % 9]
+                } else {
+                    f64::from(at as u32 % 300) / 10.0
+                }
+            })
+            .collect();
+        assert!(round_trip(mixed) < 5000 * 2);
+        let slow: Vec<f64> = (0..5000).map(|at| (f64::from(at) / 1000.0).sin()).collect();
+        assert!(round_trip(slow) < 5000 * 8);
+    }
+
+    proptest! {
+        #[test]
+        fn floats_come_back(bits in proptest::collection::vec(any::<u64>(), 0..300), places in 0..6_i32) {
+            round_trip(bits.iter().map(|&bits| f64::from_bits(bits)).collect());
+            round_trip(bits.iter().map(|&bits| (bits % 100_000) as f64 / 10_f64.powi(places)).collect());
+            round_trip(bits.iter().map(|&bits| f64::from_bits(bits >> (bits % 60))).collect());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), len in 0..2000_usize) {
+            let _ = decode(&mut Reader::new(&bytes), len);
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! A group: rows of one device, column by column.
+//!
+//! CRC32C of what follows (4 bytes) · rows · interval in ms, 0 for rows as they came · length and bytes of the times · columns ·
+//! per column: key, flags and facet, kind, how many rows have it, length, statistics · the columns' bytes. Numbers are varints.
+//! The statistics of a column without gaps let an aggregate over the whole group skip its bytes.
+
+use super::{floats, ints, texts};
+use crate::point::KeyId;
+use crate::summary::Summary;
+use crate::table::{Column, Facet, Kind, Mixed, Table, Values};
+use crate::varint::{Reader, put};
+
+/// Rows of a group at most.
+pub(crate) const MAX_ROWS: usize = 8192;
+/// Fewer rows are read as fast as statistics.
+const STATISTICS_FROM: usize = 512;
+const MAX_COLUMNS: usize = 1 << 20;
+
+const FACET: u8 = 0x0f;
+const SPARSE: u8 = 0x10;
+const MIXED: u8 = 0x20;
+const STATISTICS: u8 = 0x40;
+
+const KINDS: [Kind; 5] = [Kind::Bool, Kind::Int, Kind::Float, Kind::Text, Kind::Json];
+
+/// Appends a group; the rows are sorted and no more than [`MAX_ROWS`].
+pub(crate) fn encode(out: &mut Vec<u8>, table: &Table, interval_ms: i64) {
+    debug_assert!(
+        table.is_sorted && table.ts.len() <= MAX_ROWS,
+        "groups are of sorted rows"
+    );
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    put(out, table.ts.len() as u64);
+    put(out, interval_ms as u64);
+    let mut bytes = Vec::with_capacity(table.ts.len());
+    ints::encode(&mut bytes, &table.ts);
+    put(out, bytes.len() as u64);
+    out.extend_from_slice(&bytes);
+    put(out, table.columns.len() as u64);
+    bytes.clear();
+    for column in &table.columns {
+        let before = bytes.len();
+        let values = &column.values;
+        let mut flags = column.facet as u8;
+        if let Some(rows) = &column.rows {
+            flags |= SPARSE;
+            encode_presence(&mut bytes, rows, table.ts.len());
+        }
+        match &values.mixed {
+            None => {
+                let kind = values.kind.expect("a column has at least one value");
+                encode_kind(&mut bytes, values, kind);
+            }
+            Some(mixed) => {
+                flags |= MIXED;
+                let kinds: Vec<i64> = mixed.kinds.iter().map(|&kind| i64::from(kind)).collect();
+                ints::encode(&mut bytes, &kinds);
+                for kind in KINDS.into_iter().filter(|&kind| values.count(kind) > 0) {
+                    encode_kind(&mut bytes, values, kind);
+                }
+            }
+        }
+        let statistics = statistics(column, &table.ts);
+        if statistics.is_some() {
+            flags |= STATISTICS;
+        }
+        put(out, u64::from(column.key.0));
+        out.push(flags);
+        if values.mixed.is_none() {
+            out.push(values.kind.map_or(0, |kind| kind as u8));
+        }
+        if let Some(rows) = &column.rows {
+            put(out, rows.len() as u64);
+        }
+        put(out, (bytes.len() - before) as u64);
+        for number in statistics.into_iter().flatten() {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+    out.extend_from_slice(&bytes);
+    let crc = crc32c::crc32c(&out[start + 4..]);
+    out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn encode_kind(out: &mut Vec<u8>, values: &Values, kind: Kind) {
+    match kind {
+        Kind::Bool => ints::encode(out, &values.bools),
+        Kind::Int => ints::encode(out, &values.ints),
+        Kind::Float => floats::encode(out, &values.floats),
+        Kind::Text => texts::encode(out, &values.texts),
+        Kind::Json => texts::encode(out, &values.jsons),
+    }
+}
+
+fn encode_presence(out: &mut Vec<u8>, rows: &[u32], len: usize) {
+    let list: Vec<i64> = rows.iter().map(|&row| i64::from(row)).collect();
+    let start = out.len();
+    out.push(0);
+    ints::encode(out, &list);
+    if out.len() - start > 1 + len.div_ceil(8) {
+        out.truncate(start);
+        out.push(1);
+        out.resize(start + 1 + len.div_ceil(8), 0);
+        for row in rows {
+            out[start + 1 + *row as usize / 8] |= 1 << (row % 8);
+        }
+    }
+}
+
+fn decode_presence(reader: &mut Reader<'_>, count: usize, len: usize) -> Option<Vec<u32>> {
+    let mut rows = Vec::with_capacity(count);
+    match reader.byte()? {
+        0 => {
+            let mut next = 0;
+            for row in ints::decode(reader, count)? {
+                let row = u32::try_from(row)
+                    .ok()
+                    .filter(|&row| row >= next && (row as usize) < len)?;
+                next = row + 1;
+                rows.push(row);
+            }
+        }
+        1 => {
+            for (at, byte) in reader.take(len.div_ceil(8))?.iter().enumerate() {
+                let of_byte = (0..8).filter(|bit| byte >> bit & 1 == 1);
+                rows.extend(of_byte.map(|bit| (at * 8 + bit) as u32));
+            }
+            if rows.last().is_some_and(|&last| last as usize >= len) {
+                return None;
+            }
+        }
+        _ => return None,
+    }
+    (rows.len() == count).then_some(rows)
+}
+
+/// Sum, least, most, first and last of a column of numbers without gaps and NaN.
+fn statistics(column: &Column, ts: &[i64]) -> Option<[f64; 5]> {
+    let values = &column.values;
+    let is_number = matches!(values.kind, Some(Kind::Bool | Kind::Int | Kind::Float));
+    let is_plain = column.rows.is_none() && values.mixed.is_none() && column.facet == Facet::Value;
+    if !is_plain || !is_number || ts.len() < STATISTICS_FROM {
+        return None;
+    }
+    let mut summary = Summary::default();
+    for (at, &ts_ms) in ts.iter().enumerate() {
+        summary.add(ts_ms, values.get(at).number());
+    }
+    (summary.numbers as usize == ts.len()).then_some([
+        summary.sum,
+        summary.min,
+        summary.max,
+        summary.first.1,
+        summary.last.1,
+    ])
+}
+
+/// What a group says of one of its columns.
+pub(crate) struct Entry<'a> {
+    pub(crate) key: KeyId,
+    pub(crate) facet: Facet,
+    kind: Option<Kind>,
+    count: usize,
+    is_sparse: bool,
+    /// Sum, least, most, first and last.
+    pub(crate) statistics: Option<[f64; 5]>,
+    bytes: &'a [u8],
+}
+
+/// A group whose head was read.
+pub(crate) struct Group<'a> {
+    pub(crate) rows: usize,
+    pub(crate) interval_ms: i64,
+    times: &'a [u8],
+    pub(crate) entries: Vec<Entry<'a>>,
+}
+
+/// Whether these are the bytes that were written.
+pub(crate) fn is_whole(bytes: &[u8]) -> bool {
+    let Some((crc, rest)) = bytes.split_first_chunk() else {
+        return false;
+    };
+    crc32c::crc32c(rest) == u32::from_le_bytes(*crc)
+}
+
+/// Reads the head of a group; `None` if it is none.
+pub(crate) fn open(bytes: &[u8]) -> Option<Group<'_>> {
+    let mut reader = Reader::new(bytes);
+    reader.take(4)?;
+    let rows = reader.bounded(MAX_ROWS)?;
+    let interval_ms = i64::try_from(reader.number()?).ok()?;
+    let len = reader.bounded(usize::MAX)?;
+    let times = reader.take(len)?;
+    let columns = reader.bounded(MAX_COLUMNS.min(bytes.len()))?;
+    let mut entries = Vec::with_capacity(columns);
+    let mut lens = Vec::with_capacity(columns);
+    for _ in 0..columns {
+        let key = KeyId(u32::try_from(reader.number()?).ok()?);
+        let flags = reader.byte()?;
+        let facet = Facet::from_byte(flags & FACET)?;
+        let kind = if flags & MIXED == 0 {
+            Some(Kind::from_byte(reader.byte()?)?)
+        } else {
+            None
+        };
+        let is_sparse = flags & SPARSE != 0;
+        let count = if is_sparse {
+            reader.bounded(rows)?
+        } else {
+            rows
+        };
+        lens.push(reader.bounded(usize::MAX)?);
+        let statistics = if flags & STATISTICS != 0 {
+            let mut statistics = [0.0; 5];
+            for number in &mut statistics {
+                *number = f64::from_bits(reader.word()?);
+            }
+            Some(statistics)
+        } else {
+            None
+        };
+        entries.push(Entry {
+            key,
+            facet,
+            kind,
+            count,
+            is_sparse,
+            statistics,
+            bytes: &[],
+        });
+    }
+    for (entry, len) in entries.iter_mut().zip(lens) {
+        entry.bytes = reader.take(len)?;
+    }
+    Some(Group {
+        rows,
+        interval_ms,
+        times,
+        entries,
+    })
+}
+
+impl Group<'_> {
+    pub(crate) fn points(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.count as u64).sum()
+    }
+
+    pub(crate) fn times(&self) -> Option<Vec<i64>> {
+        ints::decode(&mut Reader::new(self.times), self.rows)
+    }
+
+    pub(crate) fn column(&self, entry: &Entry<'_>) -> Option<Column> {
+        let mut reader = Reader::new(entry.bytes);
+        let rows = match entry.is_sparse {
+            true => Some(decode_presence(&mut reader, entry.count, self.rows)?),
+            false => None,
+        };
+        let mut values = Values {
+            kind: entry.kind,
+            ..Values::default()
+        };
+        match entry.kind {
+            Some(kind) => decode_kind(&mut reader, &mut values, kind, entry.count)?,
+            None => decode_mixed(&mut reader, &mut values, entry.count)?,
+        }
+        Some(Column {
+            key: entry.key,
+            facet: entry.facet,
+            rows,
+            values,
+        })
+    }
+
+    /// The rows with these keys; `None` if the bytes are no group.
+    pub(crate) fn table(&self, wanted: Option<&[KeyId]>) -> Option<Table> {
+        let ts = self.times()?;
+        let is_wanted =
+            |entry: &&Entry<'_>| wanted.is_none_or(|wanted| wanted.contains(&entry.key));
+        let columns = self.entries.iter().filter(is_wanted);
+        Some(Table {
+            is_sorted: ts.windows(2).all(|two| two[0] < two[1]),
+            ts,
+            columns: columns
+                .map(|entry| self.column(entry))
+                .collect::<Option<_>>()?,
+        })
+    }
+}
+
+fn decode_kind(
+    reader: &mut Reader<'_>,
+    values: &mut Values,
+    kind: Kind,
+    count: usize,
+) -> Option<()> {
+    match kind {
+        Kind::Bool => values.bools = ints::decode(reader, count)?,
+        Kind::Int => values.ints = ints::decode(reader, count)?,
+        Kind::Float => values.floats = floats::decode(reader, count)?,
+        Kind::Text => values.texts = texts::decode(reader, count)?,
+        Kind::Json => values.jsons = texts::decode(reader, count)?,
+    }
+    Some(())
+}
+
+fn decode_mixed(reader: &mut Reader<'_>, values: &mut Values, count: usize) -> Option<()> {
+    let mut counts = [0_u32; 5];
+    let mut mixed = Mixed::default();
+    for kind in ints::decode(reader, count)? {
+        let kind = Kind::from_byte(u8::try_from(kind).ok()?)?;
+        values.kind = Some(kind);
+        mixed.kinds.push(kind as u8);
+        let count = &mut counts[kind as usize];
+        mixed.places.push(*count);
+        *count += 1;
+    }
+    for kind in KINDS.into_iter().filter(|&kind| counts[kind as usize] > 0) {
+        decode_kind(reader, values, kind, counts[kind as usize] as usize)?;
+    }
+    values.mixed = Some(Box::new(mixed));
+    Some(())
+}
+
+/// For the fuzzer: reads bytes as a group, and all of it if they are one.
+pub(crate) fn read_any(bytes: &[u8]) -> usize {
+    let Some(table) = open(bytes).and_then(|group| group.table(None)) else {
+        return 0;
+    };
+    let mut values = 0;
+    for column in &table.columns {
+        for row in 0..table.ts.len() {
+            if let Some(place) = column.place(row) {
+                let _ = column.values.get(place);
+                values += 1;
+            }
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::Cell;
+    use crate::point::Value;
+    use proptest::prelude::*;
+
+    fn value(number: u64, text: &str) -> Value<'_> {
+        match number % 6 {
+            0 => Value::Bool(number & 8 != 0),
+            1 => Value::Int(number as i64),
+            2 => Value::Float(f64::from_bits(number)),
+            3 => Value::Float((number % 1000) as f64 / 10.0),
+            4 => Value::Text(text),
+            _ => Value::Json("{}"),
+        }
+    }
+
+    fn same(left: Value<'_>, right: Value<'_>) -> bool {
+        match (left, right) {
+            (Value::Float(left), Value::Float(right)) => left.to_bits() == right.to_bits(),
+            (left, right) => left == right,
+        }
+    }
+
+    fn check(table: &Table) {
+        let mut bytes = Vec::new();
+        encode(&mut bytes, table, 60_000);
+        assert!(is_whole(&bytes));
+        let group = open(&bytes).unwrap();
+        assert_eq!(group.interval_ms, 60_000);
+        let found = group.table(None).unwrap();
+        assert_eq!(found.ts, table.ts);
+        assert_eq!(found.columns.len(), table.columns.len());
+        for (found, expected) in found.columns.iter().zip(&table.columns) {
+            assert_eq!((found.key, found.facet), (expected.key, expected.facet));
+            for row in 0..table.ts.len() {
+                let values = (found.place(row), expected.place(row));
+                assert_eq!(values.0.is_some(), values.1.is_some());
+                if let (Some(at), Some(of)) = values {
+                    assert!(same(found.values.get(at), expected.values.get(of)));
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn groups_come_back(numbers in proptest::collection::vec((any::<u64>(), any::<u8>()), 1..600), pick in 0..6_u64, text in ".{0,9}") {
+            let mut table = Table::default();
+            for (row, &(number, present)) in numbers.iter().enumerate() {
+                table.begin_row(row as i64 * 7);
+                // One of a kind, one of all kinds, one that is often missing.
+                for (key, number, is_there) in [(1, number / 6 * 6 + pick, true), (2, number, true), (3, number, present < 99)] {
+                    let column = table.column(KeyId(key), Facet::Value);
+                    if is_there && number < u64::MAX - 6 {
+                        table.put(column, Cell::Plain(value(number, &text)));
+                    }
+                }
+            }
+            table.finish();
+            check(&table);
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            read_any(&bytes);
+        }
+
+        #[test]
+        fn changed_bytes_are_noticed(at in any::<proptest::sample::Index>(), bit in 0..8_u32) {
+            let mut table = Table::default();
+            for row in 0..1000 {
+                table.begin_row(row);
+                let column = table.column(KeyId(1), Facet::Value);
+                table.put(column, Cell::Plain(Value::Int(row * row)));
+            }
+            let mut bytes = Vec::new();
+            encode(&mut bytes, &table, 0);
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1_u8 << bit;
+            prop_assert!(!is_whole(&bytes));
+            read_any(&bytes);
+        }
+    }
+}

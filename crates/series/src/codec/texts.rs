@@ -1,0 +1,153 @@
+//! Texts: each different one once and their numbers, or all of them; their bytes with LZ4 where that helps.
+
+use std::collections::HashMap;
+
+use super::ints;
+use crate::table::Texts;
+use crate::varint::{Reader, put};
+
+const ALL: u8 = 0;
+const DICTIONARY: u8 = 1;
+
+/// Texts of one column of a group.
+const MAX_BYTES: usize = 1 << 26;
+
+pub(crate) fn encode(out: &mut Vec<u8>, texts: &Texts) {
+    let len = texts.ends.len();
+    let mut numbers: HashMap<&str, i64, foldhash::fast::RandomState> = HashMap::default();
+    let mut dictionary = Vec::new();
+    let mut indices = Vec::with_capacity(len);
+    for at in 0..len {
+        let text = texts.get(at);
+        let next = dictionary.len() as i64;
+        indices.push(*numbers.entry(text).or_insert_with(|| {
+            dictionary.push(text);
+            next
+        }));
+        if dictionary.len() > len / 2 + 1 {
+            break;
+        }
+    }
+    if indices.len() == len {
+        out.push(DICTIONARY);
+        put(out, dictionary.len() as u64);
+        encode_all(out, dictionary.iter().copied());
+        return ints::encode(out, &indices);
+    }
+    out.push(ALL);
+    encode_all(out, (0..len).map(|at| texts.get(at)));
+}
+
+fn encode_all<'a>(out: &mut Vec<u8>, texts: impl Iterator<Item = &'a str>) {
+    let (mut lengths, mut bytes) = (Vec::new(), Vec::new());
+    for text in texts {
+        lengths.push(text.len() as i64);
+        bytes.extend_from_slice(text.as_bytes());
+    }
+    ints::encode(out, &lengths);
+    let packed = if bytes.len() >= 32 {
+        lz4_flex::block::compress(&bytes)
+    } else {
+        Vec::new()
+    };
+    if !packed.is_empty() && packed.len() < bytes.len() {
+        put(out, packed.len() as u64);
+        out.extend_from_slice(&packed);
+    } else {
+        out.push(0);
+        out.extend_from_slice(&bytes);
+    }
+}
+
+fn decode_all(reader: &mut Reader<'_>, len: usize) -> Option<Texts> {
+    let lengths = ints::decode(reader, len)?;
+    let mut total = 0_usize;
+    let mut ends = Vec::with_capacity(len);
+    for length in lengths {
+        total = total
+            .checked_add(usize::try_from(length).ok()?)
+            .filter(|&total| total <= MAX_BYTES)?;
+        ends.push(total as u32);
+    }
+    let bytes = match reader.bounded(MAX_BYTES)? {
+        0 => reader.take(total)?.to_vec(),
+        packed => {
+            let packed = reader.take(packed)?;
+            // LZ4 makes no more than 255 bytes of one.
+            if total / 255 > packed.len() {
+                return None;
+            }
+            let bytes = lz4_flex::block::decompress(packed, total).ok()?;
+            (bytes.len() == total).then_some(bytes)?
+        }
+    };
+    let bytes = String::from_utf8(bytes).ok()?;
+    let is_boundary = |&end: &u32| bytes.is_char_boundary(end as usize);
+    ends.iter()
+        .all(is_boundary)
+        .then_some(Texts { ends, bytes })
+}
+
+pub(crate) fn decode(reader: &mut Reader<'_>, len: usize) -> Option<Texts> {
+    match reader.byte()? {
+        ALL => decode_all(reader, len),
+        DICTIONARY => {
+            let count = reader.bounded(len)?;
+            let dictionary = decode_all(reader, count)?;
+            let indices = ints::decode(reader, len)?;
+            let mut texts = Texts::default();
+            for index in indices {
+                let index = usize::try_from(index).ok().filter(|&index| index < count)?;
+                let text = dictionary.get(index);
+                if texts.bytes.len() + text.len() > MAX_BYTES {
+                    return None;
+                }
+                texts.push(text);
+            }
+            Some(texts)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn round_trip<'a>(list: impl Iterator<Item = &'a str>) -> usize {
+        let mut texts = Texts::default();
+        list.for_each(|text| texts.push(text));
+        let mut bytes = Vec::new();
+        encode(&mut bytes, &texts);
+        let mut reader = Reader::new(&bytes);
+        let found = decode(&mut reader, texts.ends.len()).unwrap();
+        assert!(reader.is_empty());
+        assert_eq!((found.ends, found.bytes), (texts.ends, texts.bytes));
+        bytes.len()
+    }
+
+    #[test]
+    fn states_take_little() {
+        let states = [
+            "running",
+            "idle",
+            "a longer state that is told now and then",
+        ];
+        assert!(round_trip((0..8000).map(|at| states[at / 2000 % 3])) < 100);
+        round_trip(["", "", "", "ü", ""].into_iter());
+    }
+
+    proptest! {
+        #[test]
+        fn texts_come_back(texts in proptest::collection::vec(".{0,30}", 0..80)) {
+            round_trip(texts.iter().map(String::as_str));
+            round_trip(texts.iter().chain(&texts).chain(&texts).map(String::as_str));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), len in 0..2000_usize) {
+            let _ = decode(&mut Reader::new(&bytes), len);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What was deleted and may still be in segment files.
+//!
+//! A deletion holds for rows of its partition up to the number that was last when it came. It stands in a file that only grows
+//! until no segment file needs it any more: a head line, then per deletion 48 bytes, the last four their CRC32C.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, OpenError, io_error};
+use crate::part::partition_of;
+use crate::point::{DeviceNo, KeyId};
+use crate::table::Table;
+use crate::wal::PARTITIONS;
+use crate::wal::log::sync_dir;
+
+const HEAD: &[u8] = b"tidegate series deletions 1\n";
+const ENTRY: usize = 48;
+const ALL_KEYS: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Deletion {
+    /// Of all deletions, ascending.
+    pub(crate) number: u64,
+    pub(crate) device: u32,
+    pub(crate) key: Option<KeyId>,
+    pub(crate) from_ms: i64,
+    pub(crate) to_ms: i64,
+    pub(crate) lsn: u64,
+}
+
+impl Deletion {
+    fn encode(&self) -> [u8; ENTRY] {
+        let mut bytes = [0; ENTRY];
+        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.device.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.key.map_or(ALL_KEYS, |key| key.0).to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.from_ms.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.to_ms.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.lsn.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..44]);
+        bytes[44..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; ENTRY]) -> Option<Self> {
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        (crc32c::crc32c(&bytes[..44]) == half(44)).then(|| Self {
+            number: word(0),
+            device: half(8),
+            key: Some(KeyId(half(12))).filter(|key| key.0 != ALL_KEYS),
+            from_ms: word(16) as i64,
+            to_ms: word(24) as i64,
+            lsn: word(32),
+        })
+    }
+
+    /// Whether it takes all that a device has.
+    pub(crate) fn is_all(&self) -> bool {
+        self.key.is_none() && self.from_ms == i64::MIN && self.to_ms == i64::MAX
+    }
+
+    pub(crate) fn apply(&self, table: &mut Table) {
+        table.remove(self.key, self.from_ms, self.to_ms);
+    }
+}
+
+/// Deletions of one partition by device.
+pub(crate) type OfPart = HashMap<u32, Vec<Deletion>, foldhash::fast::RandomState>;
+
+pub(crate) struct Deletions {
+    path: PathBuf,
+    file: File,
+    end: u64,
+    is_synced: bool,
+    pub(crate) next_number: u64,
+}
+
+impl Deletions {
+    pub(crate) fn open(
+        dir: &Path,
+        is_synced: bool,
+    ) -> Result<(Self, [OfPart; PARTITIONS]), OpenError> {
+        let path = dir.join("deletions");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path);
+        let mut file = file.map_err(io_error("open", &path))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)
+            .map_err(io_error("read", &path))?;
+        let refuse = |offset: usize, detail: &str| OpenError::Damaged {
+            path: path.clone(),
+            offset: offset as u64,
+            detail: detail.to_owned(),
+        };
+        if bytes.len() < HEAD.len() && HEAD.starts_with(&bytes) {
+            file.seek(SeekFrom::Start(0))
+                .map_err(io_error("write", &path))?;
+            file.write_all(HEAD).map_err(io_error("write", &path))?;
+            file.sync_all().map_err(io_error("force to disk", &path))?;
+            bytes = HEAD.to_vec();
+        }
+        if !bytes.starts_with(HEAD) {
+            return Err(refuse(0, "it does not begin as the list of deletions does"));
+        }
+        let mut of_parts: [OfPart; PARTITIONS] = Default::default();
+        let mut next_number = 1;
+        let mut end = HEAD.len();
+        for entry in bytes[HEAD.len()..].chunks(ENTRY) {
+            let decoded = <&[u8; ENTRY]>::try_from(entry)
+                .ok()
+                .and_then(Deletion::decode);
+            let Some(deletion) = decoded else {
+                if end + ENTRY < bytes.len() {
+                    return Err(refuse(
+                        end,
+                        "a deletion is not what was written, and others follow",
+                    ));
+                }
+                // Nobody was told that it is done.
+                break;
+            };
+            let of_part = &mut of_parts[partition_of(DeviceNo(deletion.device))];
+            of_part.entry(deletion.device).or_default().push(deletion);
+            next_number = deletion.number + 1;
+            end += ENTRY;
+        }
+        file.set_len(end as u64).map_err(io_error("cut", &path))?;
+        let deletions = Self {
+            path,
+            file,
+            end: end as u64,
+            is_synced,
+            next_number,
+        };
+        Ok((deletions, of_parts))
+    }
+
+    /// Writes a deletion down and numbers it.
+    pub(crate) fn add(&mut self, deletions: &mut [Deletion]) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        for (deletion, number) in deletions.iter_mut().zip(self.next_number..) {
+            deletion.number = number;
+            bytes.extend_from_slice(&deletion.encode());
+        }
+        let io = |what| io_error(what, &self.path);
+        self.file
+            .seek(SeekFrom::Start(self.end))
+            .map_err(io("write"))?;
+        self.file.write_all(&bytes).map_err(io("write"))?;
+        if self.is_synced {
+            self.file.sync_data().map_err(io("force to disk"))?;
+        }
+        self.end += bytes.len() as u64;
+        self.next_number += deletions.len() as u64;
+        Ok(())
+    }
+
+    /// Writes the file anew with those that are still needed. The highest number stays, so that none is given twice.
+    pub(crate) fn rewrite(&mut self, needed: &[Deletion]) -> Result<(), Error> {
+        let unfinished = self.path.with_extension("new");
+        let write = || {
+            let mut file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(&unfinished)?;
+            let mut bytes = HEAD.to_vec();
+            needed
+                .iter()
+                .for_each(|deletion| bytes.extend_from_slice(&deletion.encode()));
+            file.write_all(&bytes)?;
+            file.sync_all()?;
+            fs::rename(&unfinished, &self.path)?;
+            Ok((file, bytes.len() as u64))
+        };
+        (self.file, self.end) = write().map_err(io_error("write", &unfinished))?;
+        sync_dir(self.path.parent().expect("it is in a directory"))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        (self.end as usize - HEAD.len()) / ENTRY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deletions_stay_until_they_are_not_needed() {
+        let dir = tempfile::tempdir().unwrap();
+        let deletion = |device, key| Deletion {
+            number: 0,
+            device,
+            key,
+            from_ms: -5,
+            to_ms: 9,
+            lsn: 77,
+        };
+        let (mut deletions, _) = Deletions::open(dir.path(), true).unwrap();
+        let mut two = [deletion(1, None), deletion(9, Some(KeyId(3)))];
+        deletions.add(&mut two).unwrap();
+        deletions.add(&mut [deletion(2, None)]).unwrap();
+        drop(deletions);
+        let path = dir.path().join("deletions");
+        let mut bytes = fs::read(&path).unwrap();
+        bytes.extend_from_slice(&[7; 20]);
+        fs::write(&path, &bytes).unwrap();
+        let (mut deletions, of_parts) = Deletions::open(dir.path(), true).unwrap();
+        assert_eq!(of_parts[1][&1], two[..1]);
+        assert_eq!(of_parts[1][&9], two[1..]);
+        assert_eq!((deletions.len(), deletions.next_number), (3, 4));
+        deletions.rewrite(&two[1..]).unwrap();
+        deletions.add(&mut [deletion(4, None)]).unwrap();
+        drop(deletions);
+        let (deletions, of_parts) = Deletions::open(dir.path(), true).unwrap();
+        assert_eq!((deletions.len(), deletions.next_number), (2, 5));
+        assert!(!of_parts[1].contains_key(&1) && of_parts[4].contains_key(&4));
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[40] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        assert!(matches!(
+            Deletions::open(dir.path(), true),
+            Err(OpenError::Damaged { .. })
+        ));
+    }
+}

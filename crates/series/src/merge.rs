@@ -1,0 +1,619 @@
+//! The merger's thread: few files per window instead of many, a device's rows of a day side by side, and policies applied.
+//!
+//! A window's files are ordered by age; only neighbours are merged, so that the order stays. Small young files are merged when
+//! there are eight that are alike, so that each row is written a few times at most; once a window is over, what it has
+//! becomes one file. Groups that are large enough are copied as they are.
+//!
+//! When a window's age passes one of a policy's, its files are looked at: expired rows go, others are downsampled. A file
+//! whose devices all expire is removed without being read.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::codec::group;
+use crate::config::Policy;
+use crate::deletions::Deletion;
+use crate::downsample::downsample;
+use crate::error::Error;
+use crate::point::DeviceNo;
+use crate::segment::{Meta, Place, Segment, SegmentReader, Writer};
+use crate::shared::{Shared, count, lock};
+use crate::table::Table;
+use crate::wal::PARTITIONS;
+use crate::wal::log::sync_dir;
+
+/// Files that are alike before they are merged.
+const FAN: usize = 8;
+/// After its end, a window waits this long for late rows before it becomes one file.
+const QUIET_MS: i64 = 3_600_000;
+const TICK: Duration = Duration::from_secs(1);
+/// How often policies are looked at, and how often files are written anew for deletions alone.
+const LOOK: Duration = Duration::from_secs(60);
+const PURGE: Duration = Duration::from_secs(3600);
+const PAUSE: Duration = Duration::from_secs(30);
+/// Groups of at least as many rows are copied as they are.
+const LARGE_ROWS: u32 = 2048;
+
+pub(crate) fn run(shared: &Arc<Shared>) {
+    let mut looked_at: Option<Instant> = None;
+    let mut purged_at = Instant::now();
+    while !shared.is_closing.load(Ordering::Acquire) {
+        let at_once = shared.merge_wanted.swap(false, Ordering::AcqRel);
+        let pass = Pass {
+            at_once,
+            looks: at_once || looked_at.is_none_or(|at| at.elapsed() >= LOOK),
+            purges: at_once || purged_at.elapsed() >= PURGE,
+        };
+        if pass.looks {
+            looked_at = Some(Instant::now());
+        }
+        if pass.purges {
+            purged_at = Instant::now();
+        }
+        let result = pass.run(shared);
+        if at_once {
+            *lock(&shared.merges_done) += 1;
+            shared.merged.notify_all();
+        }
+        let mut pause = TICK;
+        match result {
+            Ok(()) | Err(Error::Closed) => {}
+            Err(error) => {
+                count(&shared.counters.errors, 1);
+                tracing::error!(%error, "telemetry segment files cannot be merged; it is tried again");
+                pause = PAUSE;
+            }
+        }
+        std::thread::park_timeout(pause);
+    }
+}
+
+/// What is done this time.
+#[derive(Clone, Copy)]
+struct Pass {
+    /// Windows do not wait to be quiet, nor files to be many.
+    at_once: bool,
+    looks: bool,
+    purges: bool,
+}
+
+impl Pass {
+    fn run(self, shared: &Shared) -> Result<(), Error> {
+        for partition in 0..PARTITIONS {
+            while !shared.is_closing.load(Ordering::Acquire) {
+                let mut merger = Merger::new(shared, partition, self);
+                let is_done = !merger.merge_some()? && (!self.looks || !merger.look()?);
+                if is_done {
+                    break;
+                }
+            }
+        }
+        if self.looks {
+            forget_deletions(shared)?;
+        }
+        Ok(())
+    }
+}
+
+/// What policies say, at this moment.
+pub(crate) struct Policies {
+    of: HashMap<u8, Policy>,
+    standard: Policy,
+    /// Tells these policies from others.
+    pub(crate) mark: u64,
+}
+
+impl Policies {
+    pub(crate) fn new(list: &[(u8, Policy)]) -> Self {
+        let of: HashMap<u8, Policy> = list.iter().cloned().collect();
+        let mut hasher = foldhash::fast::FixedState::default().build_hasher();
+        for (number, policy) in list {
+            (number, policy.retention_ms).hash(&mut hasher);
+            policy
+                .tiers
+                .iter()
+                .for_each(|tier| (tier.after_ms, tier.interval_ms).hash(&mut hasher));
+        }
+        Self {
+            standard: of.get(&0).cloned().unwrap_or_default(),
+            of,
+            mark: hasher.finish() | 1,
+        }
+    }
+
+    fn get(&self, number: u8) -> &Policy {
+        self.of.get(&number).unwrap_or(&self.standard)
+    }
+
+    /// Whether a policy wants something else between these ages.
+    fn change_between(&self, before_ms: i64, age_ms: i64) -> bool {
+        let mut all = self.of.values().chain([&self.standard]);
+        all.any(|policy| policy.interval_at(before_ms) != policy.interval_at(age_ms))
+    }
+
+    /// Whether no policy keeps rows of this age.
+    fn all_expired(&self, age_ms: i64) -> bool {
+        let mut all = self.of.values().chain([&self.standard]);
+        all.all(|policy| policy.interval_at(age_ms).is_none())
+    }
+}
+
+struct Merger<'a> {
+    shared: &'a Shared,
+    partition: usize,
+    files: Arc<Vec<Arc<Segment>>>,
+    policies: Policies,
+    deletions: HashMap<u32, Vec<Deletion>, foldhash::fast::RandomState>,
+    now_ms: i64,
+    pass: Pass,
+}
+
+impl<'a> Merger<'a> {
+    fn new(shared: &'a Shared, partition: usize, pass: Pass) -> Self {
+        let part = lock(&shared.parts[partition].part);
+        Self {
+            shared,
+            partition,
+            files: Arc::clone(&part.files),
+            policies: Policies::new(&Arc::clone(&lock(&shared.policies))),
+            deletions: part.deletions.clone(),
+            now_ms: shared.clock_ms.load(Ordering::Relaxed),
+            pass,
+        }
+    }
+
+    fn age_ms(&self, window: i64) -> i64 {
+        let window_ms = self.shared.config.window_ms;
+        self.now_ms
+            .saturating_sub(window.saturating_add(1).saturating_mul(window_ms))
+    }
+
+    /// Merges files of one window, if some are due.
+    fn merge_some(&mut self) -> Result<bool, Error> {
+        let files = Arc::clone(&self.files);
+        for of_window in files.chunk_by(|left, right| left.meta.window == right.meta.window) {
+            let age_ms = self.age_ms(of_window[0].meta.window);
+            let is_over = age_ms >= if self.pass.at_once { 0 } else { QUIET_MS };
+            if let Some(due) = due(of_window, is_over, self.pass.at_once) {
+                self.merge(due)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Applies policies and deletions to one file, if they have something to change in it.
+    fn look(&mut self) -> Result<bool, Error> {
+        let files = Arc::clone(&self.files);
+        let newest = self
+            .deletions
+            .values()
+            .flatten()
+            .map(|deletion| deletion.number)
+            .max()
+            .unwrap_or(0);
+        for segment in files.iter() {
+            let age_ms = self.age_ms(segment.meta.window);
+            if age_ms >= 0 && self.policies.all_expired(age_ms) {
+                self.replace(std::slice::from_ref(segment), None)?;
+                count(&self.shared.counters.expired_files, 1);
+                return Ok(true);
+            }
+            let (treated_age_ms, treated_by) = *lock(&segment.looked_at);
+            let before_ms = if treated_by == self.policies.mark {
+                treated_age_ms as i64
+            } else {
+                -1
+            };
+            let is_due = age_ms >= 0 && self.policies.change_between(before_ms, age_ms);
+            let is_unclear = self.pass.purges && segment.cleared.load(Ordering::Acquire) < newest;
+            if !is_due && !is_unclear {
+                continue;
+            }
+            if self.has_work(segment, before_ms, age_ms)? {
+                self.merge(std::slice::from_ref(segment))?;
+                return Ok(true);
+            }
+            if is_due {
+                *lock(&segment.looked_at) = (age_ms as u64, self.policies.mark);
+            }
+            if is_unclear {
+                segment.cleared.store(newest, Ordering::Release);
+            }
+        }
+        Ok(false)
+    }
+
+    fn interval_of(&self, device: u32, age_ms: i64) -> Option<i64> {
+        if age_ms < 0 {
+            return Some(0);
+        }
+        let number = self
+            .shared
+            .policy_of
+            .get()
+            .map_or(0, |policy_of| policy_of(DeviceNo(device)));
+        self.policies.get(number).interval_at(age_ms)
+    }
+
+    fn has_work(&self, segment: &Arc<Segment>, before_ms: i64, age_ms: i64) -> Result<bool, Error> {
+        let mut reader = SegmentReader::open(segment)?;
+        let mut found = false;
+        let mut last = None;
+        reader.each_place(&mut |place| {
+            if last != Some(place.device) {
+                last = Some(place.device);
+                let is_other = self.interval_of(place.device, before_ms)
+                    != self.interval_of(place.device, age_ms);
+                found |= is_other || !self.deletions_of(segment, place.device).is_empty();
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn deletions_of(&self, segment: &Segment, device: u32) -> Vec<Deletion> {
+        let meta = &segment.meta;
+        let holds = |deletion: &&Deletion| {
+            deletion.lsn >= meta.last_lsn && deletion.number > meta.deletions
+        };
+        self.deletions
+            .get(&device)
+            .into_iter()
+            .flatten()
+            .filter(holds)
+            .copied()
+            .collect()
+    }
+
+    /// Writes neighbours of one window as one file.
+    fn merge(&mut self, inputs: &[Arc<Segment>]) -> Result<(), Error> {
+        let shared = self.shared;
+        let first = &inputs[0].meta;
+        let age_ms = self.age_ms(first.window);
+        let meta = Meta {
+            partition: self.partition,
+            window: first.window,
+            id: shared.next_file_id(),
+            last_lsn: inputs
+                .iter()
+                .map(|input| input.meta.last_lsn)
+                .max()
+                .unwrap_or(0),
+            flushed_lsn: inputs
+                .iter()
+                .map(|input| input.meta.flushed_lsn)
+                .max()
+                .unwrap_or(0),
+            deletions: self
+                .deletions
+                .values()
+                .flatten()
+                .map(|deletion| deletion.number)
+                .max()
+                .unwrap_or(0),
+            treated_age_ms: age_ms.max(0) as u64,
+            treated_by: if age_ms >= 0 { self.policies.mark } else { 0 },
+            ..Meta::default()
+        };
+        let mut writer = Writer::create(&shared.segments_dir(), meta, shared.config.window_ms)?;
+        if let Err(error) = self.write(inputs, age_ms, &mut writer) {
+            writer.discard();
+            return Err(error);
+        }
+        if writer.is_empty() {
+            writer.discard();
+            return self.replace(inputs, None);
+        }
+        let replaces = inputs.iter().map(|input| input.meta.id).collect();
+        let written = writer.finish(replaces)?;
+        sync_dir(&shared.segments_dir())?;
+        count(&shared.counters.merges, 1);
+        count(&shared.counters.merged_bytes, written.bytes);
+        self.replace(inputs, Some(written))
+    }
+
+    fn replace(&mut self, inputs: &[Arc<Segment>], written: Option<Segment>) -> Result<(), Error> {
+        let ids: Vec<u64> = inputs.iter().map(|input| input.meta.id).collect();
+        let mut part = lock(&self.shared.parts[self.partition].part);
+        if written.is_none() {
+            part.latest.clear();
+        }
+        part.change_files(&ids, written.into_iter().collect());
+        drop(part);
+        for input in inputs {
+            input.is_gone.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        inputs: &[Arc<Segment>],
+        age_ms: i64,
+        writer: &mut Writer,
+    ) -> Result<(), Error> {
+        let mut cursors = inputs
+            .iter()
+            .map(Cursor::open)
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut bytes = Vec::new();
+        while let Some(device) = cursors
+            .iter()
+            .filter_map(|cursor| cursor.head.map(|place| place.device))
+            .min()
+        {
+            if self.shared.is_closing.load(Ordering::Acquire) {
+                return Err(Error::Closed);
+            }
+            let mut places = Vec::new();
+            for (age, cursor) in cursors.iter_mut().enumerate() {
+                while let Some(place) = cursor.head.filter(|place| place.device == device) {
+                    places.push((age, place));
+                    cursor.step()?;
+                }
+            }
+            let of_device = OfDevice {
+                inputs,
+                cursors: &cursors,
+                deletions: inputs
+                    .iter()
+                    .map(|input| self.deletions_of(input, device))
+                    .collect(),
+                device,
+            };
+            match self.interval_of(device, age_ms) {
+                None => {}
+                Some(0) => of_device.write(places, writer, &mut bytes)?,
+                Some(interval_ms) => {
+                    of_device.write_downsampled(&places, interval_ms, writer, &mut bytes)?
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which files of a window are to be merged now, neighbours in age.
+fn due(files: &[Arc<Segment>], is_over: bool, at_once: bool) -> Option<&[Arc<Segment>]> {
+    let total: u64 = files.iter().map(|file| file.bytes).sum();
+    if is_over && files.len() > 1 {
+        // A few late rows wait, so that a large file is not written again for each of them.
+        let largest = files.iter().map(|file| file.bytes).max().unwrap_or(0);
+        if at_once || total - largest >= largest / 4 || files.len() >= FAN {
+            return Some(files);
+        }
+    }
+    if files.len() < FAN {
+        return None;
+    }
+    // The longest run of young files of which none is much larger than all younger ones.
+    let mut start = files.len() - 1;
+    let mut younger = files[start].bytes;
+    while start > 0 && files[start - 1].bytes <= younger * 2 {
+        start -= 1;
+        younger += files[start].bytes;
+    }
+    if files.len() - start >= FAN {
+        return Some(&files[start..]);
+    }
+    (files.len() >= 3 * FAN).then(|| &files[files.len() - FAN..])
+}
+
+/// Walks through the groups of a file.
+struct Cursor {
+    reader: SegmentReader,
+    block: usize,
+    at: usize,
+    head: Option<Place>,
+}
+
+impl Cursor {
+    fn open(segment: &Arc<Segment>) -> Result<Self, Error> {
+        let mut cursor = Self {
+            reader: SegmentReader::open(segment)?,
+            block: 0,
+            at: 0,
+            head: None,
+        };
+        cursor.load()?;
+        Ok(cursor)
+    }
+
+    fn load(&mut self) -> Result<(), Error> {
+        self.head = match self.reader.places(self.block)? {
+            Some(places) => places.get(self.at).copied(),
+            None => None,
+        };
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<(), Error> {
+        self.at += 1;
+        self.load()?;
+        if self.head.is_none() && self.at > 0 {
+            self.block += 1;
+            self.at = 0;
+            self.load()?;
+        }
+        Ok(())
+    }
+}
+
+struct OfDevice<'a> {
+    inputs: &'a [Arc<Segment>],
+    cursors: &'a [Cursor],
+    deletions: Vec<Vec<Deletion>>,
+    device: u32,
+}
+
+impl OfDevice<'_> {
+    fn read(&self, age: usize, place: &Place, bytes: &mut Vec<u8>) -> Result<(Table, i64), Error> {
+        let (mut table, interval_ms) = self.cursors[age].reader.table(place, None, bytes)?;
+        self.deletions[age]
+            .iter()
+            .for_each(|deletion| deletion.apply(&mut table));
+        Ok((table, interval_ms))
+    }
+
+    /// Writes rows as they are, in the order of their times, each time once.
+    fn write(
+        &self,
+        mut places: Vec<(usize, Place)>,
+        writer: &mut Writer,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        debug_assert_eq!(
+            self.inputs.len(),
+            self.cursors.len(),
+            "one cursor walks through each file"
+        );
+        places.sort_by_key(|(_, place)| place.first_ts);
+        // What waits to be written, and the interval of its rows.
+        let mut pending = (Table::default(), 0);
+        let mut at = 0;
+        while at < places.len() {
+            let mut last_ts = places[at].1.last_ts;
+            let mut end = at + 1;
+            while end < places.len() && places[end].1.first_ts <= last_ts {
+                last_ts = last_ts.max(places[end].1.last_ts);
+                end += 1;
+            }
+            let cluster = &mut places[at..end];
+            at = end;
+            if let [(age, place)] = cluster
+                && place.rows >= LARGE_ROWS
+                && self.deletions[*age].is_empty()
+            {
+                let reader = &self.cursors[*age].reader;
+                self.flush(&mut pending, writer)?;
+                reader.read(place, bytes)?;
+                let group = group::open(bytes).ok_or_else(|| reader.not_a_group(place))?;
+                let points = group.points();
+                writer.put_group(place, points, bytes)?;
+                continue;
+            }
+            cluster.sort_by_key(|(age, _)| *age);
+            // Rows and downsampled ones cannot be in one group.
+            let mut by_interval: Vec<(i64, Vec<Table>)> = Vec::new();
+            for (age, place) in cluster.iter() {
+                let (table, interval_ms) = self.read(*age, place, bytes)?;
+                match by_interval.iter_mut().find(|(of, _)| *of == interval_ms) {
+                    Some((_, tables)) => tables.push(table),
+                    None => by_interval.push((interval_ms, vec![table])),
+                }
+            }
+            for (interval_ms, mut tables) in by_interval {
+                let table = match tables.len() {
+                    1 => tables.swap_remove(0),
+                    _ => Table::merge(&tables),
+                };
+                let goes_on = pending
+                    .0
+                    .ts
+                    .last()
+                    .is_none_or(|last| table.ts.first().is_some_and(|first| first > last));
+                if pending.1 != interval_ms
+                    || !goes_on
+                    || pending.0.ts.len() + table.ts.len() > group::MAX_ROWS
+                {
+                    self.flush(&mut pending, writer)?;
+                }
+                pending.1 = interval_ms;
+                pending.0.append(&table);
+            }
+        }
+        self.flush(&mut pending, writer)
+    }
+
+    fn flush(&self, pending: &mut (Table, i64), writer: &mut Writer) -> Result<(), Error> {
+        let (mut table, interval_ms) = std::mem::take(pending);
+        table.finish();
+        if table.is_empty() {
+            return Ok(());
+        }
+        writer.put(self.device, &table, interval_ms)
+    }
+
+    fn write_downsampled(
+        &self,
+        places: &[(usize, Place)],
+        interval_ms: i64,
+        writer: &mut Writer,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let (mut raw, mut before) = (Vec::new(), Vec::new());
+        let mut places = places.to_vec();
+        places.sort_by_key(|(age, place)| (*age, place.first_ts));
+        for (age, place) in &places {
+            let (table, of) = self.read(*age, place, bytes)?;
+            if of == 0 {
+                raw.push(table)
+            } else {
+                before.push(table)
+            }
+        }
+        let table = downsample(&Table::merge(&raw), &before, interval_ms);
+        if table.is_empty() {
+            return Ok(());
+        }
+        writer.put(self.device, &table, interval_ms)
+    }
+}
+
+/// Deletions that no file needs any more are forgotten.
+fn forget_deletions(shared: &Shared) -> Result<(), Error> {
+    let mut deletions = lock(&shared.deletions);
+    if deletions.len() == 0 {
+        return Ok(());
+    }
+    let mut needed = Vec::new();
+    let mut dropped = Vec::new();
+    for (partition, cell) in shared.parts.iter().enumerate() {
+        let part = lock(&cell.part);
+        let flushed_lsn = cell.flushed_lsn.load(Ordering::Acquire);
+        for deletion in part.deletions.values().flatten() {
+            let is_unclear = |segment: &Arc<Segment>| {
+                segment.meta.last_lsn <= deletion.lsn
+                    && segment.cleared.load(Ordering::Acquire) < deletion.number
+            };
+            // Rows of the write-ahead log are read again at a start.
+            if deletion.lsn > flushed_lsn || part.files.iter().any(is_unclear) {
+                needed.push(*deletion);
+            } else {
+                dropped.push((partition, *deletion));
+            }
+        }
+    }
+    // The one with the highest number stays, and with it the number.
+    let highest = dropped
+        .iter()
+        .map(|(_, deletion)| deletion.number)
+        .max()
+        .unwrap_or(0);
+    if let Some(at) = dropped
+        .iter()
+        .position(|(_, deletion)| deletion.number == highest)
+        && needed.iter().all(|deletion| deletion.number < highest)
+    {
+        needed.push(dropped.swap_remove(at).1);
+    }
+    if dropped.len() < 64 {
+        return Ok(());
+    }
+    needed.sort_unstable_by_key(|deletion| deletion.number);
+    deletions.rewrite(&needed)?;
+    for (partition, deletion) in dropped {
+        let mut part = lock(&shared.parts[partition].part);
+        if let Some(of_device) = part.deletions.get_mut(&deletion.device) {
+            of_device.retain(|known| known.number != deletion.number);
+            if of_device.is_empty() {
+                part.deletions.remove(&deletion.device);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! A start: rows of the write-ahead log go back to memory.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::config::Config;
+use crate::deletions::{Deletion, OfPart};
+use crate::directory;
+use crate::error::OpenError;
+use crate::memtable::Memtable;
+use crate::part::{PartStart, place_of};
+use crate::point::DeviceNo;
+use crate::segment::Segment;
+use crate::shared::now_ms;
+use crate::wal::recover::{Cut, Logged, recover};
+use crate::wal::{PARTITIONS, Wal};
+
+pub(crate) struct Replayed {
+    pub(crate) parts: [PartStart; PARTITIONS],
+    pub(crate) wal: Wal,
+    pub(crate) flushed: [u64; PARTITIONS],
+    pub(crate) rows: u64,
+    pub(crate) cuts: Vec<Cut>,
+}
+
+/// Reads the write-ahead log, as far as segment files do not have its rows.
+pub(crate) fn replay(
+    dir: &Path,
+    config: &Config,
+    segments: &[Segment],
+    deletions: [OfPart; PARTITIONS],
+) -> Result<Replayed, OpenError> {
+    let mut flushed = [0_u64; PARTITIONS];
+    let mut highest = [0_u64; PARTITIONS];
+    for meta in segments.iter().map(|segment| &segment.meta) {
+        flushed[meta.partition] = flushed[meta.partition].max(meta.flushed_lsn);
+        highest[meta.partition] = highest[meta.partition].max(meta.last_lsn);
+    }
+    for (highest, deletions) in highest.iter_mut().zip(&deletions) {
+        let lsns = deletions.values().flatten().map(|deletion| deletion.lsn);
+        *highest = lsns.fold(*highest, u64::max);
+    }
+    let mut tables: [Replay; PARTITIONS] =
+        deletions.map(|deletions| Replay::new(deletions, config));
+    let wal_dir = dir.join(directory::WAL);
+    let recovered = recover(&wal_dir, &flushed, &mut |row| {
+        tables[row.partition].take(&row);
+        Some(())
+    })?;
+    let mut partition = 0..PARTITIONS;
+    let parts = tables.map(|table| {
+        let partition = partition.next().expect("there is a table for each");
+        let next_lsn = recovered.next_lsn[partition];
+        // Numbers that files or deletions know are not given again.
+        table.finish(
+            next_lsn,
+            next_lsn.max(highest[partition] + 1),
+            recovered.next_number[partition],
+        )
+    });
+    Ok(Replayed {
+        parts,
+        wal: Wal::new(
+            wal_dir,
+            config.wal_segment_bytes,
+            recovered.segments,
+            recovered.next_id,
+        ),
+        flushed,
+        rows: recovered.rows,
+        cuts: recovered.cuts,
+    })
+}
+
+/// What becomes of one partition's rows.
+struct Replay {
+    active: Memtable,
+    frozen: Vec<Arc<Memtable>>,
+    deletions: OfPart,
+    /// Those that do not take all of a device, by their rows' numbers; the ones that are past are gone.
+    partial: Vec<Deletion>,
+    freeze_bytes: usize,
+    now_ms: i64,
+}
+
+impl Replay {
+    fn new(deletions: OfPart, config: &Config) -> Self {
+        let partial = deletions
+            .values()
+            .flatten()
+            .filter(|deletion| !deletion.is_all());
+        let mut partial: Vec<Deletion> = partial.copied().collect();
+        partial.sort_unstable_by_key(|deletion| std::cmp::Reverse(deletion.lsn));
+        Self {
+            active: Memtable::new(1),
+            frozen: Vec::new(),
+            deletions,
+            partial,
+            freeze_bytes: config.memory_bytes / (2 * PARTITIONS),
+            now_ms: now_ms(),
+        }
+    }
+
+    fn freeze(&mut self) {
+        if !self.active.is_empty() {
+            let next = Memtable::new(self.active.next_lsn);
+            self.frozen
+                .push(Arc::new(std::mem::replace(&mut self.active, next)));
+        }
+    }
+
+    fn take(&mut self, row: &Logged<'_>) {
+        while let Some(deletion) = self.partial.pop_if(|deletion| deletion.lsn < row.lsn) {
+            // Rows from before it are apart from those behind it, as when it came.
+            if self.active.has(place_of(DeviceNo(deletion.device))) {
+                self.freeze();
+            }
+        }
+        let of_device = self.deletions.get(&row.device).into_iter().flatten();
+        let is_gone = of_device
+            .clone()
+            .any(|deletion| deletion.is_all() && deletion.lsn >= row.lsn);
+        let active = &mut self.active;
+        active.next_lsn = row.lsn;
+        if is_gone {
+            active.next_lsn += 1;
+            return;
+        }
+        if active.is_empty() {
+            active.since_ms = self.now_ms;
+        }
+        let slot = active.slot(place_of(DeviceNo(row.device)), row.device);
+        let known = active.find_shape(row.keys);
+        let shape = known.unwrap_or_else(|| active.make_shape(Arc::clone(row.keys)));
+        active.push(slot, row.ts_ms, shape, row.keys.len(), row.values);
+        if active.bytes >= self.freeze_bytes {
+            self.freeze();
+        }
+    }
+
+    fn finish(mut self, follows: u64, next_lsn: u64, next_number: u64) -> PartStart {
+        while let Some(deletion) = self.partial.pop() {
+            if self.active.has(place_of(DeviceNo(deletion.device))) {
+                self.freeze();
+            }
+        }
+        self.active.next_lsn = next_lsn;
+        PartStart {
+            active: self.active,
+            frozen: self.frozen,
+            files: Vec::new(),
+            deletions: self.deletions,
+            next_number,
+            follows_lsn: follows - 1,
+        }
+    }
+}

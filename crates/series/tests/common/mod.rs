@@ -1,0 +1,82 @@
+//! What the tests of the store share.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use series::{Config, Policy, Value};
+
+/// Small bounds, so that everything happens often; nothing depends on the clock.
+pub(crate) fn config() -> Config {
+    Config {
+        memory_bytes: 1 << 20,
+        wal_segment_bytes: 512 << 10,
+        max_wal_bytes: 4 << 20,
+        min_free_bytes: 0,
+        window_ms: 3_600_000,
+        policies: vec![(
+            0,
+            Policy {
+                retention_ms: None,
+                tiers: Vec::new(),
+            },
+        )],
+        ..Config::default()
+    }
+}
+
+pub(crate) fn number_from(variable: &str) -> Option<u64> {
+    std::env::var(variable)
+        .ok()
+        .map(|text| text.parse().unwrap())
+}
+
+/// The same numbers for the same seed (splitmix64).
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// A value that stays when the row is gone.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Kept {
+    Bool(bool),
+    Int(i64),
+    Float(u64),
+    Text(String),
+    Json(String),
+}
+
+impl Kept {
+    pub(crate) fn number(&self) -> Option<f64> {
+        match *self {
+            Kept::Bool(value) => Some(f64::from(u8::from(value))),
+            Kept::Int(value) => Some(value as f64),
+            Kept::Float(bits) => Some(f64::from_bits(bits)),
+            Kept::Text(_) | Kept::Json(_) => None,
+        }
+    }
+}
+
+pub(crate) fn kept(value: Value<'_>) -> Kept {
+    match value {
+        Value::Bool(value) => Kept::Bool(value),
+        Value::Int(value) => Kept::Int(value),
+        Value::Float(value) => Kept::Float(value.to_bits()),
+        Value::Text(text) => Kept::Text(text.to_owned()),
+        Value::Json(text) => Kept::Json(text.to_owned()),
+    }
+}

@@ -1,0 +1,189 @@
+//! A process that appends is killed at random moments. Every row it was told to have appended must be there, and of each
+//! partition no row without those before it. `TIDEGATE_SERIES_ROUNDS` sets how often, `TIDEGATE_SERIES_SEED` with which numbers.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+mod common;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Random, config, number_from};
+use series::{Config, DeviceNo, Fsync, KeyId, Point, Range, Series, Value};
+
+const CHILD_DIR: &str = "TIDEGATE_SERIES_CHILD_DIR";
+const CHILD_SEED: &str = "TIDEGATE_SERIES_CHILD_SEED";
+const DEVICES: i64 = 40;
+/// A number in between is told.
+const TOLD: i64 = 50;
+
+fn small(seed: u64) -> Config {
+    Config {
+        fsync: [
+            Fsync::Every(Duration::from_millis(2)),
+            Fsync::Never,
+            Fsync::Always,
+        ][(seed % 3) as usize],
+        ..config()
+    }
+}
+
+fn points(number: i64) -> [Point<'static>; 3] {
+    let value = |key, value| Point {
+        key: KeyId(key),
+        value,
+    };
+    let text = if number % 7 == 0 { "a text" } else { "" };
+    [
+        value(0, Value::Int(number)),
+        value(1, Value::Float(number as f64 / 10.0)),
+        value(2, Value::Text(text)),
+    ]
+}
+
+fn device_of(number: i64) -> DeviceNo {
+    DeviceNo((number % DEVICES) as u32)
+}
+
+/// The numbers a device has; each is checked to be what was appended.
+fn numbers(series: &Series, device: DeviceNo) -> Vec<i64> {
+    let mut numbers = Vec::new();
+    let each = &mut |row: series::Row<'_>| {
+        assert_eq!(row.points, points(row.ts_ms));
+        numbers.push(row.ts_ms);
+        ControlFlow::Continue(())
+    };
+    series.range(device, None, &Range::default(), each).unwrap();
+    numbers
+}
+
+/// How many rows there are; all of them up to some number, as one thread appended them.
+fn check(series: &Series, told: i64) -> i64 {
+    let mut all = Vec::new();
+    for device in 0..DEVICES {
+        let numbers = numbers(series, DeviceNo(device as u32));
+        // Each device's rows are there without a gap.
+        assert!(
+            numbers
+                .iter()
+                .enumerate()
+                .all(|(at, number)| *number == device + at as i64 * DEVICES)
+        );
+        all.extend(numbers);
+    }
+    all.sort_unstable();
+    let len = all.len() as i64;
+    // The process was killed, not the machine: nothing is missing in between.
+    assert_eq!(all.last().map_or(0, |last| last + 1), len);
+    assert!(len >= told, "{len} rows found, {told} told");
+    len
+}
+
+/// The process that is killed: not a test of its own.
+#[test]
+fn child() {
+    let Ok(dir) = std::env::var(CHILD_DIR) else {
+        return;
+    };
+    let seed = number_from(CHILD_SEED).unwrap();
+    let (series, _) = Series::open(Path::new(&dir), small(seed)).unwrap();
+    for name in ["number", "float", "text"] {
+        series.key(name).unwrap();
+    }
+    let mut number: i64 = (0..DEVICES)
+        .map(|device| numbers(&series, DeviceNo(device as u32)).len() as i64)
+        .sum();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "started").unwrap();
+    let compacting = series.clone();
+    std::thread::spawn(move || {
+        loop {
+            if compacting.compact().is_err() {
+                return;
+            }
+        }
+    });
+    loop {
+        // Waiting for each sync would leave few rows.
+        let ticket = series
+            .submit(device_of(number), number, &points(number))
+            .unwrap();
+        number += 1;
+        if number % TOLD == 0 {
+            series.wait(ticket).unwrap();
+            writeln!(out, "appended {number}").unwrap();
+            out.flush().unwrap();
+        }
+    }
+}
+
+/// Lets the child run for a while and kills it; returns how many rows it told.
+fn run_and_kill(dir: &Path, seed: u64, random: &mut Random) -> i64 {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD_DIR, dir)
+        .env(CHILD_SEED, seed.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    // Some are killed while they open the store.
+    let waits_for_start = random.below(4) > 0;
+    while waits_for_start && !line.ends_with("started\n") {
+        line.clear();
+        assert!(
+            out.read_line(&mut line).unwrap() > 0,
+            "the child did not start"
+        );
+    }
+    // As it goes on, there is more to tell than a pipe holds: read until the moment has come.
+    let lines = random.below(400);
+    let mut told = 0;
+    for _ in 0..lines {
+        line.clear();
+        if !waits_for_start || out.read_line(&mut line).unwrap() == 0 {
+            break;
+        }
+        told = line
+            .trim()
+            .strip_prefix("appended ")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(told);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for line in out.lines().map_while(Result::ok) {
+        told = line
+            .strip_prefix("appended ")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(told);
+    }
+    told
+}
+
+#[test]
+fn what_was_appended_survives_kill_9() {
+    let rounds = number_from("TIDEGATE_SERIES_ROUNDS").unwrap_or(18);
+    let first_seed = number_from("TIDEGATE_SERIES_SEED").unwrap_or(1);
+    let mut rows = 0;
+    for round in 0..rounds.div_ceil(6) {
+        let seed = first_seed + round;
+        eprintln!("seed {seed}");
+        let dir = tempfile::tempdir().unwrap();
+        let mut random = Random::new(seed);
+        let mut before = 0;
+        for _ in 0..6 {
+            let told = run_and_kill(dir.path(), seed, &mut random);
+            let (series, report) = Series::open(dir.path(), small(seed)).unwrap();
+            let found = check(&series, told.max(before));
+            assert!(report.recovered_rows as i64 <= found);
+            before = found;
+        }
+        rows += before;
+    }
+    eprintln!("{rounds} kills, {rows} rows");
+}

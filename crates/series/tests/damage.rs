@@ -1,0 +1,182 @@
+//! Files with changed bits, cut ones and missing ones: told, or harmless, never wrong values.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+mod common;
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use common::{Random, config};
+use series::{Config, DeviceNo, Error, Fsync, KeyId, OpenError, Point, Range, Series, Value};
+
+const ROWS: i64 = 3000;
+
+fn always() -> Config {
+    Config {
+        fsync: Fsync::Never,
+        ..config()
+    }
+}
+
+fn value(row: i64) -> f64 {
+    (row * row % 1000) as f64 / 10.0
+}
+
+fn fill(dir: &Path, is_flushed: bool) {
+    let (series, _) = Series::open(dir, always()).unwrap();
+    let key = series.key("value").unwrap();
+    for row in 0..ROWS {
+        let points = [Point {
+            key,
+            value: Value::Float(value(row)),
+        }];
+        series
+            .append(DeviceNo((row % 3) as u32 * 8), row, &points)
+            .unwrap();
+        if row % 100 == 0 {
+            // Later rows know the ones before to be on disk.
+            series.sync().unwrap();
+        }
+    }
+    if is_flushed {
+        series.flush().unwrap();
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &target)
+        } else {
+            let _ = fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.retain(|path| path.extension().is_some_and(|of| of == extension));
+    files.sort();
+    files
+}
+
+/// How many rows are found; `None` if reading says that something is damaged. What is found is right.
+fn read(series: &Series) -> Option<i64> {
+    let mut rows = 0;
+    for device in [0, 8, 16] {
+        let each = &mut |row: series::Row<'_>| {
+            assert_eq!(
+                row.points,
+                [Point {
+                    key: KeyId(0),
+                    value: Value::Float(value(row.ts_ms))
+                }]
+            );
+            rows += 1;
+            ControlFlow::Continue(())
+        };
+        match series.range(DeviceNo(device), None, &Range::default(), each) {
+            Ok(()) => {}
+            Err(Error::Damaged { .. }) => return None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    Some(rows)
+}
+
+#[test]
+fn changed_bits_in_the_log_are_told_or_cut_off() {
+    let origin = tempfile::tempdir().unwrap();
+    fill(origin.path(), false);
+    let mut random = Random::new(5);
+    let (mut told, mut cut) = (0, 0);
+    for _ in 0..60 {
+        let dir = tempfile::tempdir().unwrap();
+        copy(origin.path(), dir.path());
+        let path = files(&dir.path().join("wal"), "wal").swap_remove(0);
+        let mut bytes = fs::read(&path).unwrap();
+        let used = bytes.iter().rposition(|&byte| byte != 0).unwrap() as u64;
+        bytes[random.below(used) as usize] ^= 1 << random.below(8);
+        fs::write(&path, &bytes).unwrap();
+        match Series::open(dir.path(), always()) {
+            Err(OpenError::Damaged { .. }) => {
+                told += 1;
+                assert_eq!(fs::read(&path).unwrap(), bytes, "nothing is changed");
+            }
+            Err(error) => panic!("{error}"),
+            Ok((series, report)) => {
+                cut += report.cuts.len();
+                let rows = read(&series).unwrap();
+                // Only rows that nothing behind knows to have been on disk may go.
+                assert!(rows >= ROWS - 210, "{rows}");
+                drop(series);
+                // What was cut off once is no damage the next time.
+                let (series, report) = Series::open(dir.path(), always()).unwrap();
+                assert!(report.cuts.is_empty());
+                assert_eq!(read(&series), Some(rows));
+            }
+        }
+    }
+    assert!(told > 20, "{told} told, {cut} cut");
+}
+
+#[test]
+fn a_log_that_ends_early_keeps_what_is_whole() {
+    let origin = tempfile::tempdir().unwrap();
+    fill(origin.path(), false);
+    let path = files(&origin.path().join("wal"), "wal").swap_remove(0);
+    let bytes = fs::read(&path).unwrap();
+    let used = bytes.iter().rposition(|&byte| byte != 0).unwrap();
+    for missing in [1, 10, 100, used / 2] {
+        let mut torn = bytes.clone();
+        torn[used + 1 - missing..].fill(0);
+        fs::write(&path, &torn).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        copy(origin.path(), dir.path());
+        let (series, _) = Series::open(dir.path(), always()).unwrap();
+        let rows = read(&series).unwrap();
+        assert!(rows < ROWS && rows > ROWS / 3, "{rows}");
+        // It goes on behind the cut.
+        let points = [Point {
+            key: KeyId(0),
+            value: Value::Float(value(ROWS)),
+        }];
+        series.append(DeviceNo(0), ROWS, &points).unwrap();
+        drop(series);
+        let (series, _) = Series::open(dir.path(), always()).unwrap();
+        assert_eq!(read(&series), Some(rows + 1));
+    }
+}
+
+#[test]
+fn changed_bits_and_cuts_in_segment_files_are_told() {
+    let origin = tempfile::tempdir().unwrap();
+    fill(origin.path(), true);
+    let mut random = Random::new(6);
+    for round in 0..80 {
+        let dir = tempfile::tempdir().unwrap();
+        copy(origin.path(), dir.path());
+        let path = files(&dir.path().join("segments"), "seg").swap_remove(0);
+        let mut bytes = fs::read(&path).unwrap();
+        let at = random.below(bytes.len() as u64) as usize;
+        match round % 4 {
+            0 => bytes.truncate(at),
+            _ => bytes[at] ^= 1 << random.below(8),
+        }
+        fs::write(&path, &bytes).unwrap();
+        match Series::open(dir.path(), always()) {
+            Err(OpenError::Damaged { .. }) => {}
+            Err(error) => panic!("{error}"),
+            // The magic of the first bytes is for people who look at files.
+            Ok((series, _)) => assert!(read(&series).is_none_or(|rows| rows == ROWS)),
+        }
+    }
+}
