@@ -9,7 +9,7 @@ use broker::hooks::{
     Accepted, AckKind, Action, Authorization, Client, DropReason, Hooks, HooksFactory, Interest,
     MessageView, Origin, Outgoing, Peer, RefusedConnect, Settled, Verdict,
 };
-use mqtt::{QoS, ReasonCode, SubscriptionOptions, Version};
+use mqtt::{Properties, QoS, ReasonCode, SubscriptionOptions, Version};
 use rules::index::Looked;
 use rules::{Connection, Event, EventKind, Scratch, Tools, Will};
 
@@ -407,7 +407,7 @@ impl Hooks for Ears {
                     connection: connection.as_ref(),
                     properties: refused
                         .connect
-                        .map_or(mqtt::Properties::EMPTY, |connect| connect.properties),
+                        .map_or(Properties::EMPTY, |connect| connect.properties),
                     reason: Some(word),
                     result: Some("failure"),
                     ..base
@@ -463,20 +463,26 @@ impl Hooks for Ears {
         });
     }
 
-    fn subscribed(&mut self, client: &Client<'_>, filter: &str, options: SubscriptionOptions) {
+    fn subscribed(
+        &mut self,
+        client: &Client<'_>,
+        filter: &str,
+        options: SubscriptionOptions,
+        properties: Properties<'_>,
+    ) {
         let qos = Some(options.qos as u8);
         let looked = looked(EventKind::Subscribed, Some(filter), client.client_id, qos);
-        self.tell_client(&looked, client, |base| base);
+        self.tell_client(&looked, client, |base| Event { properties, ..base });
     }
 
-    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str) {
+    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str, properties: Properties<'_>) {
         let looked = looked(
             EventKind::Unsubscribed,
             Some(filter),
             client.client_id,
             None,
         );
-        self.tell_client(&looked, client, |base| base);
+        self.tell_client(&looked, client, |base| Event { properties, ..base });
     }
 
     fn ping(&mut self, client: &Client<'_>) {
