@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mqtt::{ReasonCode, SubscriptionOptions};
+use mqtt::{Properties, ReasonCode, SubscriptionOptions};
 use store::Health;
 use tokio::sync::broadcast;
 
@@ -171,7 +171,13 @@ impl Hooks for Teller {
         self.events.tell(EventKind::SessionEnded { client_id });
     }
 
-    fn subscribed(&mut self, client: &Client<'_>, filter: &str, options: SubscriptionOptions) {
+    fn subscribed(
+        &mut self,
+        client: &Client<'_>,
+        filter: &str,
+        options: SubscriptionOptions,
+        _properties: Properties<'_>,
+    ) {
         self.events.tell(EventKind::Subscribed {
             client_id: client.client_id.into(),
             topic_filter: filter.into(),
@@ -179,7 +185,7 @@ impl Hooks for Teller {
         });
     }
 
-    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str) {
+    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str, _properties: Properties<'_>) {
         self.events.tell(EventKind::Unsubscribed {
             client_id: client.client_id.into(),
             topic_filter: filter.into(),

@@ -11,7 +11,7 @@ use std::ops::BitOr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use mqtt::{Connect, QoS, ReasonCode, SubscriptionOptions, Version};
+use mqtt::{Connect, Properties, QoS, ReasonCode, SubscriptionOptions, Version};
 
 mod chain;
 mod outgoing;
@@ -359,12 +359,19 @@ pub trait Hooks {
         let _ = client_id;
     }
 
-    fn subscribed(&mut self, client: &Client<'_>, filter: &str, options: SubscriptionOptions) {
-        let _ = (client, filter, options);
+    /// `properties` are those of the packet; of what the control plane subscribes there are none.
+    fn subscribed(
+        &mut self,
+        client: &Client<'_>,
+        filter: &str,
+        options: SubscriptionOptions,
+        properties: Properties<'_>,
+    ) {
+        let _ = (client, filter, options, properties);
     }
 
-    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str) {
-        let _ = (client, filter);
+    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str, properties: Properties<'_>) {
+        let _ = (client, filter, properties);
     }
 
     /// Whether [`Hooks::publish`] wants to be told of messages on a topic. Asked before anything is made ready for it, so that

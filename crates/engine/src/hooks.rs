@@ -9,7 +9,7 @@ use broker::hooks::{
     Accepted, AckKind, Action, Authorization, Client, DropReason, Hooks, HooksFactory, Interest,
     MessageView, Origin, Outgoing, Peer, RefusedConnect, Settled, Verdict,
 };
-use mqtt::{QoS, ReasonCode, SubscriptionOptions, Version};
+use mqtt::{Properties, QoS, ReasonCode, SubscriptionOptions, Version};
 use rules::index::Looked;
 use rules::{Connection, Event, EventKind, Scratch, Tools, Will};
 
@@ -398,7 +398,7 @@ impl Hooks for Ears {
                     event.connection = connection.as_ref();
                     event.properties = refused
                         .connect
-                        .map_or(mqtt::Properties::EMPTY, |connect| connect.properties);
+                        .map_or(Properties::EMPTY, |connect| connect.properties);
                     event.reason = Some(word);
                     event.result = Some("failure");
                 },
@@ -451,20 +451,26 @@ impl Hooks for Ears {
         });
     }
 
-    fn subscribed(&mut self, client: &Client<'_>, filter: &str, options: SubscriptionOptions) {
+    fn subscribed(
+        &mut self,
+        client: &Client<'_>,
+        filter: &str,
+        options: SubscriptionOptions,
+        properties: Properties<'_>,
+    ) {
         let qos = Some(options.qos as u8);
         let looked = looked(EventKind::Subscribed, Some(filter), client.client_id, qos);
-        self.tell_client(&looked, client, |_| {});
+        self.tell_client(&looked, client, |event| event.properties = properties);
     }
 
-    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str) {
+    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str, properties: Properties<'_>) {
         let looked = looked(
             EventKind::Unsubscribed,
             Some(filter),
             client.client_id,
             None,
         );
-        self.tell_client(&looked, client, |_| {});
+        self.tell_client(&looked, client, |event| event.properties = properties);
     }
 
     fn ping(&mut self, client: &Client<'_>) {

@@ -248,7 +248,7 @@ impl Shard {
         let Some(&session) = self.by_client_id.get(client_id) else {
             return (false, 0);
         };
-        let code = self.unsubscribe_one(session, filter);
+        let code = self.unsubscribe_one(session, filter, mqtt::Properties::EMPTY);
         self.close_doomed();
         (code == ReasonCode::SUCCESS, self.links.last_sequence())
     }

@@ -72,7 +72,7 @@ impl Shard {
         let mut retained = Vec::new();
         let mut detail = None;
         for filter in subscribe.filters.iter() {
-            let outcome = self.subscribe_one(session, &filter, identifier)?;
+            let outcome = self.subscribe_one(session, &filter, identifier, subscribe.properties)?;
             codes.push(self.suback_code(at, outcome.code));
             sequence = sequence.max(outcome.sequence);
             retained.extend(outcome.retained);
@@ -141,6 +141,7 @@ impl Shard {
         session_at: u32,
         filter: &SubscribeFilter<'_>,
         identifier: u32,
+        properties: Properties<'_>,
     ) -> Result<Outcome, Closing> {
         let limits = self.limits.clone();
         let kind = match mqtt::parse_filter(filter.filter, &self.topic_limits()) {
@@ -240,7 +241,7 @@ impl Shard {
         self.record_subscription(subscriber, filter.filter);
         if self.delivery.interest.contains(Interest::SUBSCRIBE) {
             self.with_client(session_at, |hooks, client| {
-                hooks.subscribed(client, filter.filter, options);
+                hooks.subscribed(client, filter.filter, options, properties);
             });
         }
         Ok(outcome)
@@ -410,7 +411,7 @@ impl Shard {
         session: u32,
         filter: &SubscribeFilter<'_>,
     ) -> Result<(ReasonCode, u64), (ReasonCode, String)> {
-        let outcome = match self.subscribe_one(session, filter, 0) {
+        let outcome = match self.subscribe_one(session, filter, 0, Properties::EMPTY) {
             Ok(outcome) => outcome,
             Err(closing) => {
                 let code = closing.code.unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
@@ -437,7 +438,8 @@ impl Shard {
         let session = self.session_of(at);
         let mut codes = Vec::with_capacity(unsubscribe.filters.len());
         for filter in unsubscribe.filters.iter() {
-            codes.push(self.unsubscribe_one(session, filter).0);
+            let code = self.unsubscribe_one(session, filter, unsubscribe.properties);
+            codes.push(code.0);
         }
         let unsuback = UnsubAck {
             packet_id: unsubscribe.packet_id,
@@ -451,7 +453,12 @@ impl Shard {
         Ok(())
     }
 
-    pub(super) fn unsubscribe_one(&mut self, session: u32, as_written: &str) -> ReasonCode {
+    pub(super) fn unsubscribe_one(
+        &mut self,
+        session: u32,
+        as_written: &str,
+        properties: Properties<'_>,
+    ) -> ReasonCode {
         let Ok(kind) = mqtt::parse_filter(as_written, &self.topic_limits()) else {
             return ReasonCode::TOPIC_FILTER_INVALID;
         };
@@ -474,7 +481,7 @@ impl Shard {
         self.unfile(session, filter, group);
         if self.delivery.interest.contains(Interest::UNSUBSCRIBE) {
             self.with_client(session, |hooks, client| {
-                hooks.unsubscribed(client, as_written)
+                hooks.unsubscribed(client, as_written, properties)
             });
         }
         ReasonCode::SUCCESS

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use mqtt::SubscriptionOptions;
+use mqtt::{Properties, SubscriptionOptions};
 
 use super::{
     Accepted, AckKind, Action, Authentication, Authorization, Client, Credentials, DropReason,
@@ -161,14 +161,20 @@ impl Hooks for Linked {
             .for_each(|hooks| hooks.session_ended(client_id));
     }
 
-    fn subscribed(&mut self, client: &Client<'_>, filter: &str, options: SubscriptionOptions) {
+    fn subscribed(
+        &mut self,
+        client: &Client<'_>,
+        filter: &str,
+        options: SubscriptionOptions,
+        properties: Properties<'_>,
+    ) {
         self.at(Interest::SUBSCRIBE)
-            .for_each(|hooks| hooks.subscribed(client, filter, options));
+            .for_each(|hooks| hooks.subscribed(client, filter, options, properties));
     }
 
-    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str) {
+    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str, properties: Properties<'_>) {
         self.at(Interest::UNSUBSCRIBE)
-            .for_each(|hooks| hooks.unsubscribed(client, filter));
+            .for_each(|hooks| hooks.unsubscribed(client, filter, properties));
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{api, next, republish};
-use crate::support::{Connect, Node, Publish, Raw, Subscribe, Will, eventually, kind};
+use crate::support::{Connect, Node, Props, Publish, Raw, Subscribe, Will, eventually, kind};
 
 /// A node, and a client that gets what comes of the statement's event.
 fn watched(sql: &str) -> (Node, Raw) {
@@ -162,21 +162,27 @@ fn the_will_of_a_client_is_told_and_its_password_is_not() {
 #[test]
 fn subscriptions_and_pings() {
     let (node, mut watcher) = watched(
-        "SELECT event, clientid, topic, qos FROM \"$EVENT.SUBSCRIBE\", \"$EVENT.UNSUBSCRIBE\", \"$EVENT.PING\" \
-         WHERE clientid = 'device'",
+        "SELECT event, clientid, topic, qos, sub_props.'User-Property'.room AS room \
+         FROM \"$EVENT.SUBSCRIBE\", \"$EVENT.UNSUBSCRIBE\", \"$EVENT.PING\" WHERE clientid = 'device'",
     );
-    let mut device = Raw::connect(&node, &Connect::new(4, "device"));
-    device.subscribe_for_codes(&Subscribe::new(1).filter("a/+", 1));
+    let mut device = Raw::connect(&node, &Connect::new(5, "device"));
+    let properties = Props::new().pair(0x26, "room", "kitchen");
+    device.subscribe_for_codes(&Subscribe::new(1).filter("a/+", 1).properties(properties));
     device.ping();
     device.unsubscribe("a/+");
-    let of = |event: &str, topic: Value, qos: Value| json!({"event": event, "clientid": "device", "topic": topic, "qos": qos});
+    let of = |event: &str, topic: Value, qos: Value, room: Value| json!({"event": event, "clientid": "device", "topic": topic, "qos": qos, "room": room});
     assert_eq!(
         told(&mut watcher),
-        of("session.subscribed", json!("a/+"), json!(1))
+        of(
+            "session.subscribed",
+            json!("a/+"),
+            json!(1),
+            json!("kitchen")
+        )
     );
     assert_eq!(
         told(&mut watcher),
-        of("client.ping", Value::Null, Value::Null)
+        of("client.ping", Value::Null, Value::Null, Value::Null)
     );
     assert_eq!(told(&mut watcher)["event"], "session.unsubscribed");
 }
