@@ -147,6 +147,16 @@ impl Compiled {
 
     #[inline]
     pub fn decide(&self, action: &Action<'_>) -> Authorization {
+        self.decide_or(action, self.no_match)
+    }
+
+    /// The same where what no rule speaks of is denied.
+    pub(crate) fn decide_strictly(&self, action: &Action<'_>) -> Authorization {
+        self.decide_or(action, self.denial)
+    }
+
+    #[inline]
+    fn decide_or(&self, action: &Action<'_>, no_match: Authorization) -> Authorization {
         if let Some(answer) = self.fixed {
             return answer;
         }
@@ -185,7 +195,7 @@ impl Compiled {
         match decided {
             Some(entry) if entry.is_allowed => Authorization::Allow,
             Some(_) => self.denial,
-            None => self.no_match,
+            None => no_match,
         }
     }
 }
