@@ -10,6 +10,7 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use crate::access::Gatekeeper;
 use crate::config::{Anonymous, LiveConfig, Openness};
 use crate::connector_tools::ConnectorTools;
+use crate::device_tools::DeviceTools;
 use crate::node::{Node, Program};
 use crate::objects::ObjectRules;
 use crate::rule_tools::RuleTools;
@@ -24,6 +25,7 @@ pub struct Parts {
     pub tls: Option<Arc<ListenerTls>>,
     pub rule_tools: Arc<dyn RuleTools>,
     pub connector_tools: Arc<dyn ConnectorTools>,
+    pub device_tools: Arc<dyn DeviceTools>,
     /// The token in the data directory that makes its owner an admin, for requests from this machine.
     pub local_token: Option<String>,
 }
@@ -38,6 +40,7 @@ pub(crate) struct App {
     pub(crate) max_event_streams: usize,
     pub(crate) rule_tools: Arc<dyn RuleTools>,
     pub(crate) connector_tools: Arc<dyn ConnectorTools>,
+    pub(crate) device_tools: Arc<dyn DeviceTools>,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) started: SystemTime,
     /// Bound to loopback.

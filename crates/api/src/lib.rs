@@ -9,6 +9,7 @@ mod audit;
 mod call;
 mod config;
 mod connector_tools;
+mod device_tools;
 mod endpoint;
 mod exposition;
 mod gate;
@@ -29,6 +30,10 @@ pub use access::{FirstOperator, FirstOperatorError, NoRandomness, Role, ensure_f
 pub use app::Parts;
 pub use config::{Anonymous, HttpConfig, LiveConfig, Openness};
 pub use connector_tools::{Asking, ConnectorTools, NoConnectorTools, PostRefused, Posted, Tested};
+pub use device_tools::{
+    DevicePage, DeviceProblem, DeviceQuery, DeviceTools, ExportedDevices, NoDeviceTools,
+    ShownDevice,
+};
 pub use node::{Answer, Node, NotReady, Program, SettingError, SettingInfo};
 pub use objects::{Invalid, ObjectRules, RuledKind};
 pub use rule_tools::{NoRuleTools, RuleTools};

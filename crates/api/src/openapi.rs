@@ -31,6 +31,10 @@ const TAGS: &[(&str, &str)] = &[
         "connectors",
         "Outside systems, the sinks that write to them, and what could not be written.",
     ),
+    (
+        "devices",
+        "Products with their thing models, devices with their credentials, states and attributes.",
+    ),
     ("configuration", "Listeners, settings, backup."),
     ("events", "What happens, as it happens."),
 ];

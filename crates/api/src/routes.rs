@@ -39,6 +39,7 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::publish::endpoints,
         of::rules::endpoints,
         of::connectors::endpoints,
+        of::devices::endpoints,
         of::listeners::endpoints,
         of::settings::endpoints,
         of::events::endpoints,

@@ -128,6 +128,7 @@ fn router(
         objects: parts.objects,
         rule_tools: parts.rule_tools,
         connector_tools: parts.connector_tools,
+        device_tools: parts.device_tools,
         config: live.clone(),
         anonymous: config.anonymous,
         max_event_streams: config.max_event_streams,

@@ -41,10 +41,26 @@ impl Chain {
         Self { entries }
     }
 
-    /// Whether any of them has something to say; if not, [`Chain::without_them`] is the answer.
-    pub(crate) fn concerns(&self, request: &Request) -> bool {
-        let mut entries = self.entries.iter();
-        entries.any(|entry| entry.authenticator.concerns(request))
+    /// The answer if it can be given at once; `None`: [`Chain::check`] is to be asked.
+    pub(crate) fn check_now(
+        &self,
+        request: &Request,
+        has_users: bool,
+    ) -> Option<Result<Identity, Refusal>> {
+        for entry in &self.entries {
+            if !entry.authenticator.concerns(request) {
+                continue;
+            }
+            match entry.authenticator.check_now(request)? {
+                Answer::Ignore => {}
+                Answer::Allow(identity) => return Some(Ok(*identity)),
+                Answer::Deny => {
+                    tracing::debug!(name = entry.name, client_id = request.client_id, "refused");
+                    return Some(Err(Refusal::WrongCredentials));
+                }
+            }
+        }
+        Some(self.without_them(request, has_users))
     }
 
     pub(crate) async fn check(
@@ -88,7 +104,8 @@ impl Chain {
             });
         }
         // A password that nobody knows is wrong, unless nobody is asked at all.
-        let asks_somebody = has_users || self.entries.iter().any(|entry| !entry.is_users);
+        let asks = |entry: &Arc<Entry>| !entry.is_own || entry.authenticator.concerns(request);
+        let asks_somebody = has_users || self.entries.iter().any(asks);
         let shows_proof = request.password.is_some() && asks_somebody;
         if request.lets_anonymous_in && !shows_proof {
             return Ok(Identity {
@@ -121,7 +138,7 @@ mod tests {
             Arc::new(Entry {
                 name: "test".into(),
                 order,
-                is_users: false,
+                is_own: false,
                 authenticator: Box::new(Says(answer)),
             })
         });

@@ -11,6 +11,7 @@ mod cache;
 mod certificate;
 mod chain;
 mod database;
+mod devices;
 mod door;
 mod guarded;
 mod http;
@@ -32,6 +33,7 @@ mod users;
 mod windows;
 
 pub use bans::{Ban, Banned};
+pub use devices::{DeviceAnswer, DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceRights};
 pub use service::{Auth, SettingsError};
 pub use settings::{Invalid, Limits, NoMatch, OnDenial, Settings};
 

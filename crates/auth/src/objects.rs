@@ -64,7 +64,7 @@ pub(crate) fn instead_of(kind: &str, id: &str, value: &Value) -> Option<Object> 
         AUTHENTICATOR => Some(Object::Authenticator(Some(Entry {
             name: id.to_owned(),
             order,
-            is_users: false,
+            is_own: false,
             authenticator: Box::new(Unreadable),
         }))),
         ACL_RULE => Some(Object::Rule(Some((order, Rule::about_everything(false))))),

@@ -49,7 +49,7 @@ fn authenticator() -> Value {
         "description": "Its further fields depend on its type.",
         "required": ["type"],
         "properties": {
-            "type": {"type": "string", "enum": ["users", "password_file", "jwt", "http", "mysql",
+            "type": {"type": "string", "enum": ["users", "devices", "password_file", "jwt", "http", "mysql",
                 "postgres", "redis", "certificate"]},
             "name": {"type": "string", "description": "For logs."},
             "order": {"type": "integer", "description": "Lower ones are asked first."},

@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::authenticator::{Identity, Request};
 use crate::bans::{Ban, Bans};
 use crate::chain::{Chain, Refusal};
+use crate::devices::DeviceDirectory;
 use crate::door::Door;
 use crate::limits::Guards;
 use crate::objects::{self, Kept, Object};
@@ -118,6 +119,7 @@ impl Auth {
             users: Arc::new(Users::new(users)),
             checker: Checker::new(runtime.clone(), threads),
             runtime: runtime.clone(),
+            devices: Arc::default(),
         };
         let _entered = runtime.enter();
         let mut configured = Vec::new();
@@ -127,13 +129,14 @@ impl Auth {
                 Err(message) => tell("auth.authenticator", at, message),
             }
         }
-        let names_users =
-            |value: &Value| value.get("type").and_then(Value::as_str) == Some("users");
-        if !settings.authenticators.iter().any(names_users) {
-            // The users of the node are always known; asked first unless a place is named.
-            let users = serde_json::json!({"type": "users"});
-            let entry = settings::authenticator(&users, &shop).ok().flatten();
-            configured.splice(0..0, entry.map(Arc::new));
+        // The users and devices of the node are always known; asked first unless a place is named.
+        for own in ["devices", "users"] {
+            let names_it = |value: &Value| value.get("type").and_then(Value::as_str) == Some(own);
+            if !settings.authenticators.iter().any(names_it) {
+                let value = serde_json::json!({"type": own});
+                let entry = settings::authenticator(&value, &shop).ok().flatten();
+                configured.splice(0..0, entry.map(Arc::new));
+            }
         }
         let mut sources = Vec::new();
         for (at, value) in settings.rule_sources.iter().enumerate() {
@@ -182,6 +185,13 @@ impl Auth {
         Ok(Self {
             shared: Arc::new(shared),
         })
+    }
+
+    /// Who knows the devices of the node. Once, before clients come.
+    pub fn set_devices(&self, directory: Arc<dyn DeviceDirectory>) {
+        if self.shared.shop.devices.set(directory).is_err() {
+            tracing::error!("the directory of devices is set already");
+        }
     }
 
     /// Other limits while clients come and go, for what happens from now on. `password_threads` stays as it was.
@@ -376,11 +386,10 @@ impl Shared {
     /// Who a client is and what it may do. Answered at once if nobody has to be asked, else later.
     pub(crate) fn admit(self: &Arc<Self>, request: Request) -> Authentication {
         let chain = self.chain.load_full();
-        if !chain.concerns(&request) {
-            let judged = chain.without_them(&request, !self.users().is_empty());
-            if self.sources.is_empty() || judged.is_err() {
-                return self.conclude(request, judged, None);
-            }
+        if let Some(judged) = chain.check_now(&request, !self.users().is_empty())
+            && (self.sources.is_empty() || judged.is_err())
+        {
+            return self.conclude(request, judged, None);
         }
         self.later(request, None)
     }
@@ -510,12 +519,14 @@ impl Shared {
             attributes: identity.attributes.clone().into(),
             is_superuser: identity.is_superuser,
             own: identity.rules.clone().into(),
+            rights: identity.rights.clone(),
             sourced,
         };
         let is_plain = facts.common_name.is_none()
             && facts.attributes.is_empty()
             && !facts.is_superuser
             && facts.own.is_empty()
+            && facts.rights.is_none()
             && facts.sourced.is_none();
         let facts = (!is_plain).then(|| Box::new(facts));
         SessionPermissions::new(self.rights.clone(), facts, &known.who())

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use crate::authenticator::Authenticator;
 use crate::certificate::CertificateSettings;
 use crate::database;
+use crate::devices::{self, Devices};
 use crate::guarded::{Bounds, Guarded};
 use crate::http::{HttpAuthenticator, HttpRules};
 use crate::json;
@@ -113,6 +114,7 @@ pub(crate) struct Workshop {
     pub(crate) users: Arc<Users>,
     pub(crate) checker: Checker,
     pub(crate) runtime: Handle,
+    pub(crate) devices: devices::Place,
 }
 
 /// An authenticator in its place.
@@ -120,7 +122,8 @@ pub(crate) struct Entry {
     pub(crate) name: String,
     /// Lower ones are asked first.
     pub(crate) order: i64,
-    pub(crate) is_users: bool,
+    /// Of the node itself: without users or devices it asks nobody.
+    pub(crate) is_own: bool,
     pub(crate) authenticator: Box<dyn Authenticator>,
 }
 
@@ -189,7 +192,7 @@ fn asks_outside(kind: &str) -> bool {
     matches!(kind, "http" | "jwt" | "mysql" | "postgres" | "redis")
 }
 
-const KINDS: &str = "\"users\", \"password_file\", \"jwt\", \"http\", \"mysql\", \"postgres\", \
+const KINDS: &str = "\"users\", \"devices\", \"password_file\", \"jwt\", \"http\", \"mysql\", \"postgres\", \
                      \"redis\" or \"certificate\"";
 const SOURCE_KINDS: &str = "\"http\", \"mysql\", \"postgres\" or \"redis\"";
 
@@ -214,6 +217,13 @@ pub(crate) fn authenticator(value: &Value, shop: &Workshop) -> Result<Option<Ent
             let _: Nothing = json::read(rest)?;
             Box::new(BuiltIn {
                 users: shop.users.clone(),
+                checker: shop.checker.clone(),
+            })
+        }
+        "devices" => {
+            let _: Nothing = json::read(rest)?;
+            Box::new(Devices {
+                place: shop.devices.clone(),
                 checker: shop.checker.clone(),
             })
         }
@@ -242,7 +252,7 @@ pub(crate) fn authenticator(value: &Value, shop: &Workshop) -> Result<Option<Ent
     Ok(head.is_enabled.then_some(Entry {
         name: head.name,
         order: head.order.unwrap_or(0),
-        is_users: head.kind == "users",
+        is_own: matches!(head.kind.as_str(), "users" | "devices"),
         authenticator: made,
     }))
 }

@@ -160,6 +160,13 @@ impl Authenticator for BuiltIn {
         request.login().is_some() && !self.users.is_empty()
     }
 
+    fn check_now(&self, request: &Request) -> Option<Answer> {
+        match request.login() {
+            Some((username, _)) if self.users.find(username).is_some() => None,
+            _ => Some(Answer::Ignore),
+        }
+    }
+
     fn check<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Answer, Failure>> {
         Box::pin(async move {
             let Some((username, password)) = request.login() else {

@@ -47,7 +47,7 @@ pub(crate) struct TargetArgs {
     /// Times to measure each broker, in turn [default: 1; when two things are compared: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// User name to connect with
+    /// User name to connect with; {number} in it becomes the number of each client, from 0 on
     #[arg(long, value_name = "NAME")]
     pub(crate) username: Option<String>,
     /// Password to connect with

@@ -5,6 +5,7 @@
 mod access;
 mod args;
 mod assertion;
+mod devices;
 mod endpoint;
 mod failure;
 mod forwarder;
@@ -47,6 +48,8 @@ enum Protocol {
     },
     /// Measure the rule engine in this process: evaluations, very many rules, memory
     Rules(rules::RulesArgs),
+    /// Measure a registry of very many devices in this process: import, start, look-ups, memory
+    Devices(devices::DevicesArgs),
     /// Short for `mqtt offline`
     Offline(scenario::Offline),
 }
@@ -58,6 +61,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.protocol {
         Protocol::Mqtt { scenario } => scenario.run(),
         Protocol::Rules(arguments) => rules::run(&arguments),
+        Protocol::Devices(arguments) => devices::run(&arguments),
         Protocol::Offline(scenario) => scenario::Scenario::Offline(scenario).run(),
     }
 }

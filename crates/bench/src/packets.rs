@@ -35,6 +35,11 @@ impl Greeting {
     /// versions before 5, for as long as the broker keeps it).
     pub(crate) fn connect(&self, client_id: &str, session: Session) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
+        // Where each client has a name of its own, such as the token of a device.
+        let mut parts = client_id.rsplit(|letter: char| !letter.is_ascii_digit());
+        let number = parts.next().unwrap_or_default();
+        let username = self.username.as_ref();
+        let username = username.map(|name| name.replace("{number}", number));
         let mut properties = mqtt::PropertiesBuf::new();
         if self.version == Version::V5 && session == Session::Lasting {
             properties.push(mqtt::Property::SessionExpiryInterval(3600));
@@ -44,7 +49,7 @@ impl Greeting {
             clean_start: session == Session::Clean,
             keep_alive: self.keep_alive_s,
             client_id,
-            username: self.username.as_deref(),
+            username: username.as_deref(),
             password: self.password.as_deref().map(str::as_bytes),
             will: None,
             properties: properties.as_properties(),

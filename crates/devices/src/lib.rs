@@ -1,8 +1,44 @@
 //! The device platform: products and their thing models, devices, what devices say and are told, telemetry and alarms.
+//!
+//! - [`Registry`]: products and devices, in the store, the ones used lately in memory.
+//! - [`Directory`]: whether a client is a device; [`Device::may_publish`] and [`Device::may_subscribe`]: what it may do.
+//! - [`States`]: which devices are here.
+//! - [`Model`]: what messages of a product are checked against.
 
 pub mod alarm;
+mod credential;
+mod device;
 pub mod dialect;
+mod directory;
 mod id;
+pub mod model;
+mod product;
+mod registry;
+mod rights;
 mod scan;
+mod state;
 
+pub use credential::{
+    AlgorithmName, InvalidCredential, Issued, NewCredential, NoChance, Shown as ShownCredential,
+};
+pub use device::Device;
+pub use directory::{Admission, Directory, Found, PROVISION_USERNAME, Shown};
 pub use id::{DeviceId, InvalidId, ProductId};
+pub use model::{Model, UnknownKeys};
+pub use product::{
+    CredentialKind, Definition, Dialect, InvalidProduct, KIND as PRODUCT_KIND, Mode, Product,
+    ProductSlot, ProvisionMode, Provisioning, SharedSecure, Storage,
+};
+pub use registry::{
+    Attribute, AttributeChange, Config, DeviceChange, Expected, Filter, ImportFormat, ImportMode,
+    Imported, MAX_ATTRIBUTES, NewDevice, Page, Provision, Provisioned, Refused, Registry,
+    RegistryError, Scope, Trait, Written, export_header,
+};
+pub use rights::{PROVISION_REQUEST, PROVISION_RESPONSE};
+pub use series::DeviceNo;
+pub use state::{Presence, State, StateChange, States};
+
+fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}

@@ -28,6 +28,7 @@ use crate::log::shared::{Request, Shared, lock};
 use crate::log::writer::{self, Writer};
 use crate::objects::Objects;
 use crate::queue::{Fetch, Page, QueueSummary};
+use crate::tables::Tables;
 
 /// Places in a segment are 32 bits wide.
 const MAX_BATCH_BYTES: usize = 1 << 30;
@@ -350,6 +351,10 @@ impl Store {
 
     pub fn objects(&self) -> &Objects {
         &self.inner.objects
+    }
+
+    pub fn tables(&self) -> &Tables {
+        self.inner.objects.tables()
     }
 
     /// Writes the log anew without what nobody wants any more; [`is_compacting`](Self::is_compacting) says when that is

@@ -14,6 +14,7 @@ use crate::batch::Space;
 use crate::error::Error;
 use crate::log::record::{Record, Records};
 use crate::objects::u64_at;
+use crate::tables::Keyspaces;
 
 /// Up to which frame of the log the spaces have everything.
 const APPLIED_LSN: &[u8] = b"applied_lsn";
@@ -29,6 +30,7 @@ pub(crate) struct Db {
     pub(crate) meta: Keyspace,
     pub(crate) objects: Keyspace,
     pub(crate) journals: Keyspace,
+    pub(crate) tables: Keyspaces,
     /// Held while the spaces are written, so that nothing comes between looking at a value and removing it.
     writing: Mutex<()>,
 }
@@ -58,6 +60,7 @@ impl Db {
             meta: space("meta")?,
             objects: space("objects")?,
             journals: space("journals")?,
+            tables: Keyspaces::open(&database)?,
             writing: Mutex::new(()),
             database,
         })
@@ -113,7 +116,9 @@ impl Db {
 
     pub(crate) fn compact(&self) -> Result<(), Error> {
         let others = [&self.meta, &self.objects, &self.journals];
-        for keyspace in self.spaces.iter().chain(others) {
+        let tables = self.tables.all();
+        let tables = tables.iter().map(|(_, keyspace)| keyspace);
+        for keyspace in self.spaces.iter().chain(others).chain(tables) {
             let compacted = keyspace
                 .rotate_memtable_and_wait()
                 .and_then(|()| keyspace.major_compact());

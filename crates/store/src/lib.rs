@@ -3,6 +3,7 @@
 //! - [`Store`] is one data directory. Shards [`submit`](Store::submit) one [`Batch`] per turn and learn from their [`Owner`]
 //!   when it is in the log; only then do acknowledgements leave.
 //! - [`Objects`] are configuration: users, rules, connectors ... and journals such as the audit log.
+//! - [`Tables`] are for what crates above keep by the million: devices.
 //! - [`tools`] are for a store whose node does not run.
 //!
 //! Files, bytes, and what each fsync policy can lose are in docs/storage.md. How it works:
@@ -46,6 +47,8 @@ pub mod leb128;
 mod log;
 mod objects;
 mod queue;
+mod rows;
+mod tables;
 pub mod tools;
 mod transfer;
 
@@ -54,6 +57,7 @@ pub use batch::{Batch, Space};
 pub use config::{Config, Fsync, ParseFsyncError};
 pub use error::{Error, ObjectError, OpenError};
 pub use handle::{Health, OpenReport, Owner, Stats, Store};
-pub use objects::{Change, Expected, Object, Objects};
+pub use objects::{Change, Expected, Object, Objects, WeakObjects};
 pub use queue::{Fetch, Page, QueueSummary, Stored};
+pub use tables::{Durability, Table, TableBatch, Tables};
 pub use transfer::{ImportError, ImportMode, Imported};

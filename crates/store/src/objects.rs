@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::error::{Error, ObjectError};
 use crate::keyed::{Db, Keyed};
+use crate::tables::Tables;
 
 const COUNTER: &[u8] = b"object_version";
 const HEAD: usize = 24;
@@ -59,8 +60,22 @@ pub struct Objects {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// Objects that do not keep their store open.
+#[derive(Clone)]
+pub struct WeakObjects(std::sync::Weak<Inner>);
+
+impl WeakObjects {
+    /// `None`: the store is closed.
+    pub fn upgrade(&self) -> Option<Objects> {
+        let inner = self.0.upgrade()?;
+        Some(Objects { inner })
+    }
+}
+
 pub(crate) struct Inner {
     keyed: Arc<Keyed>,
+    /// They go into the same backup.
+    tables: Tables,
     /// One change at a time.
     writing: Mutex<Writing>,
     /// Taken before `writing` is let go, so that changes are told in the order they were made.
@@ -78,12 +93,22 @@ impl Objects {
     pub(crate) fn new(keyed: Arc<Keyed>) -> Self {
         Self {
             inner: Arc::new(Inner {
+                tables: Tables::new(Arc::clone(&keyed)),
                 keyed,
                 writing: Mutex::default(),
                 telling: Mutex::default(),
                 listeners: RwLock::default(),
             }),
         }
+    }
+
+    /// For listeners, which would else keep the store open that keeps them.
+    pub fn downgrade(&self) -> WeakObjects {
+        WeakObjects(Arc::downgrade(&self.inner))
+    }
+
+    pub fn tables(&self) -> &Tables {
+        &self.inner.tables
     }
 
     pub(crate) fn db(&self) -> Result<Arc<Db>, Error> {

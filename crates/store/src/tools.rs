@@ -33,6 +33,8 @@ pub struct Checked {
     /// Keys of each space, in the order of [`Space::ALL`].
     pub keys: [u64; 4],
     pub objects: u64,
+    /// Rows of each table.
+    pub rows: Vec<(String, u64)>,
     pub keyed_bytes: u64,
     /// A torn end, which the next start cuts off.
     pub torn_end: Option<String>,
@@ -95,6 +97,19 @@ fn check_keyed(dir: &Path, checked: &mut Checked) -> Result<(), OpenError> {
             Ok(_) => checked.objects += 1,
             Err(problem) => checked.problems.push(problem),
         }
+    }
+    for (name, keyspace) in db.tables.all() {
+        let mut count = 0;
+        for item in keyspace.iter() {
+            match item.into_inner() {
+                Ok(_) => count += 1,
+                Err(error) => {
+                    checked.problems.push(format!("table {name}: {error}"));
+                    break;
+                }
+            }
+        }
+        checked.rows.push((name.into(), count));
     }
     checked.keyed_bytes = db.disk_bytes();
     Ok(())

@@ -1,4 +1,7 @@
-//! All objects as one file and back: a head line, then one JSON object per line. For backup and for moving to another node.
+//! All objects and tables as one file and back: a head line, then one JSON object per line, then one line per row of a table,
+//! in hexadecimal. For backup and for moving to another node.
+//!
+//! Rows may be millions: they are not kept in memory, but wait in a file until everything was read and found right.
 
 use std::collections::HashSet;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
@@ -8,6 +11,7 @@ use serde_json::json;
 use crate::error::{Error, ObjectError};
 use crate::objects::{Change, Object, Objects, change_of, check_names, decode, encode, key_of};
 use crate::objects::{last_version, now_ms, put_last_version};
+use crate::rows::{self, Spool};
 
 const FORMAT: &str = "tidegate-objects";
 const VERSION: u64 = 1;
@@ -43,7 +47,7 @@ pub enum ImportError {
 }
 
 impl Objects {
-    /// Writes all objects; returns how many. Journals are not among them. The file holds password hashes and keys: keep
+    /// Writes all objects and rows of tables; returns how many. Journals are not among them. The file holds password hashes and keys: keep
     /// it as you keep those.
     pub fn export_to(&self, out: &mut dyn Write) -> Result<u64, ImportError> {
         let db = self.db()?;
@@ -59,18 +63,30 @@ impl Objects {
             out.write_all(b"\n")?;
             count += 1;
         }
+        for (name, keyspace) in db.tables.all() {
+            let mut line = String::new();
+            for item in keyspace.iter() {
+                let (key, value) = item.into_inner().map_err(Error::keyed("read a table"))?;
+                rows::write_line(&name, &key, &value, &mut line);
+                out.write_all(line.as_bytes())?;
+                count += 1;
+            }
+        }
         out.flush()?;
         Ok(count)
     }
 
-    /// Reads what [`export_to`](Self::export_to) wrote: all of it or, if a line is not right, nothing. Objects get new
+    /// Reads what [`export_to`](Self::export_to) wrote: all of it or, if a line is not right, nothing. Rows are written in
+    /// portions, before the objects: after a failure of the disk the same import is to be made again. Objects get new
     /// versions and keep the time they were made.
     pub fn import_from(
         &self,
         input: &mut dyn Read,
         mode: ImportMode,
     ) -> Result<Imported, ImportError> {
-        let objects = parse(input)?;
+        let mut spool = Spool::new();
+        let objects = parse(input, &mut spool)?;
+        let mut rows = spool.finish()?;
         let writing = self.writing();
         let db = self.db()?;
         let mut version = last_version(&db)?;
@@ -101,10 +117,26 @@ impl Objects {
             }
         }
         put_last_version(&db, &mut batch, version);
+        let has_tables = rows.is_some() || mode == ImportMode::Replace;
+        let removed_rows = match mode {
+            ImportMode::Replace => rows::clear(&db)?,
+            ImportMode::Merge => 0,
+        };
+        let written_rows = match &mut rows {
+            Some(rows) => rows.write_to(&db)?,
+            None => 0,
+        };
+        // Last, so that an import that was cut short is seen not to have been made.
         self.commit(batch)?;
-        let removed = changes.len() as u64 - written;
+        let removed = changes.len() as u64 - written + removed_rows;
+        if has_tables {
+            self.tables().tell_restored();
+        }
         self.tell(writing, &changes);
-        Ok(Imported { written, removed })
+        Ok(Imported {
+            written: written + written_rows,
+            removed,
+        })
     }
 }
 
@@ -125,7 +157,7 @@ fn at(line: u64, error: &ObjectError) -> ImportError {
     }
 }
 
-fn parse(input: &mut dyn Read) -> Result<Vec<(u64, Object)>, ImportError> {
+fn parse(input: &mut dyn Read, spool: &mut Spool) -> Result<Vec<(u64, Object)>, ImportError> {
     let mut reader = BufReader::new(input);
     let mut line = String::new();
     let mut number = 0;
@@ -146,6 +178,10 @@ fn parse(input: &mut dyn Read) -> Result<Vec<(u64, Object)>, ImportError> {
             continue;
         }
         if line.trim().is_empty() {
+            continue;
+        }
+        if line.starts_with(rows::START) {
+            spool.add(&line)?.map_err(wrong)?;
             continue;
         }
         let object: Object = serde_json::from_str(&line)

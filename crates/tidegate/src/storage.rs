@@ -163,6 +163,15 @@ fn stats_text(checked: &tools::Checked) -> String {
         ("retained messages", retained.to_string()),
         ("delayed messages", delayed.to_string()),
         ("configuration objects", checked.objects.to_string()),
+        (
+            "rows of tables",
+            checked
+                .rows
+                .iter()
+                .map(|(_, rows)| rows)
+                .sum::<u64>()
+                .to_string(),
+        ),
         ("queued messages", checked.queued_messages.to_string()),
         ("sessions with a queue", checked.queued_sessions.to_string()),
         ("segments of the log", checked.segments.to_string()),

@@ -25,7 +25,7 @@ use crate::call::{self, Call, Page};
 use crate::endpoint::{Endpoint, Outcome, delete, get, post, put};
 use crate::parameters::{Cursor, ID_CONTAINS};
 use crate::problem::Problem;
-use preconditions::Preconditions;
+pub(crate) use preconditions::Preconditions;
 pub use ruled::{Invalid, ObjectRules, RuledKind};
 
 /// Objects looked at for one page of a filtered list; a page may end early, its `next` goes on.
@@ -479,7 +479,7 @@ fn check_id(field: &'static str, id: &str) -> Result<(), Problem> {
 }
 
 /// As a part of a path.
-fn percent_encode(text: &str) -> String {
+pub(crate) fn percent_encode(text: &str) -> String {
     use std::fmt::Write as _;
     text.bytes().fold(String::new(), |mut encoded, byte| {
         match byte {

@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use crate::problem::Problem;
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Preconditions {
+pub(crate) struct Preconditions {
     if_match: Option<Tags>,
     if_none_match: Option<Tags>,
 }
@@ -28,7 +28,7 @@ impl Tags {
 }
 
 impl Preconditions {
-    pub(super) fn read(headers: &HeaderMap) -> Result<Self, Problem> {
+    pub(crate) fn read(headers: &HeaderMap) -> Result<Self, Problem> {
         Ok(Self {
             if_match: read(headers, &header::IF_MATCH)?,
             if_none_match: read(headers, &header::IF_NONE_MATCH)?,
@@ -36,14 +36,14 @@ impl Preconditions {
     }
 
     /// For a GET: whether the client has this version.
-    pub(super) fn is_not_modified(&self, version: u64) -> bool {
+    pub(crate) fn is_not_modified(&self, version: u64) -> bool {
         self.if_none_match
             .as_ref()
             .is_some_and(|tags| tags.fit(Some(version)))
     }
 
     /// For a change: whether the object is what the client thinks it is.
-    pub(super) fn check(&self, version: Option<u64>) -> Result<(), Problem> {
+    pub(crate) fn check(&self, version: Option<u64>) -> Result<(), Problem> {
         let now = match version {
             Some(version) => format!("its version is \"{version}\" now"),
             None => "there is none now".to_owned(),

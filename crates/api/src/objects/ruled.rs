@@ -10,6 +10,7 @@ use super::{Accepted, Kind, Names};
 use crate::access::Role;
 use crate::app::App;
 use crate::problem::Problem;
+use store::Objects;
 
 /// A kind of objects whose meaning is known elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,6 +31,8 @@ pub enum RuledKind {
     Sink,
     /// What is received from one.
     Source,
+    /// What devices of a kind have in common.
+    Product,
 }
 
 /// What a client wrote is not an object of its kind.
@@ -53,6 +56,12 @@ pub trait ObjectRules: Send + Sync + 'static {
         current: Option<&Value>,
     ) -> Result<Value, Invalid>;
 
+    /// Whether an object may go, or why not.
+    fn may_go(&self, kind: RuledKind, id: &str) -> Result<(), String> {
+        let _ = (kind, id);
+        Ok(())
+    }
+
     /// What is shown of a stored object: everything but its secrets.
     fn show(&self, kind: RuledKind, stored: &Value) -> Value;
 
@@ -70,6 +79,7 @@ pub(super) fn kinds(rules: &Arc<dyn ObjectRules>) -> Vec<Ruled> {
         RuledKind::Connector,
         RuledKind::Sink,
         RuledKind::Source,
+        RuledKind::Product,
     ]
     .into_iter()
     .map(|kind| Ruled {
@@ -194,6 +204,19 @@ fn names_of(kind: RuledKind) -> Names {
             id_prefix: None,
             about: "What is received from outside systems, for rules with FROM \"$bridges/TYPE:NAME\".",
         },
+        RuledKind::Product => Names {
+            kind: "product",
+            path: "products",
+            one: "a product",
+            many: "products",
+            type_name: "Product",
+            id_field: "id",
+            tag: "devices",
+            read: Role::Viewer,
+            write: Role::Operator,
+            id_prefix: None,
+            about: "What devices of a kind have in common: their thing model, topics, credentials and storage.",
+        },
     }
 }
 
@@ -231,5 +254,12 @@ impl Kind for Ruled {
 
     fn show(&self, _app: &App, stored: &Value) -> Value {
         self.rules.show(self.kind, stored)
+    }
+
+    fn may_become(&self, _: &Objects, id: &str, next: Option<&Value>) -> Result<(), Problem> {
+        match next {
+            Some(_) => Ok(()),
+            None => self.rules.may_go(self.kind, id).map_err(Problem::conflict),
+        }
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod backup;
 pub(crate) mod clients;
 pub(crate) mod connectors;
+pub(crate) mod devices;
 pub(crate) mod docs;
 mod event_feed;
 pub(crate) mod events;

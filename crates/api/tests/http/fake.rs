@@ -522,6 +522,7 @@ impl Server {
             tls: None,
             rule_tools: Arc::new(api::NoRuleTools),
             connector_tools: Arc::new(api::NoConnectorTools),
+            device_tools: Arc::new(api::NoDeviceTools),
             local_token: Some(LOCAL_TOKEN.into()),
         };
         let running = tokio::spawn(async move {

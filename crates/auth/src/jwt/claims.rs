@@ -146,6 +146,7 @@ impl Claims {
                 _ => Vec::new(),
             },
             rules,
+            rights: None,
         })
     }
 }

@@ -26,14 +26,20 @@ impl Checker {
 
     /// Runs a check on a thread that may wait; false if that thread broke.
     pub(crate) async fn run(&self, check: impl FnOnce() -> bool + Send + 'static) -> bool {
-        let Ok(place) = self.places.clone().acquire_owned().await else {
-            return false;
-        };
+        self.run_for(check).await.unwrap_or(false)
+    }
+
+    /// The same for other answers; `None` if that thread broke.
+    pub(crate) async fn run_for<T: Send + 'static>(
+        &self,
+        check: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let place = self.places.clone().acquire_owned().await.ok()?;
         let checked = self.runtime.spawn_blocking(move || {
-            let is_right = check();
+            let answer = check();
             drop(place);
-            is_right
+            answer
         });
-        checked.await.unwrap_or(false)
+        checked.await.ok()
     }
 }

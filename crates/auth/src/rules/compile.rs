@@ -147,13 +147,26 @@ impl Compiled {
 
     #[inline]
     pub fn decide(&self, action: &Action<'_>) -> Authorization {
-        if let Some(answer) = self.fixed {
-            return answer;
+        self.decide_or(action, self.no_match)
+    }
+
+    /// The same where what no rule speaks of is denied.
+    pub(crate) fn decide_strictly(&self, action: &Action<'_>) -> Authorization {
+        self.decide_or(action, self.denial)
+    }
+
+    #[inline]
+    fn decide_or(&self, action: &Action<'_>, no_match: Authorization) -> Authorization {
+        match self.fixed {
+            // Fixed because there is no rule.
+            Some(_) if self.entries.is_empty() => return no_match,
+            Some(answer) => return answer,
+            None => {}
         }
         match self.deciding(action) {
             Some(entry) if entry.is_allowed => Authorization::Allow,
             Some(_) => self.denial,
-            None => self.no_match,
+            None => no_match,
         }
     }
 

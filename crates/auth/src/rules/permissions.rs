@@ -83,6 +83,8 @@ pub(crate) struct Facts {
     pub(crate) is_superuser: bool,
     /// From its token, or from who let it in.
     pub(crate) own: Box<[Rule]>,
+    /// Of a device.
+    pub(crate) rights: Option<crate::devices::Rights>,
     /// From outside, asked for anew from time to time.
     pub(crate) sourced: Option<Arc<Sourced>>,
 }
@@ -145,6 +147,24 @@ impl SessionPermissions {
         }
     }
 
+    /// What a device is decides first, then rules; what neither speaks of is denied, whatever holds for others.
+    fn check_device(
+        &self,
+        rights: &crate::devices::Rights,
+        client: &Client<'_>,
+        action: &Action<'_>,
+    ) -> Authorization {
+        if rights.0.may(action) {
+            return Authorization::Allow;
+        }
+        let compiled = self.compiled.load();
+        let answer = match self.is_current(&compiled) {
+            true => compiled.decide_strictly(action),
+            false => self.recompile(client).decide_strictly(action),
+        };
+        self.rights.count(answer)
+    }
+
     #[cold]
     fn recompile(&self, client: &Client<'_>) -> Arc<Compiled> {
         let facts = self.facts.as_deref();
@@ -179,6 +199,11 @@ fn compile(book: &RuleBook, facts: Option<&Facts>, who: &Who<'_>) -> Arc<Compile
 impl Permissions for SessionPermissions {
     #[inline]
     fn check(&self, client: &Client<'_>, action: &Action<'_>) -> Authorization {
+        if let Some(facts) = &self.facts
+            && let Some(rights) = &facts.rights
+        {
+            return self.check_device(rights, client, action);
+        }
         let compiled = self.compiled.load();
         let answer = match self.is_current(&compiled) {
             true => compiled.decide(action),

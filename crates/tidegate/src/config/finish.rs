@@ -54,6 +54,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         settings,
         running,
         rules: draft.node.rules.clone(),
+        devices: draft.node.devices.clone(),
         declared_rules,
         declared_connectors,
         queue,

@@ -38,6 +38,7 @@ pub(crate) struct Config {
     pub(crate) broker: BrokerConfig,
     pub(crate) auth: auth::Settings,
     pub(crate) rules: engine::Settings,
+    pub(crate) devices: devices::Config,
     /// `[[rule]]`: names and what the API would take.
     pub(crate) declared_rules: Vec<(String, serde_json::Value)>,
     /// `[[connector]]`, `[[sink]]` and `[[source]]`, connectors first.

@@ -43,6 +43,10 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "Bounds of the rule engine. Rules themselves are objects of the API, or stand in `[[rule]]` with `name`, `sql`, `actions` and \
          what else the API takes; see [The rule engine](rule-engine.md).",
     ),
+    (
+        "devices",
+        "The registry of devices. Products and devices are made over the API; see [Devices](devices.md).",
+    ),
     ("http", "The HTTP listener: API, metrics, health."),
     ("log", "What is written to standard error."),
     (
@@ -62,6 +66,7 @@ pub(super) struct Node {
     pub(super) broker: BrokerConfig,
     pub(super) auth: auth::Limits,
     pub(super) rules: engine::Settings,
+    pub(super) devices: devices::Config,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store_enabled: bool,
     pub(super) store: store::Config,
@@ -86,6 +91,7 @@ impl Default for Node {
             },
             auth: auth::Limits::default(),
             rules: engine::Settings::default(),
+            devices: devices::Config::default(),
             data_dir: None,
             store_enabled: true,
             store: store::Config::default(),
@@ -232,6 +238,9 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("rules.window_queue_bytes", rules.window_queue_bytes, Bytes(1024, MAX_MEMORY), "Bytes of events on their way to windows; beyond, publishers are not read."),
     setting!("rules.window_save_interval_s", rules.window_save_interval_s, Seconds(1, 86_400), "How often open windows are stored. A node that is killed goes on with what was stored last."),
     setting!("rules.max_metric_rules", rules.max_metric_rules, Count(0, 1_000_000), "Rules with metrics of their own; the others are only in the sums."),
+    setting!("devices.cached_devices", devices.cached_devices, Count(16, 100_000_000), "Devices kept in memory, those used lately; each takes about 500 bytes."),
+    setting!("devices.max_devices", devices.max_devices, Count(0, 60_000_000), "Devices there may be."),
+    setting!("devices.max_products", devices.max_products, Count(0, 1_000_000), "Products there may be."),
 
     setting!("http.bind", http_bind, Kind::Bind, "Where HTTP is served."),
     setting!("http.tls.certificate", http_certificate, Path, "PEM file with the certificate and its chain: HTTP is then served over TLS only. Read again when it changes and on SIGHUP; open connections stay."),

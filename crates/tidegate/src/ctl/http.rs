@@ -97,6 +97,19 @@ impl Client {
         self.json(response).await
     }
 
+    /// A piece of an export, and where the next one begins.
+    pub(super) async fn get_piece(
+        &self,
+        path: &str,
+        accept: &str,
+    ) -> Result<(Bytes, Option<u64>), CtlError> {
+        let fields = [(header::ACCEPT, accept)];
+        let response = self.send(Method::GET, path, None, &fields).await?;
+        let next = response.headers().get("tidegate-next");
+        let next = next.and_then(|next| next.to_str().ok()?.parse().ok());
+        Ok((self.whole(response.into_body()).await?, next))
+    }
+
     /// A PUT, with `etag` only if the object is still in that version.
     pub(super) async fn put(
         &self,

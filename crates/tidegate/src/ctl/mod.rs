@@ -2,6 +2,7 @@
 
 mod commands;
 mod connectors;
+mod devices;
 mod error;
 mod events;
 mod files;
@@ -76,6 +77,12 @@ enum Command {
     /// What outside systems send to rules
     #[command(subcommand)]
     Sources(connectors::Sources),
+    /// What devices of a kind have in common: thing model, topics, credentials
+    #[command(subcommand)]
+    Products(objects::Objects),
+    /// Registered devices
+    #[command(subcommand)]
+    Devices(devices::Devices),
     /// People who use the HTTP API
     #[command(subcommand)]
     Operators(objects::Objects),
@@ -142,6 +149,8 @@ async fn run(command: Command, client: &Client, output: &Output) -> anyhow::Resu
         Command::Connectors(command) => command.run(client, output).await,
         Command::Sinks(command) => command.run(client, output).await,
         Command::Sources(command) => command.run(client, output).await,
+        Command::Products(command) => command.run(Kind::Products, client, output).await,
+        Command::Devices(command) => command.run(client, output).await,
         Command::Operators(command) => command.run(Kind::Operators, client, output).await,
         Command::Keys(command) => command.run(Kind::ApiKeys, client, output).await,
         Command::Listeners(command) => command.run(client, output).await,

@@ -23,6 +23,7 @@ pub(super) enum Kind {
     Connectors,
     Sinks,
     Sources,
+    Products,
     Operators,
     ApiKeys,
 }
@@ -38,6 +39,7 @@ impl Kind {
             Self::Connectors => "/api/v1/connectors",
             Self::Sinks => "/api/v1/sinks",
             Self::Sources => "/api/v1/sources",
+            Self::Products => "/api/v1/products",
             Self::Operators => "/api/v1/operators",
             Self::ApiKeys => "/api/v1/api-keys",
         }
@@ -100,6 +102,13 @@ impl Kind {
             Self::Sinks | Self::Sources => &[
                 ("NAME", "name"),
                 ("CONNECTOR", "connector"),
+                ("ENABLED", "enabled"),
+                ("DESCRIPTION", "description"),
+                ("CHANGED", "updated_at_ms"),
+            ],
+            Self::Products => &[
+                ("PRODUCT", "id"),
+                ("NAME", "name"),
                 ("ENABLED", "enabled"),
                 ("DESCRIPTION", "description"),
                 ("CHANGED", "updated_at_ms"),

@@ -4,6 +4,7 @@ mod allocator;
 mod banned;
 mod connectors;
 pub(crate) mod data_dir;
+mod devices;
 mod fallbacks;
 mod greeting;
 mod node;

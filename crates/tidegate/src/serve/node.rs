@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::connectors::{Bridges, Connectors};
 use super::data_dir::{DataDir, OpenListener};
+use super::devices::Devices;
 use super::program::{self, Program};
 use super::rules::{Rules, Tools};
 use super::sinks::Sinks;
@@ -32,6 +33,7 @@ pub(super) struct Node {
     handle: Handle,
     engine: Engine,
     connectors: Connectors,
+    devices: Devices,
     store: Store,
     http: Option<Http>,
     listeners: Vec<OpenListener>,
@@ -90,6 +92,15 @@ impl Node {
         engine
             .declare(&config.declared_rules)
             .map_err(|problems| start_error::of_rules(&problems))?;
+        let opening = (store.clone(), config.devices.clone());
+        let opened = tokio::task::spawn_blocking(move || Devices::open(&opening.0, opening.1));
+        let devices = opened
+            .await
+            .context("opening the devices ended by a panic")?
+            .context("cannot open the devices of the store")?;
+        auth.set_devices(Arc::new(devices.clone()));
+        // Ends with the runtime.
+        tokio::spawn(devices.clone().keep());
         let connectors = connect::Service::new(
             tokio::runtime::Handle::current(),
             connect::Options {
@@ -117,7 +128,8 @@ impl Node {
             .context("cannot read the rules from the store")?;
         let hooks = Chain::default()
             .with(Arc::new(auth.clone()))
-            .with(engine.hooks());
+            .with(engine.hooks())
+            .with(devices.hooks());
         let broker = Broker::start(config.broker.clone(), Arc::new(hooks), for_sessions)
             .map_err(|error| start_error::of_broker(&error, config))?;
         let handle = broker.handle();
@@ -128,6 +140,7 @@ impl Node {
             handle: handle.clone(),
         }));
         banned::send_away(&auth, &handle);
+        devices.send_away(&handle);
         let mut listeners: Vec<_> = handle.listeners().into_iter().map(open_listener).collect();
         let mut first_operator = None;
         let http = match http_listener {
@@ -161,10 +174,12 @@ impl Node {
                         auth: auth.clone(),
                         engine: engine.clone(),
                         connectors: connectors.clone(),
+                        devices: devices.clone(),
                     }),
                     tls: http_tls,
                     rule_tools: Arc::new(Tools(engine.clone())),
                     connector_tools: Arc::new(connectors.clone()),
+                    device_tools: Arc::new(devices.clone()),
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;
@@ -185,6 +200,7 @@ impl Node {
             handle,
             engine,
             connectors,
+            devices,
             store,
             http,
             listeners,
@@ -229,7 +245,14 @@ impl Node {
         }
         self.connectors.stop(SINKS_STOP_WITHIN).await;
         let store = self.store;
-        let closed = tokio::task::spawn_blocking(move || store.close()).await;
+        let states = self.devices.states;
+        let closed = tokio::task::spawn_blocking(move || {
+            if let Err(error) = states.flush() {
+                tracing::error!(%error, "when devices were seen last cannot be written");
+            }
+            store.close();
+        });
+        let closed = closed.await;
         if closed.is_err() {
             tracing::error!("closing the store ended by a panic; this is a bug");
         }

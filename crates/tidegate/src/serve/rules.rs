@@ -10,11 +10,13 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
 use super::connectors::{self, Connectors};
+use super::devices::{self, Devices};
 
 pub(super) struct Rules {
     pub(super) auth: Auth,
     pub(super) engine: Engine,
     pub(super) connectors: Connectors,
+    pub(super) devices: Devices,
 }
 
 /// The name of a kind that `auth` understands.
@@ -24,7 +26,11 @@ fn name(kind: RuledKind) -> Option<&'static str> {
         RuledKind::Authenticator => Some(objects::AUTHENTICATOR),
         RuledKind::AclRule => Some(objects::ACL_RULE),
         RuledKind::Ban => Some(objects::BAN),
-        RuledKind::Rule | RuledKind::Connector | RuledKind::Sink | RuledKind::Source => None,
+        RuledKind::Rule
+        | RuledKind::Connector
+        | RuledKind::Sink
+        | RuledKind::Source
+        | RuledKind::Product => None,
     }
 }
 
@@ -38,6 +44,9 @@ impl ObjectRules for Rules {
     ) -> Result<Value, Invalid> {
         if let Some(object) = connectors::object(kind) {
             return self.connectors.accept(object, id, input, current);
+        }
+        if kind == RuledKind::Product {
+            return self.devices.accept_product(id, input, current);
         }
         let Some(name) = name(kind) else {
             return self.engine.accept(id, &input).map_err(invalid);
@@ -60,6 +69,9 @@ impl ObjectRules for Rules {
         if let Some(object) = connectors::object(kind) {
             return connect::objects::shown(object, stored.clone());
         }
+        if kind == RuledKind::Product {
+            return Devices::show_product(stored);
+        }
         match name(kind) {
             Some(name) => objects::shown(name, stored.clone()),
             // A rule has no secrets; those of its sinks stand elsewhere.
@@ -71,9 +83,19 @@ impl ObjectRules for Rules {
         if let Some(object) = connectors::object(kind) {
             return connect::objects::schemas(object);
         }
+        if kind == RuledKind::Product {
+            return devices::product_schemas();
+        }
         match name(kind) {
             Some(name) => objects::schemas(name),
             None => self.engine.schemas(),
+        }
+    }
+
+    fn may_go(&self, kind: RuledKind, id: &str) -> Result<(), String> {
+        match kind {
+            RuledKind::Product => self.devices.product_may_go(id),
+            _ => Ok(()),
         }
     }
 }

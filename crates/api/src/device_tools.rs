@@ -1,0 +1,168 @@
+//! What the API asks of the registry of devices. Devices are JSON here; what they mean is known elsewhere.
+
+use serde_json::{Map, Value};
+
+/// A change or a question that cannot be answered with a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceProblem {
+    /// There is no such device, product or group.
+    NotFound(String),
+    /// A field is not as it has to be.
+    Field {
+        field: String,
+        detail: String,
+    },
+    /// It is there already, or there is no room.
+    Conflict(String),
+    /// It has changed meanwhile.
+    Changed,
+    Unavailable(String),
+}
+
+/// Which devices of a list.
+#[derive(Debug, Clone, Default)]
+pub struct DeviceQuery {
+    pub product: Option<String>,
+    pub group: Option<String>,
+    /// Key and value.
+    pub tag: Option<(String, String)>,
+    /// The id of their gateway.
+    pub parent: Option<String>,
+    /// Part of the id or name.
+    pub text: Option<String>,
+    /// `notActive`, `online`, `offline`.
+    pub state: Option<String>,
+    /// The number where the page begins.
+    pub from: u32,
+    pub limit: usize,
+}
+
+/// A device with its version, which grows with each change and is never the same for two devices of one id.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShownDevice {
+    pub value: Value,
+    pub version: u64,
+}
+
+/// Devices of a page, and where the next one begins.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DevicePage {
+    pub rows: Vec<Value>,
+    pub next: Option<u32>,
+}
+
+/// Text of an export, and where the next piece begins.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExportedDevices {
+    pub text: String,
+    pub next: Option<u32>,
+}
+
+/// The registry. Called on threads that may block.
+pub trait DeviceTools: Send + Sync + 'static {
+    fn list(&self, query: &DeviceQuery) -> Result<DevicePage, DeviceProblem>;
+
+    fn get(&self, id: &str) -> Result<Option<ShownDevice>, DeviceProblem>;
+
+    /// Makes or replaces a device; `expected` is the version that has to be there, 0 that there is none, `None` whatever.
+    /// `true`: it was made. What was made for it is told in `issued`, once.
+    fn put(
+        &self,
+        id: &str,
+        device: Map<String, Value>,
+        expected: Option<u64>,
+    ) -> Result<(ShownDevice, bool), DeviceProblem>;
+
+    /// `false`: there was none.
+    fn remove(&self, id: &str, expected: Option<u64>) -> Result<bool, DeviceProblem>;
+
+    fn attributes(&self, id: &str, scope: &str) -> Result<Vec<Value>, DeviceProblem>;
+
+    /// Sets some; `null` removes one.
+    fn set_attributes(
+        &self,
+        id: &str,
+        scope: &str,
+        values: Map<String, Value>,
+    ) -> Result<(), DeviceProblem>;
+
+    /// Takes lines of `jsonl` or `csv`.
+    fn import(
+        &self,
+        text: &str,
+        format: &str,
+        creates_only: bool,
+        first_line: u64,
+    ) -> Result<Value, DeviceProblem>;
+
+    fn export(
+        &self,
+        format: &str,
+        from: u32,
+        limit: usize,
+    ) -> Result<ExportedDevices, DeviceProblem>;
+
+    /// How many there are.
+    fn counts(&self) -> Result<Value, DeviceProblem>;
+}
+
+/// A node without devices.
+pub struct NoDeviceTools;
+
+fn none<T>() -> Result<T, DeviceProblem> {
+    Err(DeviceProblem::Unavailable(
+        "This node has no registry of devices.".to_owned(),
+    ))
+}
+
+impl DeviceTools for NoDeviceTools {
+    fn list(&self, _: &DeviceQuery) -> Result<DevicePage, DeviceProblem> {
+        Ok(DevicePage::default())
+    }
+
+    fn get(&self, _: &str) -> Result<Option<ShownDevice>, DeviceProblem> {
+        Ok(None)
+    }
+
+    fn put(
+        &self,
+        _: &str,
+        _: Map<String, Value>,
+        _: Option<u64>,
+    ) -> Result<(ShownDevice, bool), DeviceProblem> {
+        none()
+    }
+
+    fn remove(&self, _: &str, _: Option<u64>) -> Result<bool, DeviceProblem> {
+        Ok(false)
+    }
+
+    fn attributes(&self, id: &str, _: &str) -> Result<Vec<Value>, DeviceProblem> {
+        Err(DeviceProblem::NotFound(format!(
+            "There is no device {id:?}."
+        )))
+    }
+
+    fn set_attributes(
+        &self,
+        id: &str,
+        _: &str,
+        _: Map<String, Value>,
+    ) -> Result<(), DeviceProblem> {
+        Err(DeviceProblem::NotFound(format!(
+            "There is no device {id:?}."
+        )))
+    }
+
+    fn import(&self, _: &str, _: &str, _: bool, _: u64) -> Result<Value, DeviceProblem> {
+        none()
+    }
+
+    fn export(&self, _: &str, _: u32, _: usize) -> Result<ExportedDevices, DeviceProblem> {
+        Ok(ExportedDevices::default())
+    }
+
+    fn counts(&self) -> Result<Value, DeviceProblem> {
+        none()
+    }
+}

@@ -1,0 +1,214 @@
+//! A device as it is registered, and the bytes of its record.
+//!
+//! Record: layout version, flags, then texts (length and bytes) and numbers (LEB128). A field that is not there takes one byte.
+
+use std::sync::{Arc, OnceLock};
+
+use series::DeviceNo;
+use store::leb128;
+
+use crate::credential::Credential;
+use crate::id::DeviceId;
+use crate::product::ProductSlot;
+
+const LAYOUT: u8 = 1;
+const DISABLED: u64 = 1;
+const GATEWAY: u64 = 1 << 1;
+
+/// Bounds of one device.
+pub(crate) const MAX_TAGS: usize = 64;
+pub(crate) const MAX_TAG_BYTES: usize = 128;
+pub(crate) const MAX_NAME_BYTES: usize = 256;
+pub(crate) const MAX_CREDENTIALS: usize = 8;
+
+/// A registered device. Immutable: a change makes another one.
+#[derive(Debug)]
+pub struct Device {
+    pub no: DeviceNo,
+    pub id: DeviceId,
+    pub product: Arc<ProductSlot>,
+    /// For people; empty: the id.
+    pub name: Box<str>,
+    /// The gateway it is behind.
+    pub parent: Option<DeviceNo>,
+    pub group: Option<Box<str>>,
+    pub tags: Box<[(Box<str>, Box<str>)]>,
+    pub is_enabled: bool,
+    /// It may have devices behind it, whatever its product says.
+    pub is_gateway: bool,
+    pub created_ms: u64,
+    /// Grows with each change.
+    pub revision: u32,
+    pub(crate) credentials: Box<[Credential]>,
+    pub(crate) claim: Option<Claim>,
+    /// A digest of the password that was found right last, so that it is not to be found right by argon2 again.
+    pub(crate) verified: OnceLock<[u8; 32]>,
+}
+
+/// What somebody has to show to claim the device.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) digest: [u8; 32],
+    pub(crate) until_ms: u64,
+}
+
+impl std::fmt::Debug for Claim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Claim")
+            .field("until_ms", &self.until_ms)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match &*self.name {
+            "" => self.id.as_str(),
+            name => name,
+        }
+    }
+
+    #[must_use]
+    pub fn tag(&self, key: &str) -> Option<&str> {
+        let tag = self.tags.iter().find(|(name, _)| &**name == key);
+        tag.map(|(_, value)| &**value)
+    }
+
+    /// Whether devices may be behind it.
+    #[must_use]
+    pub fn is_gateway(&self) -> bool {
+        self.is_gateway || self.product.get().definition.gateway
+    }
+
+    /// Whether it is let in at all.
+    #[must_use]
+    pub fn is_let_in(&self) -> bool {
+        self.is_enabled && self.product.get().definition.enabled
+    }
+
+    /// A copy that can be changed.
+    pub(crate) fn draft(&self) -> Device {
+        Device {
+            no: self.no,
+            id: self.id.clone(),
+            product: Arc::clone(&self.product),
+            name: self.name.clone(),
+            parent: self.parent,
+            group: self.group.clone(),
+            tags: self.tags.clone(),
+            is_enabled: self.is_enabled,
+            is_gateway: self.is_gateway,
+            created_ms: self.created_ms,
+            revision: self.revision,
+            credentials: self.credentials.clone(),
+            claim: self.claim.clone(),
+            verified: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(96);
+        out.push(LAYOUT);
+        let flag = |is: bool, flag| if is { flag } else { 0 };
+        let flags = flag(!self.is_enabled, DISABLED) | flag(self.is_gateway, GATEWAY);
+        leb128::put(&mut out, flags);
+        put_text(&mut out, self.id.as_str());
+        put_text(&mut out, self.product.id().as_str());
+        put_text(&mut out, &self.name);
+        leb128::put(&mut out, self.parent.map_or(0, |no| u64::from(no.0) + 1));
+        put_text(&mut out, self.group.as_deref().unwrap_or_default());
+        leb128::put(&mut out, self.created_ms);
+        leb128::put(&mut out, u64::from(self.revision));
+        leb128::put(&mut out, self.tags.len() as u64);
+        for (key, value) in &self.tags {
+            put_text(&mut out, key);
+            put_text(&mut out, value);
+        }
+        leb128::put(&mut out, self.credentials.len() as u64);
+        for credential in &self.credentials {
+            credential.encode(&mut out);
+        }
+        match &self.claim {
+            None => out.push(0),
+            Some(claim) => {
+                out.push(1);
+                leb128::put(&mut out, claim.until_ms);
+                out.extend_from_slice(&claim.digest);
+            }
+        }
+        out
+    }
+
+    /// `None`: the record is damaged, or its product is not there.
+    pub(crate) fn decode(
+        no: DeviceNo,
+        mut bytes: &[u8],
+        product: impl FnOnce(&str) -> Option<Arc<ProductSlot>>,
+    ) -> Option<Device> {
+        let bytes = &mut bytes;
+        let (&LAYOUT, rest) = bytes.split_first()? else {
+            return None;
+        };
+        *bytes = rest;
+        let flags = leb128::take(bytes)?;
+        let id = DeviceId::new(take_text(bytes)?).ok()?;
+        let product = product(take_text(bytes)?)?;
+        let name = take_text(bytes)?.into();
+        let parent = match leb128::take(bytes)? {
+            0 => None,
+            no => Some(DeviceNo(u32::try_from(no - 1).ok()?)),
+        };
+        let group = Some(take_text(bytes)?).filter(|group| !group.is_empty());
+        let group = group.map(Into::into);
+        let created_ms = leb128::take(bytes)?;
+        let revision = leb128::take(bytes)? as u32;
+        let count = leb128::take(bytes)?.min(MAX_TAGS as u64);
+        let tags = (0..count).map(|_| Some((take_text(bytes)?.into(), take_text(bytes)?.into())));
+        let tags = tags.collect::<Option<_>>()?;
+        let count = leb128::take(bytes)?.min(MAX_CREDENTIALS as u64);
+        let credentials = (0..count).map(|_| Credential::decode(bytes));
+        let credentials = credentials.collect::<Option<_>>()?;
+        let claim = match take_array::<1>(bytes)? {
+            [0] => None,
+            _ => Some(Claim {
+                until_ms: leb128::take(bytes)?,
+                digest: take_array(bytes)?,
+            }),
+        };
+        Some(Device {
+            no,
+            id,
+            product,
+            name,
+            parent,
+            group,
+            tags,
+            is_enabled: flags & DISABLED == 0,
+            is_gateway: flags & GATEWAY != 0,
+            created_ms,
+            revision,
+            credentials,
+            claim,
+            verified: OnceLock::new(),
+        })
+    }
+}
+
+pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
+    leb128::put(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+pub(crate) fn take_text<'b>(bytes: &mut &'b [u8]) -> Option<&'b str> {
+    let len = usize::try_from(leb128::take(bytes)?).ok()?;
+    let (text, rest) = bytes.split_at_checked(len)?;
+    *bytes = rest;
+    str::from_utf8(text).ok()
+}
+
+pub(crate) fn take_array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (found, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*found)
+}

@@ -1,0 +1,298 @@
+//! Whether a client is a device: asked once per connect, answered from memory for those that came lately.
+//!
+//! A name that is not in memory may be on the disk or nowhere: the answer is [`Found::Cold`] then, and
+//! [`Directory::find_cold`] is to be asked on a thread that may wait.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+use crate::credential::{Credential, Digester, Secret, SecureLogin, is_password, random_bytes};
+use crate::device::Device;
+use crate::product::CredentialKind;
+use crate::registry::{Name, Registry, RegistryError};
+
+/// The user name of devices that want to be registered, as ThingsBoard has it.
+pub const PROVISION_USERNAME: &str = "provision";
+/// Devices that were let in and did not become connected: they are forgotten beyond this many.
+const MAX_ADMITTED: usize = 65_536;
+
+/// What a client shows.
+#[derive(Clone, Copy)]
+pub struct Shown<'a> {
+    pub client_id: &'a str,
+    pub username: Option<&'a str>,
+    pub password: Option<&'a [u8]>,
+    /// Of its verified certificate.
+    pub common_name: Option<&'a str>,
+    pub now_ms: u64,
+}
+
+/// Who it is.
+#[derive(Debug, Clone)]
+pub enum Found {
+    /// No device, as far as anybody knows.
+    Nobody,
+    /// A device, but not with this.
+    Refused,
+    Device(Admission),
+    /// It may do nothing but ask to be registered.
+    Provisioning,
+    /// It takes a look at the disk, or time.
+    Cold,
+}
+
+/// A device that is let in.
+#[derive(Debug, Clone)]
+pub struct Admission {
+    pub device: Arc<Device>,
+    pub kind: CredentialKind,
+    /// The end of its token's life.
+    pub expires_at_ms: Option<u64>,
+}
+
+/// Finds devices by what clients show.
+pub struct Directory {
+    registry: Registry,
+    /// For passwords that were found right; of this process alone.
+    verified: Digester,
+    /// Let in, and not yet connected.
+    admitted: Mutex<HashMap<Box<str>, Arc<Device>, RandomState>>,
+}
+
+/// Whether the disk may be looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effort {
+    Memory,
+    Disk,
+}
+
+impl Directory {
+    pub fn new(registry: Registry) -> Result<Self, RegistryError> {
+        let key: [u8; 32] = random_bytes().map_err(|error| RegistryError::Invalid {
+            field: "key".to_owned(),
+            message: error.to_string(),
+        })?;
+        Ok(Self {
+            registry,
+            verified: Digester::new(&key),
+            admitted: Mutex::default(),
+        })
+    }
+
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Whether a client that shows this may be a device.
+    #[inline]
+    #[must_use]
+    pub fn concerns(&self, username: Option<&str>, common_name: Option<&str>) -> bool {
+        self.registry.has_products() && (username.is_some() || common_name.is_some())
+    }
+
+    /// From memory alone.
+    #[must_use]
+    pub fn find(&self, shown: &Shown<'_>) -> Found {
+        // Memory alone does not fail.
+        self.look(shown, Effort::Memory).unwrap_or(Found::Cold)
+    }
+
+    /// From the disk if it has to be; may take some 30 ms for a chosen password.
+    pub fn find_cold(&self, shown: &Shown<'_>) -> Result<Found, RegistryError> {
+        self.look(shown, Effort::Disk)
+    }
+
+    fn device(&self, name: &Name<'_>, effort: Effort) -> Result<Option<Arc<Device>>, Miss> {
+        match (self.registry.inner.hot(name), effort) {
+            (Some(device), _) => {
+                if effort == Effort::Memory {
+                    self.registry.inner.count_hit();
+                }
+                Ok(Some(device))
+            }
+            (None, Effort::Memory) => Err(Miss::Cold),
+            (None, Effort::Disk) => self.registry.inner.find(name).map_err(Miss::Failed),
+        }
+    }
+
+    fn look(&self, shown: &Shown<'_>, effort: Effort) -> Result<Found, RegistryError> {
+        match self.search(shown, effort) {
+            Ok(found) => Ok(found),
+            Err(Miss::Cold) => Ok(Found::Cold),
+            Err(Miss::Failed(error)) => Err(error),
+        }
+    }
+
+    fn search(&self, shown: &Shown<'_>, effort: Effort) -> Result<Found, Miss> {
+        if let Some(name) = shown.common_name
+            && let Some(device) = self.device(&Name::CommonName(name), effort)?
+        {
+            return Ok(admit(device, CredentialKind::Certificate, None));
+        }
+        let Some(username) = shown.username else {
+            return Ok(Found::Nobody);
+        };
+        let password = shown.password.unwrap_or_default();
+        if let Some(login) = SecureLogin::read(username, password) {
+            return match self.device(&Name::Id(shown.client_id), effort)? {
+                Some(device) => Ok(secure(device, &login, shown.now_ms)),
+                None => Ok(Found::Nobody),
+            };
+        }
+        if password.starts_with(b"eyJ")
+            && let Some(device) = self.device(&Name::Id(shown.client_id), effort)?
+            && let Some(found) = jwt(&device, password, shown.now_ms)
+        {
+            return Ok(found);
+        }
+        if password.is_empty() {
+            let digest = self.registry.inner.digest(username.as_bytes());
+            if let Some(device) = self.device(&Name::Token(&digest), effort)? {
+                return Ok(admit(device, CredentialKind::Token, None));
+            }
+            if username == PROVISION_USERNAME && self.registry.has_provisioning() {
+                return Ok(Found::Provisioning);
+            }
+            return Ok(Found::Nobody);
+        }
+        match self.device(&Name::Username(username), effort)? {
+            None => Ok(Found::Nobody),
+            Some(device) => self.by_password(device, username, password, effort),
+        }
+    }
+
+    fn by_password(
+        &self,
+        device: Arc<Device>,
+        username: &str,
+        password: &[u8],
+        effort: Effort,
+    ) -> Result<Found, Miss> {
+        let secret = device.credentials.iter().find_map(|known| match known {
+            Credential::Password {
+                username: name,
+                secret,
+            } if **name == *username => Some(secret),
+            _ => None,
+        });
+        let is_right = match secret {
+            None => false,
+            Some(Secret::Digest(digest)) => self.registry.inner.digester().is(password, digest),
+            Some(Secret::Hash(hash)) => {
+                let known = device.verified.get();
+                if known.is_some_and(|digest| self.verified.is(password, digest)) {
+                    true
+                } else if effort == Effort::Memory {
+                    return Err(Miss::Cold);
+                } else {
+                    let is_right = is_password(hash, password);
+                    if is_right {
+                        let _ = device.verified.set(self.verified.digest(password));
+                    }
+                    is_right
+                }
+            }
+        };
+        Ok(match is_right {
+            true => admit(device, CredentialKind::Password, None),
+            false => Found::Refused,
+        })
+    }
+
+    /// The device of a client that was let in, until [`Directory::take_admitted`] asks.
+    pub fn remember(&self, peer: Option<SocketAddr>, client_id: &str, device: &Arc<Device>) {
+        let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
+        if admitted.len() >= MAX_ADMITTED {
+            // Whoever is let in and does not connect for so long is not coming.
+            admitted.clear();
+        }
+        admitted.insert(connection(peer, client_id), Arc::clone(device));
+    }
+
+    /// Which device the client is that is connected now; `None`: none. For hooks that stand before the one that takes it.
+    #[must_use]
+    pub fn admitted(&self, peer: Option<SocketAddr>, client_id: &str) -> Option<Arc<Device>> {
+        let admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
+        if admitted.is_empty() {
+            return None;
+        }
+        admitted.get(&connection(peer, client_id)).cloned()
+    }
+
+    /// The same, and forgets it. Asked once per connection, last.
+    #[must_use]
+    pub fn take_admitted(&self, peer: Option<SocketAddr>, client_id: &str) -> Option<Arc<Device>> {
+        let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
+        if admitted.is_empty() {
+            return None;
+        }
+        admitted.remove(&connection(peer, client_id))
+    }
+}
+
+/// A connection has an address of its own; without one, its client id has to do. The client id may be given after the client
+/// was let in.
+fn connection(peer: Option<SocketAddr>, client_id: &str) -> Box<str> {
+    match peer {
+        Some(peer) => peer.to_string().into(),
+        None => client_id.into(),
+    }
+}
+
+enum Miss {
+    Cold,
+    Failed(RegistryError),
+}
+
+fn admit(device: Arc<Device>, kind: CredentialKind, expires_at_ms: Option<u64>) -> Found {
+    let takes = device.product.get().takes(kind);
+    if !device.is_let_in() || !takes {
+        return Found::Refused;
+    }
+    Found::Device(Admission {
+        device,
+        kind,
+        expires_at_ms,
+    })
+}
+
+fn secure(device: Arc<Device>, login: &SecureLogin<'_>, now_ms: u64) -> Found {
+    let product = device.product.get();
+    let window_s = product.definition.secure_window_s;
+    let own = device.credentials.iter().find_map(|known| match known {
+        Credential::Secure { id, key } => Some((&**id, &**key)),
+        _ => None,
+    });
+    let shared = product.definition.secure.as_ref();
+    let shared = shared.map(|secure| (secure.id.as_str(), secure.key.as_str()));
+    let is_right = own
+        .or(shared)
+        .is_some_and(|(id, key)| login.is_of(id, key, now_ms, window_s));
+    drop(product);
+    match is_right {
+        true => admit(device, CredentialKind::Secure, None),
+        false => Found::Refused,
+    }
+}
+
+/// `None`: the device has no key for tokens.
+fn jwt(device: &Arc<Device>, token: &[u8], now_ms: u64) -> Option<Found> {
+    let mut keys = device.credentials.iter().filter_map(|known| match known {
+        Credential::Jwt { key } => Some(key),
+        _ => None,
+    });
+    let mut has_key = false;
+    let ends = keys.find_map(|key| {
+        has_key = true;
+        key.check(token, device.id.as_str(), now_ms)
+    });
+    match (has_key, ends) {
+        (false, _) => None,
+        (true, None) => Some(Found::Refused),
+        (true, ends) => Some(admit(Arc::clone(device), CredentialKind::Jwt, ends)),
+    }
+}

@@ -1,0 +1,171 @@
+//! Thing models: what devices of a product have, do and tell. JetLinks' metadata, as it is written there.
+//!
+//! [`Model::read`] makes of the JSON document what messages are checked against: one look-up by key, one comparison or two.
+
+mod date;
+mod read;
+mod reason;
+mod value_type;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use rules::value::{Arena, Value};
+use series::Value as Stored;
+
+pub use date::DateFormat;
+pub use read::ModelError;
+pub use reason::{Inner, Reason};
+pub use value_type::{
+    BodyType, Boolean, Enumeration, Field, Integer, MAX_VALUE_BYTES, Number, Text, ValueType,
+    untyped,
+};
+
+/// Bounds of a model.
+pub const MAX_PROPERTIES: usize = 4096;
+pub const MAX_ITEMS: usize = 1024;
+pub const MAX_TYPE_DEPTH: usize = 8;
+
+/// What becomes of keys that the model does not have.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum UnknownKeys {
+    /// They are stored as they come.
+    #[default]
+    Keep,
+    /// They are kept out and counted.
+    Refuse,
+}
+
+/// A compiled thing model.
+#[derive(Debug, Clone, Default)]
+pub struct Model {
+    properties: Box<[Property]>,
+    by_id: HashMap<Box<str>, u16, RandomState>,
+    pub functions: Box<[Function]>,
+    pub events: Box<[EventModel]>,
+    pub tags: Box<[Property]>,
+    pub unknown_keys: UnknownKeys,
+}
+
+/// Something a device measures or is set to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Property {
+    /// Its place among the properties of the model.
+    pub at: u16,
+    pub id: Box<str>,
+    pub name: Box<str>,
+    pub value_type: ValueType,
+    /// Such as `celsiusDegrees` or `%`.
+    pub unit: Option<Box<str>>,
+    pub may_read: bool,
+    pub may_write: bool,
+    pub may_report: bool,
+}
+
+/// Something a device can be told to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Function {
+    pub id: Box<str>,
+    pub name: Box<str>,
+    pub is_async: bool,
+    pub inputs: Box<[Field]>,
+    pub output: Option<ValueType>,
+}
+
+/// Something that happens to a device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventModel {
+    pub id: Box<str>,
+    pub name: Box<str>,
+    /// `ordinary`, `warn`, `urgent` in JetLinks.
+    pub level: Option<Box<str>>,
+    pub value_type: ValueType,
+}
+
+impl Model {
+    /// Reads a metadata document. Everything that is wrong with it comes back at once.
+    pub fn read(
+        metadata: &serde_json::Value,
+        unknown_keys: UnknownKeys,
+    ) -> Result<Self, Vec<ModelError>> {
+        let mut model = read::read(metadata)?;
+        model.unknown_keys = unknown_keys;
+        Ok(model)
+    }
+
+    fn new(properties: Vec<Property>) -> Self {
+        let names = properties.iter();
+        let by_id = names.map(|property| (property.id.clone(), property.at));
+        Self {
+            by_id: by_id.collect(),
+            properties: properties.into(),
+            ..Self::default()
+        }
+    }
+
+    /// In their order; [`Property::at`] is the place.
+    #[must_use]
+    pub fn properties(&self) -> &[Property] {
+        &self.properties
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn property(&self, id: &str) -> Option<&Property> {
+        let at = self.by_id.get(id)?;
+        self.properties.get(usize::from(*at))
+    }
+
+    #[must_use]
+    pub fn function(&self, id: &str) -> Option<&Function> {
+        self.functions.iter().find(|function| &*function.id == id)
+    }
+
+    #[must_use]
+    pub fn event(&self, id: &str) -> Option<&EventModel> {
+        self.events.iter().find(|event| &*event.id == id)
+    }
+
+    /// A reported value in the form in which it is stored.
+    #[inline]
+    pub fn check<'a>(
+        &self,
+        key: &str,
+        value: Value<'a>,
+        arena: &'a Arena,
+    ) -> Result<Stored<'a>, Reason<'_>> {
+        match self.property(key) {
+            Some(property) => property.value_type.check(value, arena),
+            None if self.unknown_keys == UnknownKeys::Keep => untyped(value, arena),
+            None => Err(Reason::Unknown),
+        }
+    }
+}
+
+impl Function {
+    /// What it is called with, against its inputs.
+    pub fn check<'m>(&'m self, inputs: Value<'_>, arena: &Arena) -> Result<(), Reason<'m>> {
+        let inputs = match inputs {
+            Value::Json(text) => rules::json::open(text, arena),
+            other => other,
+        };
+        match inputs {
+            Value::Map(found) => value_type::check_fields(&self.inputs, found, arena),
+            Value::Null if !self.inputs.iter().any(|input| input.is_required) => Ok(()),
+            other => Err(value_type::kind("an object of inputs", &other)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

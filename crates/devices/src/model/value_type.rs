@@ -1,0 +1,412 @@
+//! Types of values, and a value against its type: what fits comes out in the form in which it is stored.
+//!
+//! Devices are taken at what they mean: a number may come as text, a whole number as `5.0`, a boolean as one of its two
+//! words. Nothing is guessed beyond that.
+
+use rules::value::{Arena, Value};
+use series::Value as Stored;
+
+use super::date::DateFormat;
+use super::reason::Reason;
+
+/// Text and JSON that are longer are kept out, whatever the model says.
+pub const MAX_VALUE_BYTES: usize = 64 << 10;
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum ValueType {
+    /// `int` and `long`.
+    Integer(Integer),
+    /// `float` and `double`.
+    Number(Number),
+    Boolean(Box<Boolean>),
+    Text(Text),
+    Enumeration(Box<Enumeration>),
+    Date(Box<DateFormat>),
+    File(BodyType),
+    Array(Option<Box<ValueType>>),
+    Object(Box<[Field]>),
+    Point,
+    /// Anything; of the types that have no rules of their own.
+    Any,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Integer {
+    pub min: i64,
+    pub max: i64,
+    pub is_long: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Number {
+    pub min: f64,
+    pub max: f64,
+    /// Decimals that are kept.
+    pub scale: Option<u8>,
+    pub is_double: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Boolean {
+    pub yes: Box<str>,
+    pub no: Box<str>,
+    pub yes_text: Box<str>,
+    pub no_text: Box<str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Text {
+    pub max_length: Option<u32>,
+    pub is_secret: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Enumeration {
+    /// Values and what people read.
+    pub elements: Box<[(Box<str>, Box<str>)]>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyType {
+    Url,
+    Base64,
+    Binary,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Field {
+    pub id: Box<str>,
+    pub value_type: ValueType,
+    pub is_required: bool,
+}
+
+impl ValueType {
+    /// The name JetLinks has for it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            ValueType::Integer(integer) if integer.is_long => "long",
+            ValueType::Integer(_) => "int",
+            ValueType::Number(number) if number.is_double => "double",
+            ValueType::Number(_) => "float",
+            ValueType::Boolean(_) => "boolean",
+            ValueType::Text(text) if text.is_secret => "password",
+            ValueType::Text(_) => "string",
+            ValueType::Enumeration(_) => "enum",
+            ValueType::Date(_) => "date",
+            ValueType::File(_) => "file",
+            ValueType::Array(_) => "array",
+            ValueType::Object(_) => "object",
+            ValueType::Point => "geoPoint",
+            ValueType::Any => "any",
+        }
+    }
+
+    /// The value as it is stored. Numbers and booleans allocate nothing; text is borrowed where it can be.
+    #[inline]
+    pub fn check<'a, 'm>(
+        &'m self,
+        value: Value<'a>,
+        arena: &'a Arena,
+    ) -> Result<Stored<'a>, Reason<'m>> {
+        match (self, value) {
+            (ValueType::Number(number), Value::Float(found)) => number.check(found),
+            (ValueType::Number(number), Value::Int(found)) => number.check(found as f64),
+            (ValueType::Integer(integer), Value::Int(found)) => integer.check(found),
+            (ValueType::Boolean(_), Value::Bool(found)) => Ok(Stored::Bool(found)),
+            _ => self.check_other(value, arena),
+        }
+    }
+
+    fn check_other<'a, 'm>(
+        &'m self,
+        value: Value<'a>,
+        arena: &'a Arena,
+    ) -> Result<Stored<'a>, Reason<'m>> {
+        match self {
+            ValueType::Integer(integer) => match (value, value.as_i64()) {
+                (Value::Float(_) | Value::Str(_), Some(found)) => integer.check(found),
+                (Value::Float(_), None) => Err(Reason::NotInteger),
+                _ => Err(kind("a whole number", &value)),
+            },
+            ValueType::Number(number) => match (value, value.as_f64()) {
+                (Value::Str(_), Some(found)) => number.check(found),
+                _ => Err(kind("a number", &value)),
+            },
+            ValueType::Boolean(boolean) => boolean.check(value),
+            ValueType::Text(text) => text.check(value, arena),
+            ValueType::Enumeration(elements) => elements.check(value, arena),
+            ValueType::Date(format) => format.check(value),
+            ValueType::File(body) => body.check(value),
+            ValueType::Array(element) => {
+                let Value::Array(items) = opened(value, arena) else {
+                    return Err(kind("an array", &value));
+                };
+                if let Some(element) = element {
+                    for (at, item) in items.iter().enumerate() {
+                        element.check(*item, arena).map_err(|reason| Reason::Item {
+                            at,
+                            reason: reason.inner(),
+                        })?;
+                    }
+                }
+                json(value, arena)
+            }
+            ValueType::Object(fields) => {
+                let Value::Map(found) = opened(value, arena) else {
+                    return Err(kind("an object", &value));
+                };
+                check_fields(fields, found, arena)?;
+                json(value, arena)
+            }
+            ValueType::Point => point(value, arena),
+            ValueType::Any => untyped(value, arena),
+        }
+    }
+
+    /// Turns a number of this type into what people read, where the type says how.
+    #[must_use]
+    pub fn label(&self, value: Stored<'_>) -> Option<&str> {
+        match (self, value) {
+            (ValueType::Boolean(boolean), Stored::Bool(true)) => Some(&boolean.yes_text),
+            (ValueType::Boolean(boolean), Stored::Bool(false)) => Some(&boolean.no_text),
+            (ValueType::Enumeration(elements), Stored::Text(text)) => elements
+                .elements
+                .iter()
+                .find(|(value, _)| &**value == text)
+                .map(|(_, label)| &**label),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn kind<'m>(expected: &'static str, found: &Value<'_>) -> Reason<'m> {
+    Reason::Kind {
+        expected,
+        found: found.type_name(),
+    }
+}
+
+fn opened<'a>(value: Value<'a>, arena: &'a Arena) -> Value<'a> {
+    match value {
+        Value::Json(text) => rules::json::open(text, arena),
+        other => other,
+    }
+}
+
+pub(super) fn check_fields<'m>(
+    fields: &'m [Field],
+    found: &[(&str, Value<'_>)],
+    arena: &Arena,
+) -> Result<(), Reason<'m>> {
+    for field in fields {
+        let value = found.iter().rfind(|(name, _)| *name == &*field.id);
+        match value {
+            None if !field.is_required => {}
+            Some((_, Value::Null)) if !field.is_required => {}
+            None => {
+                return Err(Reason::Field {
+                    field: &field.id,
+                    reason: super::reason::Inner::Kind,
+                });
+            }
+            Some((_, value)) => {
+                let inner = field.value_type.check(*value, arena).map(drop);
+                inner.map_err(|reason| Reason::Field {
+                    field: &field.id,
+                    reason: reason.inner(),
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn json<'a, 'm>(value: Value<'a>, arena: &'a Arena) -> Result<Stored<'a>, Reason<'m>> {
+    let text = match value {
+        Value::Json(text) => text,
+        other => rules::json::text(&other, arena),
+    };
+    bounded(text).map(Stored::Json)
+}
+
+fn bounded<'m>(text: &str) -> Result<&str, Reason<'m>> {
+    if text.len() > MAX_VALUE_BYTES {
+        return Err(Reason::TooLarge {
+            max: MAX_VALUE_BYTES,
+        });
+    }
+    Ok(text)
+}
+
+/// What a key without a type takes.
+pub fn untyped<'a, 'm>(value: Value<'a>, arena: &'a Arena) -> Result<Stored<'a>, Reason<'m>> {
+    match value {
+        Value::Bool(found) => Ok(Stored::Bool(found)),
+        Value::Int(found) => Ok(Stored::Int(found)),
+        Value::Float(found) if found.is_finite() => Ok(Stored::Float(found)),
+        Value::Float(_) => Err(Reason::NotFinite),
+        Value::Str(text) => bounded(text).map(Stored::Text),
+        Value::Json(_) | Value::Array(_) | Value::Map(_) => json(value, arena),
+        Value::Null | Value::Bytes(_) => Err(kind("a value", &value)),
+    }
+}
+
+impl Integer {
+    #[inline]
+    fn check<'a, 'm>(&self, found: i64) -> Result<Stored<'a>, Reason<'m>> {
+        if found < self.min {
+            return Err(Reason::Below {
+                min: self.min as f64,
+            });
+        }
+        if found > self.max {
+            return Err(Reason::Above {
+                max: self.max as f64,
+            });
+        }
+        Ok(Stored::Int(found))
+    }
+}
+
+impl Number {
+    #[inline]
+    fn check<'a, 'm>(&self, found: f64) -> Result<Stored<'a>, Reason<'m>> {
+        if !found.is_finite() {
+            return Err(Reason::NotFinite);
+        }
+        if found < self.min {
+            return Err(Reason::Below { min: self.min });
+        }
+        if found > self.max {
+            return Err(Reason::Above { max: self.max });
+        }
+        Ok(Stored::Float(match self.scale {
+            None => found,
+            Some(scale) => round(found, scale),
+        }))
+    }
+}
+
+/// To so many decimals. A float holds no more than 15 of them exactly, and a large one none at all.
+fn round(value: f64, scale: u8) -> f64 {
+    const TENS: [f64; 16] = [
+        1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+    ];
+    match TENS.get(usize::from(scale)) {
+        Some(factor) if value.abs() < 9e15 / factor => (value * factor).round() / factor,
+        _ => value,
+    }
+}
+
+impl Boolean {
+    fn check<'a, 'm>(&'m self, value: Value<'a>) -> Result<Stored<'a>, Reason<'m>> {
+        let no_boolean = || Reason::NotBoolean {
+            yes: &self.yes,
+            no: &self.no,
+        };
+        let is = |text: &str| match text {
+            _ if text == &*self.yes || text == &*self.yes_text => Ok(true),
+            _ if text == &*self.no || text == &*self.no_text => Ok(false),
+            "true" | "1" => Ok(true),
+            "false" | "0" => Ok(false),
+            _ => Err(no_boolean()),
+        };
+        match value {
+            Value::Str(text) => is(text).map(Stored::Bool),
+            // The two values may be any numbers, such as 100 and 0.
+            Value::Int(number) => is(&number.to_string()).map(Stored::Bool),
+            _ => Err(no_boolean()),
+        }
+    }
+}
+
+impl Text {
+    fn check<'a, 'm>(
+        &'m self,
+        value: Value<'a>,
+        arena: &'a Arena,
+    ) -> Result<Stored<'a>, Reason<'m>> {
+        let text = match value {
+            Value::Str(text) => text,
+            Value::Int(_) | Value::Float(_) | Value::Bool(_) => rules::json::text(&value, arena),
+            _ => return Err(kind("a string", &value)),
+        };
+        if let Some(max) = self.max_length
+            && text.len() > max as usize
+        {
+            let found = text.chars().count();
+            if found > max as usize {
+                return Err(Reason::TooLong { max, found });
+            }
+        }
+        bounded(text).map(Stored::Text)
+    }
+}
+
+impl Enumeration {
+    fn check<'a, 'm>(
+        &'m self,
+        value: Value<'a>,
+        arena: &'a Arena,
+    ) -> Result<Stored<'a>, Reason<'m>> {
+        let text = match value {
+            Value::Str(text) => text,
+            Value::Int(_) | Value::Float(_) | Value::Bool(_) => rules::json::text(&value, arena),
+            _ => return Err(kind("one of the elements", &value)),
+        };
+        let has = |element: &&(Box<str>, Box<str>)| &*element.0 == text;
+        if self.elements.iter().any(|element| has(&element)) {
+            return Ok(Stored::Text(text));
+        }
+        // Some devices send what people read.
+        match self.elements.iter().find(|(_, label)| &**label == text) {
+            Some((value, _)) => Ok(Stored::Text(arena.alloc_str(value))),
+            None => Err(Reason::NotElement {
+                count: self.elements.len(),
+            }),
+        }
+    }
+}
+
+impl BodyType {
+    fn check<'a, 'm>(self, value: Value<'a>) -> Result<Stored<'a>, Reason<'m>> {
+        let Value::Str(text) = value else {
+            return Err(kind("text", &value));
+        };
+        let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=-_\r\n".contains(&byte);
+        match self {
+            BodyType::Url if !text.contains("://") => return Err(Reason::NotUrl),
+            BodyType::Base64 if !text.bytes().all(is_base64) => return Err(Reason::NotBase64),
+            _ => {}
+        }
+        bounded(text).map(Stored::Text)
+    }
+}
+
+/// Places are stored as `{"lon":..,"lat":..}`, however they come.
+fn point<'a, 'm>(value: Value<'a>, arena: &'a Arena) -> Result<Stored<'a>, Reason<'m>> {
+    let found = match opened(value, arena) {
+        Value::Map(fields) => {
+            let field = |names: [&str; 2]| {
+                let field = fields.iter().rfind(|(name, _)| names.contains(name));
+                field.and_then(|(_, value)| value.as_f64())
+            };
+            field(["lon", "longitude"]).zip(field(["lat", "latitude"]))
+        }
+        Value::Array([lon, lat]) => lon.as_f64().zip(lat.as_f64()),
+        Value::Str(text) => text.split_once(',').and_then(|(lon, lat)| {
+            let number = |text: &str| text.trim().parse::<f64>().ok();
+            number(lon).zip(number(lat))
+        }),
+        _ => None,
+    };
+    match found {
+        Some((lon, lat)) if lon.abs() <= 180.0 && lat.abs() <= 90.0 => {
+            let fields = [("lon", Value::Float(lon)), ("lat", Value::Float(lat))];
+            let fields = &*arena.alloc_slice_copy(&fields);
+            json(Value::Map(fields), arena)
+        }
+        _ => Err(Reason::NotPoint),
+    }
+}

@@ -1,0 +1,384 @@
+//! Products: what all devices of a kind have in common. A product is a configuration object, read here.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use arc_swap::{ArcSwap, Guard};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::sync::Arc;
+
+use crate::id::ProductId;
+use crate::model::{Model, UnknownKeys};
+
+/// The kind of configuration objects that are products.
+pub const KIND: &str = "product";
+
+/// A topic dialect that devices of a product speak.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    Thingsboard,
+    Jetlinks,
+    /// `tg/{deviceId}/...`
+    Own,
+}
+
+/// A kind of credentials.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum CredentialKind {
+    /// An access token, sent as the user name.
+    Token,
+    /// User name and password.
+    Password,
+    /// JetLinks: `secureId|timestamp` and `md5(secureId|timestamp|secureKey)`.
+    Secure,
+    /// The common name of a verified client certificate.
+    Certificate,
+    /// A JWT as the password, signed with the device's key.
+    Jwt,
+}
+
+impl fmt::Display for CredentialKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Token => "token",
+            Self::Password => "password",
+            Self::Secure => "secure",
+            Self::Certificate => "certificate",
+            Self::Jwt => "jwt",
+        })
+    }
+}
+
+/// How messages go through the pipeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// A message is stored when its handling returns: the least latency.
+    Sync,
+    /// A bounded mailbox and batches: the most throughput.
+    #[default]
+    Actor,
+}
+
+/// What of the devices' telemetry is kept, and where else it goes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Storage {
+    /// Whether telemetry is stored in the node.
+    pub enabled: bool,
+    /// Only these keys are stored; empty: all.
+    #[schemars(length(max = 4096))]
+    pub keys: BTreeSet<String>,
+    /// Days that points are kept; 0: the node's default.
+    #[schemars(range(max = 36500))]
+    pub retention_d: u32,
+    /// Points older than this many days are reduced to averages; 0: never.
+    #[schemars(range(max = 36500))]
+    pub downsample_after_d: u32,
+    /// The length of the intervals they are reduced to.
+    #[schemars(range(max = 86400))]
+    pub downsample_interval_s: u32,
+    /// Names of sinks that get telemetry as well.
+    #[schemars(length(max = 16))]
+    pub sinks: Vec<String>,
+    /// Whether messages themselves are kept, as a second document each.
+    pub device_log: bool,
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            keys: BTreeSet::new(),
+            retention_d: 0,
+            downsample_after_d: 0,
+            downsample_interval_s: 3600,
+            sinks: Vec::new(),
+            device_log: false,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProvisionMode {
+    /// A device nobody knows is made.
+    AllowNew,
+    /// Only devices that were registered before, and have never connected, are given credentials.
+    CheckExisting,
+}
+
+/// How devices of the product register themselves.
+#[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Provisioning {
+    pub mode: ProvisionMode,
+    /// What devices show to be of this product; unique in the node.
+    #[schemars(length(min = 8, max = 64))]
+    pub key: String,
+    /// What they prove it with. Not shown again.
+    #[schemars(length(min = 8, max = 64))]
+    pub secret: String,
+}
+
+impl fmt::Debug for Provisioning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Provisioning")
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+/// `secureId` and `secureKey` of all devices that have none of their own.
+#[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SharedSecure {
+    #[schemars(length(min = 1, max = 128))]
+    pub id: String,
+    /// Not shown again.
+    #[schemars(length(min = 1, max = 128))]
+    pub key: String,
+}
+
+impl fmt::Debug for SharedSecure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedSecure")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A product as somebody writes it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Definition {
+    /// For people; the id, if there is none.
+    #[schemars(length(max = 256))]
+    pub name: String,
+    #[schemars(length(max = 1000))]
+    pub description: String,
+    /// A disabled product lets none of its devices in.
+    pub enabled: bool,
+    /// The thing model: JetLinks' metadata, as an object or as text of one.
+    pub model: Value,
+    /// What becomes of reported keys that the model does not have.
+    pub unknown_keys: UnknownKeys,
+    /// The topics its devices speak; empty: all.
+    pub dialects: BTreeSet<Dialect>,
+    /// The credentials its devices may have; empty: all.
+    pub credentials: BTreeSet<CredentialKind>,
+    pub secure: Option<SharedSecure>,
+    /// How old or early the timestamp of `secureId|timestamp` may be.
+    #[schemars(range(min = 1, max = 86400))]
+    pub secure_window_s: u32,
+    /// Devices may have other devices behind them.
+    pub gateway: bool,
+    /// Devices without a connection count as online for so long after they were heard of.
+    #[schemars(range(min = 1, max = 31536000))]
+    pub inactivity_timeout_s: u32,
+    /// The rule chain its messages go through; `null`: the root chain.
+    pub chain: Option<String>,
+    pub mode: Mode,
+    pub storage: Storage,
+    /// Rules of alarms.
+    #[schemars(length(max = 256))]
+    pub alarms: Vec<Value>,
+    pub provisioning: Option<Provisioning>,
+}
+
+impl Default for Definition {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            description: String::new(),
+            enabled: true,
+            model: Value::Null,
+            unknown_keys: UnknownKeys::Keep,
+            dialects: BTreeSet::new(),
+            credentials: BTreeSet::new(),
+            secure: None,
+            secure_window_s: 300,
+            gateway: false,
+            inactivity_timeout_s: 600,
+            chain: None,
+            mode: Mode::Actor,
+            storage: Storage::default(),
+            alarms: Vec::new(),
+            provisioning: None,
+        }
+    }
+}
+
+/// Something about a product that cannot stay as it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct InvalidProduct {
+    pub field: String,
+    pub message: String,
+}
+
+/// A product, ready to be used.
+#[derive(Debug)]
+pub struct Product {
+    pub id: ProductId,
+    pub definition: Definition,
+    /// Compiled.
+    pub model: Model,
+    /// Of the configuration object; grows with each change.
+    pub version: u64,
+}
+
+impl Product {
+    /// Reads a product; every message names its field.
+    pub fn read(id: &str, value: &Value, version: u64) -> Result<Self, Vec<InvalidProduct>> {
+        let one = |field: &str, message: String| {
+            vec![InvalidProduct {
+                field: field.to_owned(),
+                message,
+            }]
+        };
+        let id = ProductId::new(id).map_err(|error| one("id", error.to_string()))?;
+        let definition: Definition = serde_json::from_value(value.clone())
+            .map_err(|error| one("product", error.to_string()))?;
+        // JetLinks keeps metadata as text.
+        let parsed: Value;
+        let metadata = match &definition.model {
+            Value::String(text) => {
+                parsed = serde_json::from_str(text)
+                    .map_err(|error| one("model", format!("its text is no JSON: {error}")))?;
+                &parsed
+            }
+            other => other,
+        };
+        let model = Model::read(metadata, definition.unknown_keys).map_err(|errors| {
+            let errors = errors.into_iter().map(|error| InvalidProduct {
+                field: format!("model.{}", error.place),
+                message: error.message,
+            });
+            errors.collect::<Vec<_>>()
+        })?;
+        let numbers = [
+            ("secure_window_s", definition.secure_window_s, 1, 86_400),
+            (
+                "inactivity_timeout_s",
+                definition.inactivity_timeout_s,
+                1,
+                31_536_000,
+            ),
+            (
+                "storage.retention_d",
+                definition.storage.retention_d,
+                0,
+                36_500,
+            ),
+        ];
+        for (field, found, least, most) in numbers {
+            if !(least..=most).contains(&found) {
+                return Err(one(
+                    field,
+                    format!("expected {least} to {most}, found {found}"),
+                ));
+            }
+        }
+        if let Some(provisioning) = &definition.provisioning {
+            let texts = [("key", &provisioning.key), ("secret", &provisioning.secret)];
+            for (field, text) in texts {
+                if !(8..=64).contains(&text.len()) {
+                    let field = format!("provisioning.{field}");
+                    return Err(one(&field, "expected 8 to 64 bytes".to_owned()));
+                }
+            }
+        }
+        Ok(Self {
+            id,
+            definition,
+            model,
+            version,
+        })
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self.definition.name.as_str() {
+            "" => self.id.as_str(),
+            name => name,
+        }
+    }
+
+    #[must_use]
+    pub fn speaks(&self, dialect: Dialect) -> bool {
+        let dialects = &self.definition.dialects;
+        dialects.is_empty() || dialects.contains(&dialect)
+    }
+
+    #[must_use]
+    pub fn takes(&self, kind: CredentialKind) -> bool {
+        let kinds = &self.definition.credentials;
+        kinds.is_empty() || kinds.contains(&kind)
+    }
+
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.definition.mode
+    }
+
+    /// `None`: the root chain.
+    #[must_use]
+    pub fn chain(&self) -> Option<&str> {
+        self.definition.chain.as_deref()
+    }
+
+    #[must_use]
+    pub fn storage(&self) -> &Storage {
+        &self.definition.storage
+    }
+}
+
+/// Where a product is found in its newest version; devices hold it.
+#[derive(Debug)]
+pub struct ProductSlot {
+    id: ProductId,
+    current: ArcSwap<Product>,
+}
+
+impl ProductSlot {
+    pub(crate) fn new(product: Product) -> Self {
+        Self {
+            id: product.id.clone(),
+            current: ArcSwap::from_pointee(product),
+        }
+    }
+
+    #[must_use]
+    pub fn id(&self) -> &ProductId {
+        &self.id
+    }
+
+    /// The product as it is now. Cheap: looked at for each message.
+    #[inline]
+    pub fn get(&self) -> Guard<Arc<Product>> {
+        self.current.load()
+    }
+
+    pub(crate) fn set(&self, product: Product) {
+        self.current.store(Arc::new(product));
+    }
+}
+
+impl From<Dialect> for crate::dialect::Dialect {
+    fn from(dialect: Dialect) -> Self {
+        match dialect {
+            Dialect::Thingsboard => Self::ThingsBoard,
+            Dialect::Jetlinks => Self::JetLinks,
+            Dialect::Own => Self::Own,
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Attributes of devices: what the device says of itself (client), what is kept about it (server) and what it is to know
+//! (shared).
+
+use std::ops::Bound;
+use std::sync::PoisonError;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use store::Durability;
+
+use super::{Registry, RegistryError};
+use crate::device::Device;
+
+pub const MAX_ATTRIBUTES: usize = 1024;
+const MAX_KEY_BYTES: usize = 256;
+const MAX_VALUE_BYTES: usize = 64 << 10;
+
+/// Whose an attribute is.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Written by the device.
+    Client,
+    /// Seen by the device, which is told of changes.
+    Shared,
+    /// Not seen by the device.
+    Server,
+}
+
+impl Scope {
+    pub const ALL: [Scope; 3] = [Scope::Client, Scope::Shared, Scope::Server];
+
+    fn letter(self) -> u8 {
+        match self {
+            Scope::Client => b'c',
+            Scope::Shared => b'h',
+            Scope::Server => b's',
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Attribute {
+    pub key: String,
+    pub value: Value,
+    pub updated_ms: u64,
+}
+
+/// Attributes of a device have changed; told when they are in the store.
+#[derive(Debug)]
+pub struct AttributeChange<'a> {
+    pub device: &'a Device,
+    pub scope: Scope,
+    pub changed: &'a [(String, Value)],
+    pub removed: &'a [String],
+}
+
+impl Registry {
+    /// Calls `listener` after each change of attributes.
+    pub fn on_attributes(&self, listener: Box<dyn Fn(&AttributeChange<'_>) + Send + Sync>) {
+        let listeners = self.inner.attribute_listeners.write();
+        listeners
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(listener);
+    }
+
+    /// All attributes of a scope, in the order of their keys.
+    pub fn attributes(
+        &self,
+        device: &Device,
+        scope: Scope,
+    ) -> Result<Vec<Attribute>, RegistryError> {
+        let prefix = row(device, scope, "");
+        let mut found = Vec::new();
+        let table = &self.inner.attributes;
+        table.scan(&prefix, Bound::Unbounded, &mut |key, value| {
+            let key = String::from_utf8_lossy(&key[prefix.len()..]).into_owned();
+            found.extend(decode(key, value));
+            found.len() < MAX_ATTRIBUTES
+        })?;
+        Ok(found)
+    }
+
+    pub fn attribute(
+        &self,
+        device: &Device,
+        scope: Scope,
+        key: &str,
+    ) -> Result<Option<Attribute>, RegistryError> {
+        let row = row(device, scope, key);
+        let found = self
+            .inner
+            .attributes
+            .get_with(&row, |value| decode(key.to_owned(), value))?;
+        Ok(found.flatten())
+    }
+
+    /// Sets some attributes; the others stay. `null` removes one.
+    pub fn set_attributes(
+        &self,
+        device: &Device,
+        scope: Scope,
+        values: Vec<(String, Value)>,
+    ) -> Result<(), RegistryError> {
+        let invalid = |message: String| RegistryError::Invalid {
+            field: "attributes".to_owned(),
+            message,
+        };
+        for (key, _) in &values {
+            if key.is_empty() || key.len() > MAX_KEY_BYTES || key.contains('\0') {
+                let message = format!("a key has 1 to {MAX_KEY_BYTES} bytes without NUL");
+                return Err(invalid(message));
+            }
+        }
+        let now_ms = crate::now_ms();
+        let inner = &self.inner;
+        // One change at a time, so that the bound holds.
+        let writing = inner.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batch = inner.tables.batch()?;
+        let mut fresh = 0;
+        for (key, value) in &values {
+            let row = row(device, scope, key);
+            if value.is_null() {
+                batch.remove(&inner.attributes, &row)?;
+                continue;
+            }
+            fresh += usize::from(!inner.attributes.has(&row)?);
+            let mut bytes = now_ms.to_be_bytes().to_vec();
+            bytes.extend_from_slice(value.to_string().as_bytes());
+            if bytes.len() > MAX_VALUE_BYTES {
+                return Err(invalid(format!(
+                    "{key:?} has more than {MAX_VALUE_BYTES} bytes"
+                )));
+            }
+            batch.put(&inner.attributes, &row, &bytes)?;
+        }
+        if fresh > 0 && self.attributes(device, scope)?.len() + fresh > MAX_ATTRIBUTES {
+            return Err(invalid(format!(
+                "a device has up to {MAX_ATTRIBUTES} of a scope"
+            )));
+        }
+        batch.commit(Durability::Buffered)?;
+        drop(writing);
+        let (removed, changed): (Vec<_>, Vec<_>) =
+            values.into_iter().partition(|(_, value)| value.is_null());
+        let removed: Vec<_> = removed.into_iter().map(|(key, _)| key).collect();
+        let listeners = inner.attribute_listeners.read();
+        for listener in &*listeners.unwrap_or_else(PoisonError::into_inner) {
+            listener(&AttributeChange {
+                device,
+                scope,
+                changed: &changed,
+                removed: &removed,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn row(device: &Device, scope: Scope, key: &str) -> Vec<u8> {
+    [
+        &device.no.0.to_be_bytes()[..],
+        &[scope.letter()],
+        key.as_bytes(),
+    ]
+    .concat()
+}
+
+fn decode(key: String, bytes: &[u8]) -> Option<Attribute> {
+    let (time, json) = bytes.split_first_chunk::<8>()?;
+    Some(Attribute {
+        key,
+        value: serde_json::from_slice(json).ok()?,
+        updated_ms: u64::from_be_bytes(*time),
+    })
+}

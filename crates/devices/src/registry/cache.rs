@@ -1,0 +1,183 @@
+//! The devices that were asked for lately, with what finds them: a bounded cache with a second chance (CLOCK).
+//!
+//! A key is a hash of a name or digest. Two names may share one, so that whoever finds a device by it looks whether it is the
+//! one that was meant; that the wrong one was found costs a look at the disk, nothing else.
+
+use std::hash::BuildHasher as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use series::DeviceNo;
+
+use super::rows::Name;
+use crate::device::Device;
+
+const SHARDS: usize = 16;
+
+pub(crate) struct Cache {
+    state: RandomState,
+    devices: [Mutex<Devices>; SHARDS],
+    keys: [Mutex<HashMap<u64, u32, RandomState>>; SHARDS],
+    max_per_shard: usize,
+    /// Grows with each change of any device; what was read before a change is not put in after it.
+    changes: AtomicU64,
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
+}
+
+#[derive(Default)]
+struct Devices {
+    by_no: HashMap<u32, usize, RandomState>,
+    slots: Vec<Slot>,
+    hand: usize,
+}
+
+struct Slot {
+    device: Arc<Device>,
+    was_used: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Cache {
+    pub(crate) fn new(max_devices: usize) -> Self {
+        Self {
+            state: RandomState::default(),
+            devices: Default::default(),
+            keys: Default::default(),
+            max_per_shard: max_devices.div_ceil(SHARDS).max(1),
+            changes: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// To be given to [`Cache::put`] for what is read from now on.
+    pub(crate) fn generation(&self) -> u64 {
+        self.changes.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    pub(crate) fn get(&self, no: DeviceNo) -> Option<Arc<Device>> {
+        let mut devices = lock(&self.devices[no.0 as usize % SHARDS]);
+        let at = *devices.by_no.get(&no.0)?;
+        let slot = &mut devices.slots[at];
+        slot.was_used = true;
+        Some(Arc::clone(&slot.device))
+    }
+
+    /// Who has this name; to be checked against what the device says.
+    pub(crate) fn find(&self, name: &Name<'_>) -> Option<Arc<Device>> {
+        let key = self.key(name);
+        let no = *lock(&self.keys[key as usize % SHARDS]).get(&key)?;
+        self.get(DeviceNo(no)).filter(|device| name.is_of(device))
+    }
+
+    pub(crate) fn put(&self, device: &Arc<Device>, generation: u64) {
+        let no = device.no.0;
+        let mut devices = lock(&self.devices[no as usize % SHARDS]);
+        if self.generation() != generation {
+            return;
+        }
+        let mut evicted = None;
+        let devices_here = &mut *devices;
+        match devices_here.by_no.get(&no) {
+            Some(&at) => devices_here.slots[at].device = Arc::clone(device),
+            None => {
+                let slot = Slot {
+                    device: Arc::clone(device),
+                    was_used: false,
+                };
+                let at = match devices_here.slots.len() < self.max_per_shard {
+                    true => {
+                        devices_here.slots.push(slot);
+                        devices_here.slots.len() - 1
+                    }
+                    false => {
+                        let at = devices_here.next_to_go();
+                        let old = std::mem::replace(&mut devices_here.slots[at], slot);
+                        devices_here.by_no.remove(&old.device.no.0);
+                        evicted = Some(old.device);
+                        at
+                    }
+                };
+                devices_here.by_no.insert(no, at);
+            }
+        }
+        // While the devices are held, so that nobody removes this one before its keys are there.
+        if let Some(old) = &evicted {
+            self.remove_keys(old);
+        }
+        for name in Name::all_of(device) {
+            let key = self.key(&name);
+            lock(&self.keys[key as usize % SHARDS]).insert(key, no);
+        }
+    }
+
+    /// The device has changed or has gone.
+    pub(crate) fn remove(&self, no: DeviceNo) {
+        let mut devices = lock(&self.devices[no.0 as usize % SHARDS]);
+        self.changes
+            .fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+        if let Some(at) = devices.by_no.remove(&no.0) {
+            let old = devices.slots.swap_remove(at);
+            if let Some(moved) = devices.slots.get(at) {
+                let no = moved.device.no.0;
+                devices.by_no.insert(no, at);
+            }
+            self.remove_keys(&old.device);
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        self.changes
+            .fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+        for shard in &self.devices {
+            *lock(shard) = Devices::default();
+        }
+        for shard in &self.keys {
+            lock(shard).clear();
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        let shards = self.devices.iter();
+        shards.map(|shard| lock(shard).slots.len()).sum()
+    }
+
+    pub(crate) fn count(&self, was_hit: bool) {
+        match was_hit {
+            true => self.hits.fetch_add(1, Relaxed),
+            false => self.misses.fetch_add(1, Relaxed),
+        };
+    }
+
+    fn remove_keys(&self, device: &Device) {
+        for name in Name::all_of(device) {
+            let key = self.key(&name);
+            let mut keys = lock(&self.keys[key as usize % SHARDS]);
+            if keys.get(&key) == Some(&device.no.0) {
+                keys.remove(&key);
+            }
+        }
+    }
+
+    fn key(&self, name: &Name<'_>) -> u64 {
+        self.state.hash_one(name)
+    }
+}
+
+impl Devices {
+    fn next_to_go(&mut self) -> usize {
+        loop {
+            let at = self.hand % self.slots.len();
+            self.hand = at + 1;
+            if !std::mem::take(&mut self.slots[at].was_used) {
+                return at;
+            }
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Devices by the thousand: lines of CSV or JSON in, and out. A line that cannot be taken is told and does not hold up the
+//! others; the same lines again change nothing more.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use store::Durability;
+
+use super::change::Sealed;
+use super::{Expected, NewDevice, Registry, RegistryError};
+use crate::credential::NewCredential;
+use crate::device::Device;
+
+/// Lines written together.
+const PORTION: usize = 2_000;
+/// Refused lines that are told; more are counted.
+const MAX_REFUSED: usize = 100;
+const COLUMNS: [&str; 13] = [
+    "id",
+    "product",
+    "name",
+    "group",
+    "parent",
+    "gateway",
+    "enabled",
+    "tags",
+    "token",
+    "username",
+    "password",
+    "secure_id",
+    "secure_key",
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ImportFormat {
+    /// One JSON object per line, as a device is written.
+    Jsonl,
+    /// A head line with names of columns, then a line per device.
+    Csv,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ImportMode {
+    /// Devices that are there are replaced; their credentials stay unless the line has some.
+    #[default]
+    Replace,
+    /// Devices that are there are refused.
+    Create,
+}
+
+/// A line that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Refused {
+    /// From 1 on, as the caller counts.
+    pub line: u64,
+    /// The field that is wrong, as far as it is one.
+    pub field: String,
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Imported {
+    pub created: u64,
+    pub updated: u64,
+    /// How many lines were refused; the first 100 are told.
+    pub refused: u64,
+    pub refusals: Vec<Refused>,
+    /// The line behind the last one, where another import goes on.
+    pub next_line: u64,
+}
+
+impl Registry {
+    /// Takes the devices of `text`. `first_line` is the number of its first line; CSV begins with its head line all the same,
+    /// which does not count then. What was taken survives the end of the process when this returns, and a power failure
+    /// from the next sync on.
+    pub fn import(
+        &self,
+        text: &str,
+        format: ImportFormat,
+        mode: ImportMode,
+        first_line: u64,
+    ) -> Result<Imported, RegistryError> {
+        let expected = match mode {
+            ImportMode::Replace => Expected::Any,
+            ImportMode::Create => Expected::Absent,
+        };
+        let mut imported = Imported::default();
+        let mut portion: Vec<(u64, Sealed)> = Vec::with_capacity(PORTION);
+        let mut records = Records { rest: text };
+        let mut line = first_line;
+        let head = match format {
+            ImportFormat::Jsonl => Vec::new(),
+            ImportFormat::Csv => {
+                let head = records.csv().unwrap_or_default().0;
+                check_head(&head)?;
+                // The head of the file itself is its first line.
+                line = line.max(2);
+                head
+            }
+        };
+        loop {
+            let (read, lines) = match format {
+                ImportFormat::Jsonl => match records.line() {
+                    None => break,
+                    Some(text) if text.trim().is_empty() => (None, 1),
+                    Some(text) => (Some(from_json(text)), 1),
+                },
+                ImportFormat::Csv => match records.csv() {
+                    None => break,
+                    Some((fields, lines)) if fields.iter().all(String::is_empty) => (None, lines),
+                    Some((fields, lines)) => (Some(from_csv(&head, fields)), lines),
+                },
+            };
+            let sealed =
+                read.map(|device| device.and_then(|device| self.inner.seal(device, false)));
+            match sealed {
+                None => {}
+                Some(Ok(sealed)) => portion.push((line, sealed)),
+                Some(Err(error)) => imported.refuse(line, &error),
+            }
+            line += lines;
+            if portion.len() == PORTION {
+                self.import_portion(&mut portion, expected, &mut imported)?;
+            }
+        }
+        self.import_portion(&mut portion, expected, &mut imported)?;
+        imported.refusals.sort_by_key(|refused| refused.line);
+        imported.next_line = line;
+        Ok(imported)
+    }
+
+    fn import_portion(
+        &self,
+        portion: &mut Vec<(u64, Sealed)>,
+        expected: Expected,
+        imported: &mut Imported,
+    ) -> Result<(), RegistryError> {
+        let (lines, devices): (Vec<_>, Vec<_>) = portion.drain(..).unzip();
+        let durability = Durability::Buffered;
+        let results = self.inner.put_all(devices, expected, durability)?;
+        for (line, written) in lines.into_iter().zip(results) {
+            match written {
+                Ok(written) if written.was_created => imported.created += 1,
+                Ok(_) => imported.updated += 1,
+                Err(error) => imported.refuse(line, &error),
+            }
+        }
+        Ok(())
+    }
+
+    /// A device as a line of an export, with its end. Exports hold no secrets.
+    pub fn export_line(
+        &self,
+        device: &Device,
+        format: ImportFormat,
+        out: &mut String,
+    ) -> Result<(), RegistryError> {
+        let written = self.as_written(device)?;
+        match format {
+            ImportFormat::Jsonl => {
+                let mut fields = serde_json::Map::new();
+                let mut put = |name: &str, value: serde_json::Value| {
+                    let is_default = value.is_null() || value == "" || value == false;
+                    if !is_default || name == "enabled" {
+                        fields.insert(name.to_owned(), value);
+                    }
+                };
+                put("id", written.id.into());
+                put("product", written.product.into());
+                put("name", written.name.into());
+                put("group", written.group.into());
+                put("parent", written.parent.into());
+                put("gateway", written.gateway.into());
+                put("enabled", written.enabled.into());
+                if !written.tags.is_empty() {
+                    put("tags", serde_json::json!(written.tags));
+                }
+                out.push_str(&serde_json::Value::Object(fields).to_string());
+            }
+            ImportFormat::Csv => {
+                let tags = written
+                    .tags
+                    .iter()
+                    .map(|(key, value)| format!("{key}={value}"));
+                let tags = tags.collect::<Vec<_>>().join(";");
+                let texts = [
+                    &written.id,
+                    &written.product,
+                    &written.name,
+                    written.group.as_ref().unwrap_or(&String::new()),
+                    written.parent.as_ref().unwrap_or(&String::new()),
+                    &written.gateway.to_string(),
+                    &written.enabled.to_string(),
+                    &tags,
+                ]
+                .map(|text| quoted(text));
+                out.push_str(&texts.join(","));
+            }
+        }
+        out.push('\n');
+        Ok(())
+    }
+}
+
+/// The head line of an export.
+#[must_use]
+pub fn export_header(format: ImportFormat) -> Option<String> {
+    match format {
+        ImportFormat::Jsonl => None,
+        ImportFormat::Csv => Some(format!("{}\n", COLUMNS[..8].join(","))),
+    }
+}
+
+impl Imported {
+    fn refuse(&mut self, line: u64, error: &RegistryError) {
+        self.refused += 1;
+        if self.refusals.len() == MAX_REFUSED {
+            return;
+        }
+        let (field, reason) = match error {
+            RegistryError::Invalid { field, message } => (field.as_str(), message.clone()),
+            RegistryError::Taken { field, .. } => (*field, error.to_string()),
+            RegistryError::Exists { .. } => ("id", error.to_string()),
+            RegistryError::NotFound { what, .. } => (*what, error.to_string()),
+            other => ("", other.to_string()),
+        };
+        self.refusals.push(Refused {
+            line,
+            field: field.to_owned(),
+            reason,
+        });
+    }
+}
+
+fn invalid(field: &str, message: impl Into<String>) -> RegistryError {
+    RegistryError::Invalid {
+        field: field.to_owned(),
+        message: message.into(),
+    }
+}
+
+fn from_json(line: &str) -> Result<NewDevice, RegistryError> {
+    // What serde says of a value may hold it; secrets do not belong there, but a position does.
+    serde_json::from_str(line).map_err(|error| invalid("", error.to_string()))
+}
+
+fn check_head(head: &[String]) -> Result<(), RegistryError> {
+    if let Some(other) = head.iter().find(|name| {
+        let name = name.trim();
+        !COLUMNS.contains(&name) && name != "common_name"
+    }) {
+        let columns = COLUMNS.join(", ");
+        return Err(invalid(
+            "head line",
+            format!("there is no column {other:?}; expected some of {columns}, common_name"),
+        ));
+    }
+    for needed in ["id", "product"] {
+        if !head.iter().any(|name| name.trim() == needed) {
+            return Err(invalid(
+                "head line",
+                format!("the column {needed} is missing"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn from_csv(head: &[String], fields: Vec<String>) -> Result<NewDevice, RegistryError> {
+    if fields.len() != head.len() {
+        let (expected, found) = (head.len(), fields.len());
+        return Err(invalid(
+            "",
+            format!("expected {expected} fields, found {found}"),
+        ));
+    }
+    let mut row: BTreeMap<&str, String> = BTreeMap::new();
+    for (name, field) in head.iter().zip(fields) {
+        if !field.is_empty() {
+            row.insert(name.trim(), field);
+        }
+    }
+    let mut take = |name: &str| row.remove(name);
+    let flag = |name: &str, text: Option<String>, default: bool| match text.as_deref() {
+        None => Ok(default),
+        Some("true" | "1" | "yes") => Ok(true),
+        Some("false" | "0" | "no") => Ok(false),
+        Some(_) => Err(invalid(name, "expected true or false")),
+    };
+    let mut tags = BTreeMap::new();
+    for tag in take("tags").unwrap_or_default().split(';') {
+        match tag.split_once('=') {
+            Some((key, value)) => {
+                tags.insert(key.trim().to_owned(), value.trim().to_owned());
+            }
+            None if tag.trim().is_empty() => {}
+            None => return Err(invalid("tags", "expected key=value;key=value")),
+        }
+    }
+    let mut credentials = Vec::new();
+    if let Some(token) = take("token") {
+        let token = Some(token);
+        credentials.push(NewCredential::Token { token });
+    }
+    match (take("username"), take("password")) {
+        (username, Some(password)) => credentials.push(NewCredential::Password {
+            username,
+            password: Some(password),
+        }),
+        (Some(_), None) => return Err(invalid("password", "missing beside a username")),
+        (None, None) => {}
+    }
+    match (take("secure_id"), take("secure_key")) {
+        (secure_id, Some(secure_key)) => credentials.push(NewCredential::Secure {
+            secure_id,
+            secure_key: Some(secure_key),
+        }),
+        (Some(_), None) => return Err(invalid("secure_key", "missing beside a secure_id")),
+        (None, None) => {}
+    }
+    if let Some(common_name) = take("common_name") {
+        let common_name = Some(common_name);
+        credentials.push(NewCredential::Certificate { common_name });
+    }
+    Ok(NewDevice {
+        id: take("id").unwrap_or_default(),
+        product: take("product").unwrap_or_default(),
+        name: take("name").unwrap_or_default(),
+        group: take("group"),
+        tags,
+        parent: take("parent"),
+        enabled: flag("enabled", take("enabled"), true)?,
+        gateway: flag("gateway", take("gateway"), false)?,
+        credentials: (!credentials.is_empty()).then_some(credentials),
+    })
+}
+
+struct Records<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Records<'a> {
+    fn line(&mut self) -> Option<&'a str> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let (line, rest) = self.rest.split_once('\n').unwrap_or((self.rest, ""));
+        self.rest = rest;
+        Some(line)
+    }
+
+    /// A record after RFC 4180, and how many lines it has.
+    fn csv(&mut self) -> Option<(Vec<String>, u64)> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let mut fields = vec![String::new()];
+        let (mut lines, mut is_quoted) = (1, false);
+        let mut letters = self.rest.char_indices().peekable();
+        while let Some((at, letter)) = letters.next() {
+            let field = fields.last_mut().expect("there is always one");
+            match letter {
+                '"' if is_quoted => match letters.next_if(|(_, next)| *next == '"') {
+                    Some(_) => field.push('"'),
+                    None => is_quoted = false,
+                },
+                '"' if field.is_empty() => is_quoted = true,
+                ',' if !is_quoted => fields.push(String::new()),
+                '\r' if !is_quoted && letters.peek().is_some_and(|(_, next)| *next == '\n') => {}
+                '\n' if !is_quoted => {
+                    self.rest = &self.rest[at + 1..];
+                    return Some((fields, lines));
+                }
+                letter => {
+                    lines += u64::from(letter == '\n');
+                    field.push(letter);
+                }
+            }
+        }
+        self.rest = "";
+        Some((fields, lines))
+    }
+}
+
+fn quoted(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}

@@ -1,0 +1,123 @@
+//! Looking at many devices: by what they have in common, a page at a time.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use series::DeviceNo;
+
+use super::rows::{Trait, no_at_end};
+use super::{Registry, RegistryError};
+use crate::device::Device;
+
+/// Records one page looks at; a page that ends there goes on with the next.
+const MAX_SCANNED: usize = 20_000;
+
+/// Which devices. Everything that is given must hold.
+#[derive(Debug, Clone, Default)]
+pub struct Filter<'a> {
+    pub product: Option<&'a str>,
+    pub group: Option<&'a str>,
+    pub tag: Option<(&'a str, &'a str)>,
+    /// The gateway they are behind.
+    pub parent: Option<DeviceNo>,
+    /// Part of the id or the name.
+    pub text: Option<&'a str>,
+}
+
+/// Some devices.
+#[derive(Debug, Default)]
+pub struct Page {
+    pub devices: Vec<Arc<Device>>,
+    /// Where the next page begins, if there may be one; a page may be short, or empty, and still have a next one.
+    pub next: Option<DeviceNo>,
+}
+
+impl<'a> Filter<'a> {
+    /// The one of which there are likely the fewest.
+    fn narrowest(&self) -> Option<Trait<'a>> {
+        let parent = self.parent.map(Trait::Parent);
+        let tag = self.tag.map(|(key, value)| Trait::Tag(key, value));
+        let group = self.group.map(Trait::Group);
+        let product = self.product.map(Trait::Product);
+        parent.or(group).or(tag).or(product)
+    }
+
+    fn holds(&self, device: &Device) -> bool {
+        let has = |wanted: Option<&str>, found: Option<&str>| wanted.is_none() || wanted == found;
+        let text = |text: &str| {
+            let is_in = |whole: &str| whole.to_lowercase().contains(&text.to_lowercase());
+            is_in(device.id.as_str()) || is_in(&device.name)
+        };
+        has(self.product, Some(device.product.id().as_str()))
+            && has(self.group, device.group.as_deref())
+            && self
+                .tag
+                .is_none_or(|(key, value)| device.tag(key) == Some(value))
+            && (self.parent.is_none() || self.parent == device.parent)
+            && self.text.is_none_or(text)
+    }
+}
+
+impl Registry {
+    /// Devices in the order of their numbers, which is that in which they were made; beginning with number `from`.
+    /// `also` says more of what is wanted.
+    pub fn list(
+        &self,
+        filter: &Filter<'_>,
+        from: DeviceNo,
+        limit: usize,
+        also: &mut dyn FnMut(&Device) -> bool,
+    ) -> Result<Page, RegistryError> {
+        let inner = &*self.inner;
+        let (table, prefix) = match filter.narrowest() {
+            Some(narrowest) => (&inner.index, narrowest.prefix()),
+            None => (&inner.devices, Vec::new()),
+        };
+        let start = [&prefix[..], &from.0.to_be_bytes()].concat();
+        let mut page = Page::default();
+        let mut scanned = 0;
+        let is_index = !prefix.is_empty();
+        let mut failed = None;
+        table.scan(&prefix, Bound::Included(&start), &mut |key, value| {
+            let Some(no) = no_at_end(key) else {
+                return true;
+            };
+            if page.devices.len() == limit || scanned == MAX_SCANNED {
+                page.next = Some(no);
+                return false;
+            }
+            scanned += 1;
+            let device = match inner.cache.get(no) {
+                Some(device) => Some(device),
+                None if is_index => match inner.read_only(no) {
+                    Ok(device) => device.map(Arc::new),
+                    Err(error) => {
+                        failed = Some(error);
+                        return false;
+                    }
+                },
+                None => Device::decode(no, value, |id| inner.product(id)).map(Arc::new),
+            };
+            if let Some(device) = device
+                && filter.holds(&device)
+                && also(&device)
+            {
+                page.devices.push(device);
+            }
+            true
+        })?;
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(page),
+        }
+    }
+
+    /// The devices behind a gateway.
+    pub fn children(&self, parent: DeviceNo, limit: usize) -> Result<Page, RegistryError> {
+        let filter = Filter {
+            parent: Some(parent),
+            ..Filter::default()
+        };
+        self.list(&filter, DeviceNo(0), limit, &mut |_| true)
+    }
+}

@@ -1,0 +1,458 @@
+//! All products and devices of a node: in tables of the store, the ones that were asked for lately in memory.
+//!
+//! Nothing but products is read at start. Numbers are dense and never given twice. Changes are made one after the other; those
+//! that read never wait for them.
+
+mod attributes;
+mod cache;
+mod change;
+mod import;
+mod list;
+mod provision;
+mod rows;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use foldhash::fast::RandomState;
+use series::DeviceNo;
+use store::{Durability, Objects, Table, Tables};
+
+pub use attributes::{Attribute, AttributeChange, MAX_ATTRIBUTES, Scope};
+pub use change::{DeviceChange, Expected, NewDevice, Written};
+pub use import::{ImportFormat, ImportMode, Imported, Refused, export_header};
+pub use list::{Filter, Page};
+pub use provision::{Provision, Provisioned};
+pub use rows::Trait;
+
+use crate::credential::{Digester, InvalidCredential, random_bytes};
+use crate::device::Device;
+use crate::id::ProductId;
+use crate::product::{self, InvalidProduct, Product, ProductSlot};
+use cache::Cache;
+pub(crate) use rows::Name;
+use rows::no_at_end;
+
+/// Bounds of a registry.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Devices kept in memory, each of some 400 bytes.
+    pub cached_devices: usize,
+    pub max_devices: u32,
+    pub max_products: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            cached_devices: 100_000,
+            max_devices: 10_000_000,
+            max_products: 10_000,
+        }
+    }
+}
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegistryError {
+    #[error("there is no {what} {id:?}")]
+    NotFound { what: &'static str, id: String },
+    #[error("{field}: {message}")]
+    Invalid { field: String, message: String },
+    #[error("{field}: {name:?} is taken by another device")]
+    Taken { field: &'static str, name: String },
+    #[error("there is a device {id:?} already")]
+    Exists { id: String },
+    #[error("it is in revision {current} now")]
+    Conflict { current: u32 },
+    #[error("{what} are the most; remove some, or raise devices.max_devices")]
+    Full { what: String },
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+impl From<InvalidCredential> for RegistryError {
+    fn from(error: InvalidCredential) -> Self {
+        Self::Invalid {
+            field: format!("credentials.{}", error.field),
+            message: error.message,
+        }
+    }
+}
+
+/// The products and devices of a node. Clones are the same registry.
+#[derive(Clone)]
+pub struct Registry {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    tables: Tables,
+    devices: Table,
+    index: Table,
+    pub(crate) states: Table,
+    attributes: Table,
+    meta: Table,
+    pub(crate) digester: RwLock<Arc<Digester>>,
+    products: RwLock<HashMap<Box<str>, Arc<ProductSlot>, RandomState>>,
+    /// Whether there is any; asked for every client that connects.
+    has_products: AtomicBool,
+    has_provisioning: AtomicBool,
+    cache: Cache,
+    /// The next number. One change at a time.
+    writing: Mutex<u32>,
+    count: AtomicU32,
+    attribute_listeners: RwLock<Vec<AttributeListener>>,
+    device_listeners: RwLock<Vec<DeviceListener>>,
+}
+
+type DeviceListener = Box<dyn Fn(&DeviceChange<'_>) + Send + Sync>;
+type AttributeListener = Box<dyn Fn(&AttributeChange<'_>) + Send + Sync>;
+
+impl Registry {
+    /// Opens the tables and takes over products, and each of their changes from now on.
+    pub fn open(objects: &Objects, config: Config) -> Result<Self, RegistryError> {
+        let tables = objects.tables().clone();
+        let inner = Inner {
+            devices: tables.table("device")?,
+            index: tables.table("device_index")?,
+            states: tables.table("device_state")?,
+            attributes: tables.table("device_attribute")?,
+            meta: tables.table("device_meta")?,
+            tables,
+            digester: RwLock::new(Arc::new(Digester::new(&[0; 32]))),
+            products: RwLock::default(),
+            has_products: AtomicBool::new(false),
+            has_provisioning: AtomicBool::new(false),
+            cache: Cache::new(config.cached_devices),
+            writing: Mutex::new(0),
+            count: AtomicU32::new(0),
+            attribute_listeners: RwLock::default(),
+            device_listeners: RwLock::default(),
+            config,
+        };
+        let registry = Self {
+            inner: Arc::new(inner),
+        };
+        registry.inner.read_meta()?;
+        registry.read_products(objects)?;
+        let (weak, stored) = (Arc::downgrade(&registry.inner), objects.downgrade());
+        objects.on_change(Box::new(move |change| {
+            if change.kind != product::KIND {
+                return;
+            }
+            let (Some(inner), Some(stored)) = (weak.upgrade(), stored.upgrade()) else {
+                return;
+            };
+            match stored.get(product::KIND, &change.id) {
+                Ok(object) => {
+                    let object = object.as_ref();
+                    inner.take_product(&change.id, object.map(|o| (&o.value, o.version)));
+                }
+                Err(error) => {
+                    tracing::error!(id = change.id, %error, "a changed product cannot be read; the old one stays");
+                }
+            }
+        }));
+        let weak = Arc::downgrade(&registry.inner);
+        registry.inner.tables.on_restore(Box::new(move || {
+            if let Some(inner) = weak.upgrade() {
+                inner.cache.clear();
+                if let Err(error) = inner.read_meta() {
+                    tracing::error!(%error, "the restored devices cannot be read");
+                }
+            }
+        }));
+        Ok(registry)
+    }
+
+    fn read_products(&self, objects: &Objects) -> Result<(), RegistryError> {
+        const PAGE: usize = 1000;
+        let mut after: Option<String> = None;
+        loop {
+            let page = objects.list(product::KIND, after.as_deref(), PAGE)?;
+            for object in &page {
+                let (inner, product) = (&self.inner, (&object.value, object.version));
+                inner.take_product(&object.id, Some(product));
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE => after = Some(last.id.clone()),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Whether the node has any product; without one, no client is a device.
+    #[inline]
+    #[must_use]
+    pub fn has_products(&self) -> bool {
+        self.inner.has_products.load(Relaxed)
+    }
+
+    /// Whether devices of any product may register themselves.
+    #[must_use]
+    pub fn has_provisioning(&self) -> bool {
+        self.inner.has_provisioning.load(Relaxed)
+    }
+
+    #[must_use]
+    pub fn product(&self, id: &str) -> Option<Arc<ProductSlot>> {
+        self.inner.product(id)
+    }
+
+    /// In the order of their ids.
+    #[must_use]
+    pub fn products(&self) -> Vec<Arc<ProductSlot>> {
+        let products = self.inner.products.read();
+        let products = products.unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = products.values().cloned().collect();
+        all.sort_unstable_by(|left, right| left.id().cmp(right.id()));
+        all
+    }
+
+    /// Whether a product may be written like this, besides what [`Product::read`] says.
+    pub fn check_product(&self, product: &Product) -> Result<(), InvalidProduct> {
+        let wrong = |field: &str, message: &str| InvalidProduct {
+            field: field.to_owned(),
+            message: message.to_owned(),
+        };
+        let products = self.products();
+        let is_new = !products.iter().any(|slot| *slot.id() == product.id);
+        if is_new && products.len() >= self.inner.config.max_products {
+            return Err(wrong(
+                "product",
+                "there are as many products as there may be",
+            ));
+        }
+        if let Some(provisioning) = &product.definition.provisioning {
+            let is_taken = products.iter().any(|slot| {
+                let other = &slot.get().definition.provisioning;
+                *slot.id() != product.id
+                    && other
+                        .as_ref()
+                        .is_some_and(|other| other.key == provisioning.key)
+            });
+            if is_taken {
+                return Err(wrong("provisioning.key", "another product has this key"));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many devices there are.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.inner.count.load(Relaxed)
+    }
+
+    /// How many devices a product has.
+    pub fn count_of(&self, product: &str) -> Result<u64, RegistryError> {
+        self.inner.count_of(product)
+    }
+
+    /// The device if it is in memory.
+    #[must_use]
+    pub fn hot(&self, id: &str) -> Option<Arc<Device>> {
+        self.inner.cache.find(&Name::Id(id))
+    }
+
+    /// The device, from the disk if it has to be.
+    pub fn device(&self, id: &str) -> Result<Option<Arc<Device>>, RegistryError> {
+        self.inner.find(&Name::Id(id))
+    }
+
+    #[must_use]
+    pub fn hot_by_no(&self, no: DeviceNo) -> Option<Arc<Device>> {
+        self.inner.cache.get(no)
+    }
+
+    pub fn by_no(&self, no: DeviceNo) -> Result<Option<Arc<Device>>, RegistryError> {
+        match self.inner.cache.get(no) {
+            Some(device) => Ok(Some(device)),
+            None => self.inner.read(no),
+        }
+    }
+
+    /// The device with this access token, from the disk if it has to be.
+    pub fn by_token(&self, token: &str) -> Result<Option<Arc<Device>>, RegistryError> {
+        let digest = self.inner.digest(token.as_bytes());
+        self.inner.find(&Name::Token(&digest))
+    }
+
+    /// The device with this access token if it is in memory.
+    #[must_use]
+    pub fn hot_by_token(&self, token: &str) -> Option<Arc<Device>> {
+        let digest = self.inner.digest(token.as_bytes());
+        self.inner.cache.find(&Name::Token(&digest))
+    }
+
+    /// Devices in memory, and how often one was found there and not.
+    #[must_use]
+    pub fn cache_counts(&self) -> (usize, u64, u64) {
+        let cache = &self.inner.cache;
+        (
+            cache.len(),
+            cache.hits.load(Relaxed),
+            cache.misses.load(Relaxed),
+        )
+    }
+}
+
+impl Inner {
+    fn read_meta(&self) -> Result<(), RegistryError> {
+        let mut next = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = match self.meta.get(b"key")? {
+            Some(key) => key,
+            None => {
+                let key: [u8; 32] = random_bytes().map_err(|error| RegistryError::Invalid {
+                    field: "key".to_owned(),
+                    message: error.to_string(),
+                })?;
+                let mut batch = self.tables.batch()?;
+                batch.put(&self.meta, b"key", &key)?;
+                batch.commit(Durability::Synced)?;
+                key.to_vec()
+            }
+        };
+        *self
+            .digester
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(Digester::new(&key));
+        let number = |value: Option<Vec<u8>>| {
+            let value = value.as_deref().and_then(no_at_end);
+            value.map_or(0, |no| no.0)
+        };
+        *next = number(self.meta.get(b"next")?);
+        self.count.store(number(self.meta.get(b"count")?), Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn digester(&self) -> Arc<Digester> {
+        let digester = self.digester.read();
+        Arc::clone(&digester.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn digest(&self, secret: &[u8]) -> [u8; 32] {
+        self.digester().digest(secret)
+    }
+
+    fn count_of(&self, product: &str) -> Result<u64, RegistryError> {
+        let key = [b"count\0", product.as_bytes()].concat();
+        let count = self.meta.get_with(&key, |value| {
+            let value = value.first_chunk::<8>();
+            value.map_or(0, |bytes| u64::from_be_bytes(*bytes))
+        })?;
+        Ok(count.unwrap_or(0))
+    }
+
+    fn product(&self, id: &str) -> Option<Arc<ProductSlot>> {
+        let products = self.products.read();
+        let products = products.unwrap_or_else(PoisonError::into_inner);
+        products.get(id).cloned()
+    }
+
+    /// A product was written or, with `None`, removed.
+    fn take_product(&self, id: &str, written: Option<(&serde_json::Value, u64)>) {
+        let product = match written.map(|(value, version)| Product::read(id, value, version)) {
+            None => None,
+            Some(Ok(product)) => Some(product),
+            Some(Err(errors)) => {
+                let error = errors.first().map(ToString::to_string).unwrap_or_default();
+                tracing::error!(
+                    id,
+                    error,
+                    "a product of the store cannot be read; it stays as it was"
+                );
+                return;
+            }
+        };
+        let mut products = self
+            .products
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        match product {
+            None => {
+                products.remove(id);
+            }
+            Some(product) => match products.get(id) {
+                Some(slot) => slot.set(product),
+                None => {
+                    products.insert(id.into(), Arc::new(ProductSlot::new(product)));
+                }
+            },
+        }
+        self.has_products.store(!products.is_empty(), Relaxed);
+        let may_provision = |slot: &Arc<ProductSlot>| slot.get().definition.provisioning.is_some();
+        let has_provisioning = products.values().any(may_provision);
+        self.has_provisioning.store(has_provisioning, Relaxed);
+    }
+
+    pub(crate) fn count_hit(&self) {
+        self.cache.count(true);
+    }
+
+    pub(crate) fn table_batch(&self) -> Result<store::TableBatch, RegistryError> {
+        Ok(self.tables.batch()?)
+    }
+
+    pub(crate) fn has_record(&self, key: &[u8]) -> Result<bool, RegistryError> {
+        Ok(self.devices.has(key)?)
+    }
+
+    pub(crate) fn hot(&self, name: &Name<'_>) -> Option<Arc<Device>> {
+        self.cache.find(name)
+    }
+
+    /// By a name, from the disk if it has to be.
+    pub(crate) fn find(&self, name: &Name<'_>) -> Result<Option<Arc<Device>>, RegistryError> {
+        if let Some(device) = self.cache.find(name) {
+            self.cache.count(true);
+            return Ok(Some(device));
+        }
+        self.cache.count(false);
+        let no = self.index.get_with(&name.row(), no_at_end)?.flatten();
+        match no {
+            None => Ok(None),
+            Some(no) => Ok(self.read(no)?.filter(|device| name.is_of(device))),
+        }
+    }
+
+    /// The record, from the disk; it is in memory then.
+    fn read(&self, no: DeviceNo) -> Result<Option<Arc<Device>>, RegistryError> {
+        let generation = self.cache.generation();
+        let device = self.read_only(no)?.map(Arc::new);
+        if let Some(device) = &device {
+            self.cache.put(device, generation);
+        }
+        Ok(device)
+    }
+
+    /// The same for those who look at many: the memory stays with what is used.
+    fn read_only(&self, no: DeviceNo) -> Result<Option<Device>, RegistryError> {
+        let key = no.0.to_be_bytes();
+        let read = self.devices.get_with(&key, |bytes| {
+            Device::decode(no, bytes, |id| self.product(id))
+        })?;
+        if matches!(read, Some(None)) {
+            tracing::warn!(
+                no = no.0,
+                "the record of a device is damaged, or its product is not there"
+            );
+        }
+        Ok(read.flatten())
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+/// A product as devices name it.
+pub(crate) fn product_id(text: &str) -> Result<ProductId, RegistryError> {
+    ProductId::new(text).map_err(|error| RegistryError::Invalid {
+        field: "product".to_owned(),
+        message: error.to_string(),
+    })
+}

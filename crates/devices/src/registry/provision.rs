@@ -1,0 +1,175 @@
+//! Devices that register themselves, and devices that somebody claims.
+
+use series::DeviceNo;
+
+use super::rows::Name;
+use super::{Expected, NewDevice, Registry, RegistryError};
+use crate::credential::{Issued, NewCredential};
+use crate::device::{Claim, Device};
+use crate::product::{Product, ProvisionMode};
+use std::sync::Arc;
+
+/// The longest a claim may last.
+const MAX_CLAIM_MS: u64 = 30 * 24 * 3600 * 1000;
+
+/// What a device says that wants to be registered.
+#[derive(Clone)]
+pub struct Provision<'a> {
+    pub key: &'a str,
+    pub secret: &'a str,
+    /// `None`: the node gives one.
+    pub device: Option<&'a str>,
+    /// `None`: the node makes a token.
+    pub credential: Option<NewCredential>,
+    pub is_gateway: bool,
+}
+
+/// What a device is told that was registered.
+#[derive(Debug, Clone)]
+pub struct Provisioned {
+    pub device: Arc<Device>,
+    /// `None`: it has the credential that it brought.
+    pub issued: Option<Issued>,
+}
+
+/// One answer to all that is wrong with key, secret and name, so that nobody learns which devices there are.
+fn refused() -> RegistryError {
+    RegistryError::Invalid {
+        field: "provisioning".to_owned(),
+        message: "not for this key, secret and device".to_owned(),
+    }
+}
+
+impl Registry {
+    fn provisioning_product(&self, key: &str, secret: &str) -> Option<Arc<Product>> {
+        let inner = &self.inner;
+        self.products().into_iter().find_map(|slot| {
+            let product = slot.get();
+            let provisioning = product.definition.provisioning.as_ref()?;
+            let digester = inner.digester();
+            // In the same time for each wrong secret.
+            let is_right = provisioning.key == key
+                && digester.is(
+                    secret.as_bytes(),
+                    &digester.digest(provisioning.secret.as_bytes()),
+                );
+            (is_right && product.definition.enabled).then(|| Arc::clone(&product))
+        })
+    }
+
+    /// Registers a device that shows its product's key and secret. Reads and writes the disk.
+    pub fn provision(&self, wanted: Provision<'_>) -> Result<Provisioned, RegistryError> {
+        let product = self
+            .provisioning_product(wanted.key, wanted.secret)
+            .ok_or_else(refused)?;
+        let mode = product.definition.provisioning.as_ref().map(|p| p.mode);
+        let known = match wanted.device {
+            Some(id) => self.device(id)?,
+            None => None,
+        };
+        let credential = wanted
+            .credential
+            .unwrap_or(NewCredential::Token { token: None });
+        let (device, expected) = match (mode, known) {
+            (Some(ProvisionMode::AllowNew), None) => {
+                let id = match wanted.device {
+                    Some(id) => id.to_owned(),
+                    None => crate::credential::generate().map_err(|_| refused())?,
+                };
+                let device = NewDevice {
+                    id,
+                    product: product.id.to_string(),
+                    name: String::new(),
+                    group: None,
+                    tags: Default::default(),
+                    parent: None,
+                    enabled: true,
+                    gateway: wanted.is_gateway,
+                    credentials: Some(vec![credential]),
+                };
+                (device, Expected::Absent)
+            }
+            (Some(ProvisionMode::CheckExisting), Some(known)) => {
+                let was_connected = self.inner.states.has(&known.no.0.to_be_bytes())?;
+                let is_of_product = *known.product.id() == product.id;
+                if was_connected || !is_of_product || !known.is_enabled {
+                    return Err(refused());
+                }
+                let mut device = self.as_written(&known)?;
+                device.credentials = Some(vec![credential]);
+                (device, Expected::Revision(known.revision))
+            }
+            _ => return Err(refused()),
+        };
+        let mut written = self.put(device, expected)?;
+        Ok(Provisioned {
+            device: written.device,
+            issued: written.issued.pop(),
+        })
+    }
+
+    /// A device as it would be written, without its credentials.
+    pub fn as_written(&self, device: &Device) -> Result<NewDevice, RegistryError> {
+        let parent = match device.parent {
+            None => None,
+            Some(no) => self.by_no(no)?.map(|parent| parent.id.to_string()),
+        };
+        let tags = device.tags.iter();
+        Ok(NewDevice {
+            id: device.id.to_string(),
+            product: device.product.id().to_string(),
+            name: device.name.to_string(),
+            group: device.group.as_deref().map(str::to_owned),
+            tags: tags.map(|(k, v)| (k.to_string(), v.to_string())).collect(),
+            parent,
+            enabled: device.is_enabled,
+            gateway: device.is_gateway,
+            credentials: None,
+        })
+    }
+
+    /// The device may be claimed with this secret for so long. An empty secret: whoever knows its id may.
+    pub fn offer_claim(
+        &self,
+        no: DeviceNo,
+        secret: &str,
+        duration_ms: u64,
+        now_ms: u64,
+    ) -> Result<(), RegistryError> {
+        let digest = self.inner.digest(secret.as_bytes());
+        let until_ms = now_ms.saturating_add(duration_ms.min(MAX_CLAIM_MS));
+        self.inner.amend(no, |device| {
+            device.claim = Some(Claim { digest, until_ms });
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Claims a device: it is in this group from now on. The secret holds once.
+    pub fn claim(
+        &self,
+        id: &str,
+        secret: &str,
+        group: &str,
+        now_ms: u64,
+    ) -> Result<Arc<Device>, RegistryError> {
+        let group = crate::id::DeviceId::new(group).map_err(|error| RegistryError::Invalid {
+            field: "group".to_owned(),
+            message: error.to_string(),
+        })?;
+        let refused = || RegistryError::Invalid {
+            field: "claim".to_owned(),
+            message: "not for this device and secret, or too late".to_owned(),
+        };
+        let device = self.inner.find(&Name::Id(id))?.ok_or_else(refused)?;
+        let digester = self.inner.digester();
+        self.inner.amend(device.no, |device| {
+            let claim = device.claim.take().ok_or_else(refused)?;
+            if claim.until_ms < now_ms || !digester.is(secret.as_bytes(), &claim.digest) {
+                return Err(refused());
+            }
+            device.group = Some(group.as_str().into());
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,736 @@
+use serde_json::{Value, json};
+use store::{Config as StoreConfig, Store};
+
+use super::*;
+use crate::{DeviceId, Directory, Found, Issued, NewCredential, Provision, Shown, State, States};
+
+struct Fixture {
+    store: Store,
+    registry: Registry,
+    dir: tempfile::TempDir,
+}
+
+fn open(dir: &tempfile::TempDir, config: Config) -> (Store, Registry) {
+    let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
+    let registry = Registry::open(store.objects(), config).unwrap();
+    (store, registry)
+}
+
+fn fixture() -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, registry) = open(&dir, Config::default());
+    let fixture = Fixture {
+        store,
+        registry,
+        dir,
+    };
+    fixture.product("meter", json!({}));
+    fixture
+}
+
+impl Fixture {
+    fn product(&self, id: &str, value: Value) {
+        let objects = self.store.objects();
+        objects
+            .put(crate::PRODUCT_KIND, id, value, store::Expected::Any)
+            .unwrap();
+    }
+
+    fn put(&self, device: Value) -> Result<Written, RegistryError> {
+        let device = serde_json::from_value(device).unwrap();
+        self.registry.put(device, Expected::Any)
+    }
+
+    /// As after an end of the process.
+    fn reopened(self, config: Config) -> Fixture {
+        let Self {
+            store,
+            registry,
+            dir,
+        } = self;
+        store.close();
+        drop((store, registry));
+        let (store, registry) = open(&dir, config);
+        Self {
+            store,
+            registry,
+            dir,
+        }
+    }
+}
+
+fn ids(page: &Page) -> Vec<&str> {
+    page.devices
+        .iter()
+        .map(|device| device.id.as_str())
+        .collect()
+}
+
+fn shown<'a>(client_id: &'a str, username: &'a str, password: Option<&'a str>) -> Shown<'a> {
+    Shown {
+        client_id,
+        username: Some(username),
+        password: password.map(str::as_bytes),
+        common_name: None,
+        now_ms: 1_700_000_000_000,
+    }
+}
+
+#[test]
+fn a_device_is_found_by_all_its_names_hot_and_cold() {
+    let fixture = fixture();
+    let written = fixture
+        .put(json!({"id": "d1", "product": "meter", "name": "Kitchen", "tags": {"floor": "2"}, "credentials": [
+            {"type": "token", "token": "T1"}, {"type": "password", "username": "u1"},
+            {"type": "certificate", "common_name": "cn1"}, {"type": "secure"}]}))
+        .unwrap();
+    assert!(written.was_created);
+    assert!(matches!(
+        &written.issued[..],
+        [Issued::Password { .. }, Issued::Secure { .. }]
+    ));
+    let fixture = fixture.reopened(Config::default());
+    let registry = &fixture.registry;
+    assert!(registry.hot("d1").is_none() && registry.hot_by_token("T1").is_none());
+    let device = registry.device("d1").unwrap().unwrap();
+    assert_eq!(
+        (device.name(), device.tag("floor"), device.revision),
+        ("Kitchen", Some("2"), 1)
+    );
+    assert!(registry.hot("d1").is_some() && registry.hot_by_token("T1").is_some());
+    assert_eq!(registry.by_token("T1").unwrap().unwrap().no, device.no);
+    assert!(registry.by_token("T2").unwrap().is_none());
+    assert!(registry.device("d2").unwrap().is_none());
+    assert_eq!(
+        (registry.count(), registry.count_of("meter").unwrap()),
+        (1, 1)
+    );
+}
+
+#[test]
+fn names_are_taken_once_and_free_again_and_numbers_are_never_used_again() {
+    let fixture = fixture();
+    let token = |id: &str, token: &str| {
+        fixture.put(json!({"id": id, "product": "meter", "credentials": [{"type": "token", "token": token}]}))
+    };
+    let first = token("d1", "T").unwrap().device;
+    assert!(matches!(
+        token("d2", "T"),
+        Err(RegistryError::Taken { field: "token", .. })
+    ));
+    assert!(fixture.registry.device("d2").unwrap().is_none());
+    let again = token("d1", "U").unwrap();
+    assert_eq!(
+        (again.device.no, again.device.revision, again.was_created),
+        (first.no, 2, false)
+    );
+    assert!(fixture.registry.by_token("T").unwrap().is_none());
+    let second = token("d2", "T").unwrap().device;
+    assert!(
+        fixture
+            .registry
+            .remove("d2", Expected::Revision(7))
+            .is_err()
+    );
+    assert!(
+        fixture
+            .registry
+            .remove("d2", Expected::Revision(1))
+            .unwrap()
+    );
+    assert!(!fixture.registry.remove("d2", Expected::Any).unwrap());
+    assert!(fixture.registry.hot_by_no(second.no).is_none());
+    let fixture = fixture.reopened(Config::default());
+    let third = fixture
+        .put(json!({"id": "d2", "product": "meter"}))
+        .unwrap()
+        .device;
+    assert!(third.no > second.no);
+    assert_eq!(fixture.registry.count(), 2);
+    let refused = fixture
+        .put(json!({"id": "a/b", "product": "meter"}))
+        .unwrap_err();
+    assert!(refused.to_string().starts_with("id: "), "{refused}");
+    let refused = fixture
+        .put(json!({"id": "a", "product": "none"}))
+        .unwrap_err();
+    assert_eq!(refused.to_string(), "there is no product \"none\"");
+}
+
+#[test]
+fn lists_go_by_what_devices_have_in_common() {
+    let fixture = fixture();
+    fixture.product("gate", json!({"gateway": true}));
+    fixture.put(json!({"id": "g", "product": "gate"})).unwrap();
+    for number in 0..25 {
+        let mut device = json!({"id": format!("d{number:02}"), "product": "meter", "tags": {"odd": (number % 2).to_string()}});
+        if number < 3 {
+            device["parent"] = "g".into();
+            device["group"] = "home".into();
+        }
+        fixture.put(device).unwrap();
+    }
+    let registry = &fixture.registry;
+    let list = |filter: Filter<'_>, from: u32, limit: usize| {
+        registry
+            .list(&filter, DeviceNo(from), limit, &mut |_| true)
+            .unwrap()
+    };
+    let page = list(
+        Filter {
+            product: Some("meter"),
+            ..Filter::default()
+        },
+        0,
+        20,
+    );
+    assert_eq!((page.devices.len(), ids(&page)[0]), (20, "d00"));
+    let rest = list(
+        Filter {
+            product: Some("meter"),
+            ..Filter::default()
+        },
+        page.next.unwrap().0,
+        20,
+    );
+    assert_eq!((rest.devices.len(), rest.next), (5, None));
+    assert_eq!(list(Filter::default(), 0, 100).devices.len(), 26);
+    let odd = Filter {
+        tag: Some(("odd", "1")),
+        text: Some("D1"),
+        ..Filter::default()
+    };
+    assert_eq!(ids(&list(odd, 0, 100)), ["d11", "d13", "d15", "d17", "d19"]);
+    let home = Filter {
+        group: Some("home"),
+        ..Filter::default()
+    };
+    assert_eq!(ids(&list(home, 0, 100)), ["d00", "d01", "d02"]);
+    let gateway = registry.device("g").unwrap().unwrap();
+    assert_eq!(
+        ids(&registry.children(gateway.no, 10).unwrap()),
+        ["d00", "d01", "d02"]
+    );
+    assert!(
+        registry
+            .remove("g", Expected::Any)
+            .unwrap_err()
+            .to_string()
+            .contains("behind")
+    );
+    let refused = fixture.put(json!({"id": "x", "product": "meter", "parent": "d00"}));
+    assert_eq!(
+        refused.unwrap_err().to_string(),
+        "parent: \"d00\" is no gateway"
+    );
+}
+
+#[test]
+fn a_small_cache_forgets_and_never_lies() {
+    let fixture = fixture().reopened(Config {
+        cached_devices: 16,
+        ..Config::default()
+    });
+    for number in 0..200 {
+        let id = format!("d{number}");
+        fixture.put(json!({"id": id, "product": "meter", "credentials": [{"type": "token", "token": format!("t{number}")}]})).unwrap();
+    }
+    for round in 0..2 {
+        for number in 0..200 {
+            let token = format!("t{number}");
+            let device = fixture.registry.by_token(&token).unwrap().unwrap();
+            assert_eq!(device.id.as_str(), format!("d{number}"), "round {round}");
+            let hot = fixture
+                .registry
+                .hot_by_token(&token)
+                .expect("it was just read");
+            assert_eq!(hot.no, device.no);
+        }
+    }
+    assert!(fixture.registry.cache_counts().0 <= 16);
+}
+
+#[test]
+fn each_kind_of_credentials_lets_its_device_in() {
+    let fixture = fixture();
+    fixture.product(
+        "jet",
+        json!({"secure": {"id": "shared", "key": "shared-key"}}),
+    );
+    fixture
+        .put(
+            json!({"id": "d1", "product": "meter", "credentials": [{"type": "token", "token": "T1"},
+        {"type": "password", "username": "u1", "password": "short"},
+        {"type": "secure", "secure_id": "sid", "secure_key": "skey"},
+        {"type": "jwt", "algorithm": "HS256", "key": "0123456789abcdef"},
+        {"type": "certificate", "common_name": "cn1"}]}),
+        )
+        .unwrap();
+    fixture.put(json!({"id": "d2", "product": "jet"})).unwrap();
+    let long = fixture
+        .put(json!({"id": "d3", "product": "meter", "credentials": [{"type": "password"}]}))
+        .unwrap();
+    let Issued::Password { password: made, .. } = &long.issued[0] else {
+        panic!("a password")
+    };
+    let directory = Directory::new(fixture.registry.clone()).unwrap();
+    let cold = |shown: &Shown<'_>| match directory.find_cold(shown).unwrap() {
+        Found::Device(admission) => format!("{} by {}", admission.device.id, admission.kind),
+        other => format!("{other:?}"),
+    };
+    assert!(matches!(
+        directory.find(&shown("x", "T1", None)),
+        Found::Cold
+    ));
+    assert_eq!(cold(&shown("x", "T1", None)), "d1 by token");
+    assert!(matches!(
+        directory.find(&shown("x", "T1", None)),
+        Found::Device(_)
+    ));
+    assert_eq!(cold(&shown("x", "T2", None)), "Nobody");
+    assert_eq!(cold(&shown("x", "u1", Some("wrong"))), "Refused");
+    assert!(matches!(
+        directory.find(&shown("x", "u1", Some("short"))),
+        Found::Cold
+    ));
+    assert_eq!(cold(&shown("x", "u1", Some("short"))), "d1 by password");
+    assert!(matches!(
+        directory.find(&shown("x", "u1", Some("short"))),
+        Found::Device(_)
+    ));
+    assert!(matches!(
+        directory.find(&shown("x", "u1", Some("wrong"))),
+        Found::Cold
+    ));
+    assert_eq!(cold(&shown("x", "d3", Some(made))), "d3 by password");
+    // md5 of "sid|1700000000000|skey" and of "shared|1700000000000|shared-key".
+    assert_eq!(
+        cold(&shown(
+            "d1",
+            "sid|1700000000000",
+            Some(&md5("sid|1700000000000|skey"))
+        )),
+        "d1 by secure"
+    );
+    let late = md5("sid|1699999000000|skey");
+    assert_eq!(
+        cold(&shown("d1", "sid|1699999000000", Some(&late))),
+        "Refused"
+    );
+    assert_eq!(
+        cold(&shown(
+            "d2",
+            "shared|1700000000000",
+            Some(&md5("shared|1700000000000|shared-key"))
+        )),
+        "d2 by secure"
+    );
+    assert_eq!(
+        cold(&shown("d2", "shared|1700000000000", Some(&md5("other")))),
+        "Refused"
+    );
+    let by_certificate = Shown {
+        username: None,
+        common_name: Some("cn1"),
+        ..shown("x", "", None)
+    };
+    assert_eq!(cold(&by_certificate), "d1 by certificate");
+    let token = |exp: u64, sub: &str| jwt(&json!({"exp": exp, "sub": sub}), b"0123456789abcdef");
+    assert_eq!(
+        cold(&shown("d1", "jwt", Some(&token(1_700_000_100, "d1")))),
+        "d1 by jwt"
+    );
+    assert_eq!(
+        cold(&shown("d1", "jwt", Some(&token(1_600_000_000, "d1")))),
+        "Refused"
+    );
+    assert_eq!(
+        cold(&shown("d1", "jwt", Some(&token(1_700_000_100, "d2")))),
+        "Refused"
+    );
+    fixture
+        .put(json!({"id": "d1", "product": "meter", "enabled": false}))
+        .unwrap();
+    assert_eq!(cold(&shown("x", "T1", None)), "Refused");
+    fixture.product("meter", json!({"credentials": ["password"]}));
+    assert_eq!(cold(&shown("x", "d3", Some(made))), "d3 by password");
+    assert_eq!(cold(&by_certificate), "Refused");
+}
+
+fn md5(text: &str) -> String {
+    use md5::Digest as _;
+    let digest: [u8; 16] = md5::Md5::digest(text).into();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn jwt(claims: &Value, key: &[u8]) -> String {
+    let encode = |bytes: &[u8]| {
+        const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let mut text = String::new();
+        for chunk in bytes.chunks(3) {
+            let number = chunk
+                .iter()
+                .fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte))
+                << (8 * (3 - chunk.len()));
+            for at in 0..=chunk.len() {
+                text.push(char::from(LETTERS[(number >> (18 - 6 * at)) as usize & 63]));
+            }
+        }
+        text
+    };
+    let signed = format!(
+        "{}.{}",
+        encode(b"{\"alg\":\"HS256\"}"),
+        encode(claims.to_string().as_bytes())
+    );
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key);
+    let signature = ring::hmac::sign(&key, signed.as_bytes());
+    format!("{signed}.{}", encode(signature.as_ref()))
+}
+
+#[test]
+fn a_device_may_use_its_own_topics_and_no_others() {
+    let fixture = fixture();
+    fixture.product(
+        "gate",
+        json!({"gateway": true, "dialects": ["thingsboard"]}),
+    );
+    let device = fixture
+        .put(json!({"id": "d1", "product": "meter"}))
+        .unwrap()
+        .device;
+    let gate = fixture
+        .put(json!({"id": "g1", "product": "gate"}))
+        .unwrap()
+        .device;
+    for topic in [
+        "v1/devices/me/telemetry",
+        "v1/devices/me/attributes/request/1",
+        "/meter/d1/properties/report",
+        "/meter/d1/child/c/event/x",
+        "tg/d1/up/telemetry",
+    ] {
+        assert!(device.may_publish(topic), "{topic}");
+    }
+    for topic in [
+        "/meter/d2/properties/report",
+        "/meter/d12/online",
+        "/other/d1/online",
+        "tg/d2/up/telemetry",
+        "v1/gateway/telemetry",
+        "plant/x",
+        "tg/d1",
+        "v1/devices/me/telemetry/x",
+    ] {
+        assert!(!device.may_publish(topic), "{topic}");
+    }
+    for filter in [
+        "v1/devices/me/rpc/request/+",
+        "v1/devices/me/attributes",
+        "/meter/d1/#",
+        "tg/d1/down/#",
+    ] {
+        assert!(device.may_subscribe(filter), "{filter}");
+    }
+    for filter in [
+        "v1/devices/me/#",
+        "v1/devices/me/telemetry",
+        "/meter/+/properties/report",
+        "#",
+        "tg/+/down/#",
+        "$share/a/tg/d1/#",
+    ] {
+        assert!(!device.may_subscribe(filter), "{filter}");
+    }
+    assert!(gate.may_publish("v1/gateway/telemetry") && gate.may_subscribe("v1/gateway/rpc"));
+    assert!(!gate.may_publish("/gate/g1/online"));
+}
+
+#[test]
+fn states_are_right_after_takeover_gateways_silence_and_restart() {
+    let fixture = fixture();
+    fixture.product("gate", json!({"gateway": true, "inactivity_timeout_s": 10}));
+    let gate = fixture
+        .put(json!({"id": "g", "product": "gate"}))
+        .unwrap()
+        .device;
+    let child = fixture
+        .put(json!({"id": "c", "product": "meter", "parent": "g"}))
+        .unwrap()
+        .device;
+    let quiet = fixture
+        .put(json!({"id": "q", "product": "meter"}))
+        .unwrap()
+        .device;
+    let states = States::new(fixture.registry.clone());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let telling = told.clone();
+    states.on_change(Box::new(move |change| {
+        let word = if change.is_online {
+            "online"
+        } else {
+            change.reason
+        };
+        telling
+            .lock()
+            .unwrap()
+            .push(format!("{} {word}", change.device.id));
+    }));
+    let take = || std::mem::take(&mut *told.lock().unwrap());
+    let state = |states: &States, device: &Device| states.presence(device.no).unwrap().state;
+    assert_eq!(state(&states, &gate), State::NotActive);
+    states.connected(&gate, 1_000);
+    states.child_connected(&child, gate.no, 1_000);
+    assert_eq!(
+        (
+            state(&states, &gate),
+            state(&states, &child),
+            states.online()
+        ),
+        (State::Online, State::Online, 2)
+    );
+    // Taken over, in either order.
+    states.connected(&gate, 2_000);
+    states.disconnected(&gate, "taken_over", 2_000);
+    states.disconnected(&gate, "taken_over", 3_000);
+    states.connected(&gate, 3_000);
+    states.sweep(60_000);
+    assert_eq!(take(), ["g online", "c online"]);
+    states.disconnected(&gate, "keep_alive_timeout", 61_000);
+    assert_eq!(take(), ["g keep_alive_timeout", "c gateway"]);
+    // Heard of over HTTP.
+    states.heard(&gate, 70_000);
+    states.sweep(75_000);
+    assert!(states.is_online(gate.no));
+    states.sweep(80_000);
+    assert_eq!(take(), ["g online", "g inactive"]);
+    // A takeover that never came.
+    states.connected(&gate, 90_000);
+    states.disconnected(&gate, "taken_over", 91_000);
+    states.sweep(96_000);
+    assert_eq!(take(), ["g online", "g inactive"]);
+    states.connected(&gate, 100_000);
+    assert_eq!(states.flush().unwrap(), 2);
+    assert_eq!(states.flush().unwrap(), 0);
+    drop(states);
+    let fixture = fixture.reopened(Config::default());
+    let states = States::new(fixture.registry.clone());
+    assert_eq!(state(&states, &gate), State::Offline);
+    let presence = states.presence(gate.no).unwrap();
+    assert_eq!(
+        (presence.activated_ms, presence.last_seen_ms),
+        (Some(100_000), Some(100_000))
+    );
+    assert_eq!(state(&states, &quiet), State::NotActive);
+    assert_eq!(states.online(), 0);
+}
+
+#[test]
+fn attributes_are_told_and_go_with_their_device() {
+    let fixture = fixture();
+    let device = fixture
+        .put(json!({"id": "d", "product": "meter"}))
+        .unwrap()
+        .device;
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let telling = told.clone();
+    fixture.registry.on_attributes(Box::new(move |change| {
+        telling.lock().unwrap().push(format!(
+            "{:?} {:?} {:?}",
+            change.scope, change.changed, change.removed
+        ));
+    }));
+    let registry = &fixture.registry;
+    let set = |scope, values: Vec<(&str, Value)>| {
+        let values = values
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect();
+        registry.set_attributes(&device, scope, values)
+    };
+    set(
+        Scope::Shared,
+        vec![("b", json!(1)), ("a", json!({"x": true}))],
+    )
+    .unwrap();
+    set(Scope::Server, vec![("a", json!("s"))]).unwrap();
+    set(Scope::Shared, vec![("b", Value::Null)]).unwrap();
+    assert!(set(Scope::Shared, vec![("", json!(1))]).is_err());
+    let keys: Vec<_> = registry
+        .attributes(&device, Scope::Shared)
+        .unwrap()
+        .into_iter()
+        .map(|a| (a.key, a.value))
+        .collect();
+    assert_eq!(keys, [("a".to_owned(), json!({"x": true}))]);
+    assert_eq!(
+        registry
+            .attribute(&device, Scope::Server, "a")
+            .unwrap()
+            .unwrap()
+            .value,
+        json!("s")
+    );
+    assert_eq!(told.lock().unwrap().len(), 3);
+    registry.remove("d", Expected::Any).unwrap();
+    assert!(
+        registry
+            .attributes(&device, Scope::Server)
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[test]
+fn devices_register_themselves_and_are_claimed() {
+    let fixture = fixture();
+    fixture.product(
+        "new",
+        json!({"provisioning": {"mode": "allow_new", "key": "key-new-1", "secret": "secret-1"}}),
+    );
+    fixture.product("old", json!({"provisioning": {"mode": "check_existing", "key": "key-old-1", "secret": "secret-2"}}));
+    fixture
+        .put(json!({"id": "known", "product": "old"}))
+        .unwrap();
+    let registry = &fixture.registry;
+    let provision = |key, secret, device| {
+        let wanted = Provision {
+            key,
+            secret,
+            device: Some(device),
+            credential: None,
+            is_gateway: false,
+        };
+        registry.provision(wanted)
+    };
+    let made = provision("key-new-1", "secret-1", "n1").unwrap();
+    let Some(Issued::Token { token }) = made.issued else {
+        panic!("a token")
+    };
+    assert_eq!(
+        registry.by_token(&token).unwrap().unwrap().id,
+        DeviceId::new("n1").unwrap()
+    );
+    assert!(provision("key-new-1", "secret-1", "n1").is_err());
+    assert!(provision("key-new-1", "secret-2", "n2").is_err());
+    assert!(provision("key-old-1", "secret-2", "unknown").is_err());
+    assert!(provision("key-old-1", "secret-2", "known").is_ok());
+    assert!(registry.has_provisioning());
+    let directory = Directory::new(registry.clone()).unwrap();
+    assert!(matches!(
+        directory.find_cold(&shown("x", "provision", None)).unwrap(),
+        Found::Provisioning
+    ));
+
+    let device = registry.device("n1").unwrap().unwrap();
+    registry
+        .offer_claim(device.no, "mine", 1_000, 10_000)
+        .unwrap();
+    assert!(registry.claim("n1", "mine", "home", 11_001).is_err());
+    assert!(registry.claim("n1", "other", "home", 10_500).is_err());
+    let claimed = registry.claim("n1", "mine", "home", 10_500).unwrap();
+    assert_eq!(claimed.group.as_deref(), Some("home"));
+    assert!(registry.claim("n1", "mine", "other", 10_500).is_err());
+}
+
+#[test]
+fn lines_that_cannot_be_taken_are_told_and_do_not_hold_up_the_others() {
+    let fixture = fixture();
+    let lines = "{\"id\":\"a\",\"product\":\"meter\",\"credentials\":[{\"type\":\"token\",\"token\":\"ta\"}]}\n\
+                 {\"id\":\"b\",\"product\":\"none\"}\n\n{\"id\":\"c\"\n\
+                 {\"id\":\"d\",\"product\":\"meter\",\"credentials\":[{\"type\":\"token\",\"token\":\"ta\"}]}\n\
+                 {\"id\":\"e\",\"product\":\"meter\",\"name\":\"E, \\\"the\\\" last\",\"tags\":{\"k\":\"v\"}}";
+    let registry = &fixture.registry;
+    let imported = registry
+        .import(lines, ImportFormat::Jsonl, ImportMode::Replace, 101)
+        .unwrap();
+    assert_eq!(
+        (imported.created, imported.refused, imported.next_line),
+        (2, 3, 107)
+    );
+    insta::assert_snapshot!(
+        imported
+            .refusals
+            .iter()
+            .map(|r| format!("{} {}: {}", r.line, r.field, r.reason))
+            .collect::<Vec<_>>()
+            .join("\n")
+    );
+    let again = registry
+        .import(lines, ImportFormat::Jsonl, ImportMode::Replace, 101)
+        .unwrap();
+    assert_eq!((again.created, again.updated, registry.count()), (0, 2, 2));
+    assert!(registry.by_token("ta").unwrap().is_some());
+    // Out as CSV, and in again elsewhere.
+    let mut csv = export_header(ImportFormat::Csv).unwrap();
+    for device in registry
+        .list(&Filter::default(), DeviceNo(0), 10, &mut |_| true)
+        .unwrap()
+        .devices
+    {
+        registry
+            .export_line(&device, ImportFormat::Csv, &mut csv)
+            .unwrap();
+    }
+    let other = self::fixture();
+    let imported = other
+        .registry
+        .import(&csv, ImportFormat::Csv, ImportMode::Create, 1)
+        .unwrap();
+    assert_eq!(
+        (imported.created, imported.refused),
+        (2, 0),
+        "{csv}{imported:?}"
+    );
+    let device = other.registry.device("e").unwrap().unwrap();
+    assert_eq!(
+        (device.name(), device.tag("k")),
+        ("E, \"the\" last", Some("v"))
+    );
+    let refused = other
+        .registry
+        .import("id,colour\n", ImportFormat::Csv, ImportMode::Create, 1);
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("there is no column \"colour\"")
+    );
+    let csv = "id,product,token,enabled\nx,meter,tx,no\ny,meter\n";
+    let imported = other
+        .registry
+        .import(csv, ImportFormat::Csv, ImportMode::Create, 1)
+        .unwrap();
+    assert_eq!((imported.created, imported.refusals[0].line), (1, 3));
+    assert!(!other.registry.by_token("tx").unwrap().unwrap().is_enabled);
+}
+
+#[test]
+fn many_devices_survive_a_backup() {
+    let fixture = fixture();
+    let lines: String = (0..5_000).map(|n| format!("{{\"id\":\"d{n}\",\"product\":\"meter\",\"credentials\":[{{\"type\":\"token\",\"token\":\"t{n}\"}}]}}\n")).collect();
+    fixture
+        .registry
+        .import(&lines, ImportFormat::Jsonl, ImportMode::Create, 1)
+        .unwrap();
+    let mut file = Vec::new();
+    fixture.store.objects().export_to(&mut file).unwrap();
+    let other = self::fixture();
+    other
+        .put(json!({"id": "other", "product": "meter"}))
+        .unwrap();
+    other.registry.device("other").unwrap();
+    other
+        .store
+        .objects()
+        .import_from(&mut &file[..], store::ImportMode::Replace)
+        .unwrap();
+    assert_eq!(other.registry.count(), 5_000);
+    assert!(other.registry.device("other").unwrap().is_none());
+    assert_eq!(
+        other.registry.by_token("t77").unwrap().unwrap().id.as_str(),
+        "d77"
+    );
+    let unused = NewCredential::Token { token: None };
+    assert_eq!(format!("{unused:?}"), "token");
+}

@@ -1,0 +1,305 @@
+//! Tables: keyspaces with names for crates above, in the same library as the rest of the keyed state and in the same backup.
+//!
+//! A table has keys and values of bytes in the order of the keys. What belongs together is written by one [`TableBatch`], all of
+//! it or nothing. Calls read and write files: not for a shard's thread, except for what a caller keeps in memory itself.
+
+use std::collections::HashMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
+use foldhash::fast::RandomState;
+
+use crate::error::Error;
+use crate::keyed::{Db, Keyed};
+
+/// Before the name of a table in the library.
+const PREFIX: &str = "table_";
+/// A name takes no more than this, so that it can be part of a file's name.
+const MAX_NAME_BYTES: usize = 48;
+const MAX_TABLES: usize = 64;
+
+/// The tables of an open database.
+#[derive(Default)]
+pub(crate) struct Keyspaces {
+    open: RwLock<HashMap<Box<str>, Keyspace, RandomState>>,
+}
+
+impl Keyspaces {
+    /// Finds those that are there; opening one is a matter of some milliseconds.
+    pub(crate) fn open(database: &Database) -> Result<Self, Error> {
+        let keyspaces = Self::default();
+        for name in database.list_keyspace_names() {
+            if let Some(table) = name.strip_prefix(PREFIX) {
+                keyspaces.get(database, table)?;
+            }
+        }
+        Ok(keyspaces)
+    }
+
+    pub(crate) fn get(&self, database: &Database, name: &str) -> Result<Keyspace, Error> {
+        {
+            let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(keyspace) = open.get(name) {
+                return Ok(keyspace.clone());
+            }
+        }
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keyspace) = open.get(name) {
+            return Ok(keyspace.clone());
+        }
+        let options = || KeyspaceCreateOptions::default().max_memtable_size(16 << 20);
+        let keyspace = database
+            .keyspace(&format!("{PREFIX}{name}"), options)
+            .map_err(Error::keyed("open a table"))?;
+        open.insert(name.into(), keyspace.clone());
+        Ok(keyspace)
+    }
+
+    /// In the order of their names.
+    pub(crate) fn all(&self) -> Vec<(Box<str>, Keyspace)> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let tables = open.iter();
+        let tables = tables.map(|(name, keyspace)| (name.clone(), keyspace.clone()));
+        let mut tables: Vec<_> = tables.collect();
+        tables.sort_unstable_by(|left, right| left.0.cmp(&right.0));
+        tables
+    }
+}
+
+type Listener = Box<dyn Fn() + Send + Sync>;
+
+/// The tables of a store.
+#[derive(Clone)]
+pub struct Tables {
+    keyed: Arc<Keyed>,
+    restored: Arc<Mutex<Vec<Listener>>>,
+}
+
+/// One table.
+#[derive(Clone)]
+pub struct Table {
+    keyed: Arc<Keyed>,
+    name: Box<str>,
+}
+
+/// How surely a batch is on disk when it has been written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// It survives the end of the process, and a power failure from the next sync on.
+    Buffered,
+    /// It survives a power failure.
+    Synced,
+}
+
+/// Changes that are made together.
+pub struct TableBatch {
+    keyed: Arc<Keyed>,
+    db: Arc<Db>,
+    batch: OwnedWriteBatch,
+}
+
+impl Tables {
+    pub(crate) fn new(keyed: Arc<Keyed>) -> Self {
+        Self {
+            keyed,
+            restored: Arc::default(),
+        }
+    }
+
+    /// A table; it is made if it is not there.
+    ///
+    /// # Panics
+    ///
+    /// If the name is not 1 to 48 of a-z, 0-9 and _: names of tables are part of the program.
+    pub fn table(&self, name: &str) -> Result<Table, Error> {
+        assert!(
+            is_name(name),
+            "a table's name has 1 to 48 of a-z, 0-9 and _"
+        );
+        let db = self.keyed.db()?;
+        if db.tables.all().len() >= MAX_TABLES {
+            assert!(
+                db.tables.all().iter().any(|(known, _)| **known == *name),
+                "at most 64 tables"
+            );
+        }
+        db.tables.get(&db.database, name)?;
+        Ok(Table {
+            keyed: Arc::clone(&self.keyed),
+            name: name.into(),
+        })
+    }
+
+    pub fn batch(&self) -> Result<TableBatch, Error> {
+        let db = self.keyed.healthy()?;
+        Ok(TableBatch {
+            batch: db.database.batch(),
+            keyed: Arc::clone(&self.keyed),
+            db,
+        })
+    }
+
+    /// Everything written so far survives a power failure afterwards.
+    pub fn sync(&self) -> Result<(), Error> {
+        let synced = self.keyed.healthy()?.sync();
+        synced.inspect_err(|_| self.keyed.failed())
+    }
+
+    /// Calls `listener` when tables have been replaced by those of a backup: what is known of them does not hold any more.
+    pub fn on_restore(&self, listener: Box<dyn Fn() + Send + Sync>) {
+        let listeners = self.restored.lock();
+        listeners
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(listener);
+    }
+
+    pub(crate) fn tell_restored(&self) {
+        let listeners = self.restored.lock();
+        let listeners = listeners.unwrap_or_else(PoisonError::into_inner);
+        listeners.iter().for_each(|listener| listener());
+    }
+}
+
+pub(crate) fn is_name(name: &str) -> bool {
+    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.bytes().all(is_word)
+}
+
+impl Table {
+    fn keyspace(&self) -> Result<Keyspace, Error> {
+        let db = self.keyed.db()?;
+        db.tables.get(&db.database, &self.name)
+    }
+
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.get_with(key, <[u8]>::to_vec)
+    }
+
+    /// As [`get`](Self::get), without a copy.
+    pub fn get_with<T>(
+        &self,
+        key: &[u8],
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>, Error> {
+        let found = self.keyspace()?.get(key);
+        let found = found.map_err(Error::keyed("read a table"))?;
+        Ok(found.map(|value| read(&value)))
+    }
+
+    pub fn has(&self, key: &[u8]) -> Result<bool, Error> {
+        let found = self.keyspace()?.contains_key(key);
+        found.map_err(Error::keyed("read a table"))
+    }
+
+    /// Calls `each` with the keys and values that begin with `prefix`, from `from` on if it is given, in their order, until it
+    /// returns `false`.
+    pub fn scan(
+        &self,
+        prefix: &[u8],
+        from: Bound<&[u8]>,
+        each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Error> {
+        let start = match from {
+            Bound::Unbounded => Bound::Included(prefix.to_vec()),
+            Bound::Included(key) => Bound::Included(key.max(prefix).to_vec()),
+            Bound::Excluded(key) if key < prefix => Bound::Included(prefix.to_vec()),
+            Bound::Excluded(key) => Bound::Excluded(key.to_vec()),
+        };
+        // An empty range would not be one the library takes.
+        if let Bound::Included(start) | Bound::Excluded(start) = &start
+            && !start.starts_with(prefix)
+        {
+            return Ok(());
+        }
+        for item in self.keyspace()?.range((start, Bound::Unbounded)) {
+            let (key, value) = item.into_inner().map_err(Error::keyed("read a table"))?;
+            if !key.starts_with(prefix) || !each(&key, &value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TableBatch {
+    /// Sets a value. A key has at most 65,535 bytes.
+    pub fn put(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let keyspace = self.db.tables.get(&self.db.database, &table.name)?;
+        self.batch.insert(&keyspace, key, value);
+        Ok(())
+    }
+
+    pub fn remove(&mut self, table: &Table, key: &[u8]) -> Result<(), Error> {
+        let keyspace = self.db.tables.get(&self.db.database, &table.name)?;
+        self.batch.remove(&keyspace, key);
+        Ok(())
+    }
+
+    pub fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// Makes the changes: all of them or none.
+    pub fn commit(self, durability: Durability) -> Result<(), Error> {
+        let batch = match durability {
+            Durability::Buffered => self.batch,
+            Durability::Synced => self.batch.durability(Some(PersistMode::SyncData)),
+        };
+        batch.commit().map_err(|error| {
+            self.keyed.failed();
+            Error::keyed("write a table")(error)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Store};
+
+    fn keys(table: &Table, prefix: &[u8], from: Bound<&[u8]>) -> Vec<Vec<u8>> {
+        let mut keys = Vec::new();
+        let scanned = table.scan(prefix, from, &mut |key, _| {
+            keys.push(key.to_vec());
+            true
+        });
+        scanned.unwrap();
+        keys
+    }
+
+    #[test]
+    fn tables_are_there_after_the_store_was_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        {
+            let (store, _) = Store::open(dir.path(), Config::default()).unwrap();
+            let tables = store.tables();
+            let (one, two) = (tables.table("one").unwrap(), tables.table("two").unwrap());
+            let mut batch = tables.batch().unwrap();
+            for key in ["a1", "a2", "a3", "b1"] {
+                batch.put(&one, key.as_bytes(), b"x").unwrap();
+            }
+            batch.put(&two, b"a1", b"y").unwrap();
+            assert_eq!(batch.len(), 5);
+            batch.commit(Durability::Synced).unwrap();
+            let mut batch = tables.batch().unwrap();
+            batch.remove(&one, b"a2").unwrap();
+            batch.commit(Durability::Buffered).unwrap();
+        }
+        let (store, _) = Store::open(dir.path(), Config::default()).unwrap();
+        let one = store.tables().table("one").unwrap();
+        assert_eq!(one.get(b"a1").unwrap().as_deref(), Some(&b"x"[..]));
+        assert!(!one.has(b"a2").unwrap());
+        assert_eq!(keys(&one, b"a", Bound::Unbounded), [b"a1", b"a3"]);
+        assert_eq!(keys(&one, b"a", Bound::Excluded(b"a1")), [b"a3"]);
+        assert_eq!(keys(&one, b"a", Bound::Included(b"a3")), [b"a3"]);
+        assert!(keys(&one, b"a", Bound::Included(b"b")).is_empty());
+        assert_eq!(keys(&one, b"b", Bound::Included(b"a")), [b"b1"]);
+        let two = store.tables().table("two").unwrap();
+        assert_eq!(two.get(b"a1").unwrap().as_deref(), Some(&b"y"[..]));
+    }
+}

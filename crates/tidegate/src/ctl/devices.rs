@@ -1,0 +1,394 @@
+//! `tidegate ctl devices`: devices one by one, and by the million from a file and into one.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, IsTerminal as _, Read as _, Write as _};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+
+use super::commands::Limit;
+use super::http::{Client, encoded, with_query};
+use super::show::{Column, Output};
+
+/// A piece of a file that is sent in one request.
+const PIECE_BYTES: usize = 2 << 20;
+/// Refused lines that are printed.
+const MAX_SHOWN_REFUSALS: usize = 100;
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+const COLUMNS: &[Column] = &[
+    ("DEVICE", "id"),
+    ("PRODUCT", "product"),
+    ("NAME", "name"),
+    ("GROUP", "group"),
+    ("STATE", "state"),
+    ("LAST SEEN", "last_seen_at_ms"),
+];
+
+#[derive(Subcommand)]
+pub(super) enum Devices {
+    /// List devices
+    List(ListArgs),
+    /// Show one
+    Show { id: String },
+    /// Make one; its token is printed once
+    Add(AddArgs),
+    /// Delete one
+    Delete { id: String },
+    /// How many there are, in all and of each product
+    Count,
+    /// Show or set attributes of one
+    Attributes {
+        id: String,
+        #[arg(value_enum, default_value = "server")]
+        scope: Scope,
+        /// What is to be set, as JSON or text; `KEY=null` removes one
+        #[arg(value_name = "KEY=VALUE")]
+        assignments: Vec<String>,
+    },
+    /// Make or replace the devices of a file: CSV with a head line, or a JSON object per line
+    Import(ImportArgs),
+    /// Write all devices into a file, without secrets
+    Export(ExportArgs),
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum Scope {
+    Client,
+    Shared,
+    Server,
+}
+
+#[derive(Args)]
+pub(super) struct ListArgs {
+    #[arg(long)]
+    product: Option<String>,
+    #[arg(long)]
+    group: Option<String>,
+    /// Only those with this tag
+    #[arg(long, value_name = "KEY=VALUE")]
+    tag: Option<String>,
+    /// Only those behind this gateway
+    #[arg(long)]
+    parent: Option<String>,
+    /// notActive, online or offline
+    #[arg(long)]
+    state: Option<String>,
+    /// Only those with this in their id or name
+    #[arg(long, value_name = "PART")]
+    contains: Option<String>,
+    #[command(flatten)]
+    limit: Limit,
+}
+
+#[derive(Args)]
+pub(super) struct AddArgs {
+    id: String,
+    /// The id of its product
+    #[arg(long)]
+    product: String,
+    #[arg(long)]
+    name: Option<String>,
+    #[arg(long)]
+    group: Option<String>,
+    #[arg(long)]
+    parent: Option<String>,
+    #[arg(long = "tag", value_name = "KEY=VALUE")]
+    tags: Vec<String>,
+    /// Other credentials than a token that the node makes, as JSON: '[{"type":"password"}]'
+    #[arg(long, value_name = "JSON")]
+    credentials: Option<String>,
+}
+
+#[derive(Args)]
+pub(super) struct ImportArgs {
+    file: PathBuf,
+    /// Goes on where an earlier import broke off
+    #[arg(long, value_name = "LINE", default_value_t = 1)]
+    from_line: u64,
+    /// Refuses devices that are there, instead of replacing them
+    #[arg(long)]
+    create_only: bool,
+}
+
+#[derive(Args)]
+pub(super) struct ExportArgs {
+    /// `.csv` for CSV, else JSON lines
+    file: PathBuf,
+}
+
+impl Devices {
+    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+        let path_of = |id: &str| format!("/api/v1/devices/{}", encoded(id));
+        match self {
+            Self::List(arguments) => arguments.run(client, output).await,
+            Self::Show { id } => output.one(&client.get(&path_of(&id)).await?),
+            Self::Add(arguments) => arguments.run(client, output).await,
+            Self::Delete { id } => {
+                let answer = client.delete(&path_of(&id)).await?;
+                output.done(&format!("device {id} is deleted"), &answer)
+            }
+            Self::Count => output.one(&client.get("/api/v1/device-counts").await?),
+            Self::Attributes {
+                id,
+                scope,
+                assignments,
+            } => {
+                let scope = match scope {
+                    Scope::Client => "client",
+                    Scope::Shared => "shared",
+                    Scope::Server => "server",
+                };
+                let path = format!("{}/attributes/{scope}", path_of(&id));
+                if assignments.is_empty() {
+                    let mut answer = client.get(&path).await?;
+                    let rows = match answer["data"].take() {
+                        Value::Array(rows) => rows,
+                        _ => Vec::new(),
+                    };
+                    let columns = &[
+                        ("KEY", "key"),
+                        ("VALUE", "value"),
+                        ("CHANGED", "updated_ms"),
+                    ];
+                    return output.rows((rows, false), columns);
+                }
+                let mut values = serde_json::Map::new();
+                for assignment in &assignments {
+                    let (key, value) = assignment
+                        .split_once('=')
+                        .with_context(|| format!("expected KEY=VALUE, found {assignment:?}"))?;
+                    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+                    values.insert(key.to_owned(), value);
+                }
+                let answer = client.put(&path, &Value::Object(values), None).await?;
+                output.done(&format!("attributes of {id} are set"), &answer)
+            }
+            Self::Import(arguments) => arguments.run(client, output).await,
+            Self::Export(arguments) => arguments.run(client).await,
+        }
+    }
+}
+
+impl ListArgs {
+    async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+        let parameters = [
+            ("product", self.product),
+            ("group", self.group),
+            ("tag", self.tag),
+            ("parent", self.parent),
+            ("state", self.state),
+            ("text", self.contains),
+        ];
+        let path = with_query("/api/v1/devices", &parameters);
+        output.rows(client.rows(&path, self.limit.limit).await?, COLUMNS)
+    }
+}
+
+impl AddArgs {
+    async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+        let mut tags = serde_json::Map::new();
+        for tag in &self.tags {
+            let (key, value) = tag
+                .split_once('=')
+                .with_context(|| format!("expected KEY=VALUE, found {tag:?}"))?;
+            tags.insert(key.to_owned(), value.into());
+        }
+        let mut device = json!({"id": self.id, "product": self.product, "tags": tags});
+        for (field, text) in [
+            ("name", self.name),
+            ("group", self.group),
+            ("parent", self.parent),
+        ] {
+            if let Some(text) = text {
+                device[field] = text.into();
+            }
+        }
+        if let Some(credentials) = &self.credentials {
+            device["credentials"] =
+                serde_json::from_str(credentials).context("--credentials is not JSON")?;
+        }
+        output.one(&client.post("/api/v1/devices", &device).await?)
+    }
+}
+
+/// How an import does, for people.
+struct Progress {
+    started: Instant,
+    told: Instant,
+    bytes: u64,
+    all_bytes: u64,
+    lines: u64,
+}
+
+impl Progress {
+    fn tell(&mut self, is_last: bool) {
+        if !std::io::stderr().is_terminal() || (!is_last && self.told.elapsed() < PROGRESS_EVERY) {
+            return;
+        }
+        self.told = Instant::now();
+        let seconds = self.started.elapsed().as_secs_f64().max(0.001);
+        let share = self.bytes as f64 / self.all_bytes.max(1) as f64;
+        let left_s = seconds * (1.0 - share) / share.max(0.001);
+        let rate = self.lines as f64 / seconds;
+        eprint!(
+            "\r{} lines, {rate:.0} lines/s, {:.0} %, {left_s:.0} s to go   ",
+            self.lines,
+            share * 100.0
+        );
+        if is_last {
+            eprintln!();
+        }
+        // A terminal that has gone does not matter here.
+        let _ = std::io::stderr().flush();
+    }
+}
+
+impl ImportArgs {
+    async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+        let shown = self.file.display().to_string();
+        let file = File::open(&self.file).with_context(|| format!("cannot open {shown}"))?;
+        let all_bytes = file.metadata().map_or(0, |metadata| metadata.len());
+        let mut reader = BufReader::with_capacity(1 << 20, file);
+        let is_csv = self.file.extension().is_some_and(|end| end == "csv");
+        let media_type = match is_csv {
+            true => "text/csv",
+            false => "application/x-ndjson",
+        };
+        let mut progress = Progress {
+            started: Instant::now(),
+            told: Instant::now(),
+            bytes: 0,
+            all_bytes,
+            lines: 0,
+        };
+        let mut line = 1;
+        let mut head = Vec::new();
+        if is_csv {
+            reader.read_until(b'\n', &mut head)?;
+            progress.bytes += head.len() as u64;
+            line = 2;
+        }
+        let mut sums = [0_u64; 3];
+        let mut refusals = Vec::new();
+        loop {
+            let (piece, lines) =
+                next_piece(&mut reader, is_csv).with_context(|| format!("cannot read {shown}"))?;
+            if piece.is_empty() {
+                break;
+            }
+            progress.bytes += piece.len() as u64;
+            if line + lines <= self.from_line {
+                line += lines;
+                continue;
+            }
+            let path = with_query(
+                "/api/v1/device-import",
+                &[
+                    ("first_line", Some(line.to_string())),
+                    ("create_only", self.create_only.then(|| "true".to_owned())),
+                ],
+            );
+            let body = [&head[..], &piece].concat();
+            let answer = client.post_file(&path, media_type, body).await;
+            let answer = answer.with_context(|| {
+                format!("the lines from {line} on are not imported; go on with --from-line {line}")
+            })?;
+            for (sum, field) in sums.iter_mut().zip(["created", "updated", "refused"]) {
+                *sum += answer[field].as_u64().unwrap_or(0);
+            }
+            if let Some(more) = answer["refusals"].as_array() {
+                let room = MAX_SHOWN_REFUSALS - refusals.len().min(MAX_SHOWN_REFUSALS);
+                refusals.extend(more.iter().take(room).cloned());
+            }
+            line += lines;
+            progress.lines += lines;
+            progress.tell(false);
+        }
+        progress.tell(true);
+        for refusal in &refusals {
+            let text = |field: &str| refusal[field].as_str().unwrap_or_default().to_owned();
+            eprintln!(
+                "line {}: {}: {}",
+                refusal["line"],
+                text("field"),
+                text("reason")
+            );
+        }
+        let [created, updated, refused] = sums;
+        let seconds = progress.started.elapsed().as_secs_f64();
+        output.done(
+            &format!(
+                "{created} devices are made, {updated} are replaced, {refused} lines are refused; {seconds:.1} s"
+            ),
+            &json!({"created": created, "updated": updated, "refused": refused, "refusals": refusals,
+                "next_line": line, "seconds": seconds}),
+        )?;
+        match refused {
+            0 => Ok(()),
+            count => bail!("{count} lines were refused"),
+        }
+    }
+}
+
+/// Whole lines, or whole records of CSV, whose fields may hold ends of lines.
+fn next_piece(reader: &mut BufReader<File>, is_csv: bool) -> std::io::Result<(Vec<u8>, u64)> {
+    let mut piece = Vec::with_capacity(PIECE_BYTES + 4096);
+    let (mut lines, mut quotes) = (0, 0);
+    loop {
+        let before = piece.len();
+        // A line without an end is no line; the node refuses it.
+        let read = reader
+            .by_ref()
+            .take(8 * PIECE_BYTES as u64)
+            .read_until(b'\n', &mut piece)?;
+        if read == 0 {
+            return Ok((piece, lines));
+        }
+        lines += 1;
+        quotes += piece[before..].iter().filter(|byte| **byte == b'"').count();
+        let is_whole = !is_csv || quotes % 2 == 0;
+        if is_whole && piece.len() >= PIECE_BYTES {
+            return Ok((piece, lines));
+        }
+    }
+}
+
+impl ExportArgs {
+    async fn run(self, client: &Client) -> anyhow::Result<()> {
+        let shown = self.file.display().to_string();
+        let is_csv = self.file.extension().is_some_and(|end| end == "csv");
+        let accept = match is_csv {
+            true => "text/csv",
+            false => "application/x-ndjson",
+        };
+        let mut file = File::create(&self.file).with_context(|| format!("cannot write {shown}"))?;
+        let (mut from, mut lines) = (0_u64, 0);
+        loop {
+            let path = format!("/api/v1/device-export?from={from}&count=20000");
+            let (piece, next) = client.get_piece(&path, accept).await?;
+            // Each piece of CSV has the head line.
+            let skipped = match is_csv && from > 0 {
+                true => piece
+                    .iter()
+                    .position(|byte| *byte == b'\n')
+                    .map_or(0, |at| at + 1),
+                false => 0,
+            };
+            file.write_all(&piece[skipped..])
+                .with_context(|| format!("cannot write {shown}"))?;
+            lines += piece[skipped..]
+                .iter()
+                .filter(|byte| **byte == b'\n')
+                .count();
+            match next {
+                Some(next) => from = next,
+                None => break,
+            }
+        }
+        eprintln!("{lines} lines are in {shown}; secrets are not among them.");
+        Ok(())
+    }
+}
