@@ -3,7 +3,7 @@
 use bumpalo::Bump;
 
 /// How deep arrays and objects may nest.
-pub const MAX_DEPTH: u32 = 64;
+pub(crate) const MAX_DEPTH: u32 = 64;
 
 /// A value as a device has sent it.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -63,10 +63,10 @@ pub enum Reply {
 /// Whether a device may say something on this topic: asked of every message of the node, so it looks at the beginning only.
 #[inline]
 pub fn may_route(topic: &str) -> bool {
-    match topic.as_bytes() {
-        [b'v', b'1', b'/', ..] | [b't', b'g', b'/', ..] | [b'/', ..] => true,
-        _ => false,
-    }
+    matches!(
+        topic.as_bytes(),
+        [b'v', b'1', b'/', ..] | [b't', b'g', b'/', ..] | [b'/', ..]
+    )
 }
 
 /// What a topic says; `None`: it is no topic on which devices speak.
