@@ -6,11 +6,15 @@
 //! - [`Model`]: what messages of a product are checked against.
 
 pub mod alarm;
+pub mod chain;
 mod credential;
 mod device;
 pub mod dialect;
 mod directory;
+pub mod hooks;
 mod id;
+pub mod ingest;
+pub mod live;
 pub mod model;
 mod product;
 mod registry;

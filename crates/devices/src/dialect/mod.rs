@@ -45,6 +45,25 @@ impl Dialect {
     }
 }
 
+/// Some of the dialects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dialects(u8);
+
+impl Dialects {
+    pub const ALL: Self = Self(0b111);
+    pub const NONE: Self = Self(0);
+
+    #[must_use]
+    pub fn with(self, dialect: Dialect) -> Self {
+        Self(self.0 | 1 << dialect as u8)
+    }
+
+    #[inline]
+    pub fn contains(self, dialect: Dialect) -> bool {
+        self.0 & (1 << dialect as u8) != 0
+    }
+}
+
 /// A number that whoever hears has given to a key.
 pub type Slot = u32;
 

@@ -1,0 +1,104 @@
+//! Whether a row passes. `key > 20 AND other = 3` is looked at without evaluating anything; everything else is an expression of the
+//! rule language, and decides too where a value is not the number that was expected.
+
+use rules::Rule;
+use series::{KeyId, Point, Value};
+
+use super::compile::statement;
+
+pub(super) struct Condition {
+    simple: Option<Box<[Comparison]>>,
+    pub(super) rule: Box<Rule>,
+}
+
+struct Comparison {
+    /// Among the keys of the chain.
+    key: usize,
+    operator: Operator,
+    number: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Operator {
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+/// Whole numbers up to this are exact as doubles.
+const MAX_EXACT: i64 = 1 << 53;
+
+impl Condition {
+    pub(super) fn compile(text: &str, keys: &mut Vec<Box<str>>) -> Result<Self, String> {
+        let sql = format!("SELECT 1 AS passes FROM \"$EVENT.DEVICE\" WHERE ({text})");
+        let rule = Box::new(statement(&sql)?);
+        Ok(Self {
+            simple: simple(text, keys),
+            rule,
+        })
+    }
+
+    /// `None`: the expression has to say.
+    #[inline]
+    pub(super) fn passes(&self, points: &[Point<'_>], keys: &[KeyId]) -> Option<bool> {
+        for comparison in self.simple.as_deref()? {
+            let key = *keys.get(comparison.key)?;
+            let point = points.iter().rev().find(|point| point.key == key)?;
+            let value = match point.value {
+                Value::Float(value) => value,
+                Value::Int(value) if value.abs() <= MAX_EXACT => value as f64,
+                _ => return None,
+            };
+            let number = comparison.number;
+            let holds = match comparison.operator {
+                Operator::Less => value < number,
+                Operator::LessOrEqual => value <= number,
+                Operator::Greater => value > number,
+                Operator::GreaterOrEqual => value >= number,
+            };
+            if !holds {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+}
+
+/// Comparisons of keys with numbers, all of which have to hold; `None`: it is more than that.
+fn simple(text: &str, keys: &mut Vec<Box<str>>) -> Option<Box<[Comparison]>> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let mut found = Vec::new();
+    for part in words.split(|word| word.eq_ignore_ascii_case("and")) {
+        let [key, operator, number] = part else {
+            return None;
+        };
+        let operator = match *operator {
+            "<" => Operator::Less,
+            "<=" => Operator::LessOrEqual,
+            ">" => Operator::Greater,
+            ">=" => Operator::GreaterOrEqual,
+            _ => return None,
+        };
+        // These are fields of every event.
+        let is_key = key.starts_with(|c: char| c.is_ascii_alphabetic())
+            && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+            && !matches!(*key, "ts" | "deviceId" | "productId" | "timestamp" | "node");
+        let is_number = number.chars().all(|c| matches!(c, '0'..='9' | '.' | '-'));
+        let number = number.parse().ok().filter(|_| is_key && is_number)?;
+        found.push((*key, operator, number));
+    }
+    let comparisons = found.into_iter().map(|(key, operator, number)| {
+        let known = keys.iter().position(|known| **known == *key);
+        let key = known.unwrap_or_else(|| {
+            keys.push(key.into());
+            keys.len() - 1
+        });
+        Comparison {
+            key,
+            operator,
+            number,
+        }
+    });
+    Some(comparisons.collect())
+}

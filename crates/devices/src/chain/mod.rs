@@ -1,0 +1,108 @@
+//! Rule chains: what happens to a row of telemetry on its way, node by node, as a product says.
+//!
+//! A chain is checked and compiled once. Running it takes a bounded number of steps, waits for nothing, and costs nothing at
+//! all for the root chain, which only saves and lets alarms look.
+
+mod compile;
+mod condition;
+mod definition;
+mod run;
+
+#[cfg(test)]
+mod tests;
+
+use bumpalo::Bump;
+use rules::{Rule, Template};
+use series::{KeyId, Point};
+
+use condition::Condition;
+
+pub use compile::ChainError;
+pub use definition::{Definition, NodeDefinition, NodeKind, On, Relation};
+pub use run::Failed;
+
+use crate::ingest::Outside;
+
+/// Nodes of one chain.
+pub const MAX_NODES: usize = 64;
+/// Nodes that one row may pass, counting each time.
+pub(crate) const MAX_STEPS: u32 = 256;
+
+/// A compiled chain.
+pub struct Chain {
+    nodes: Box<[Node]>,
+    first: Box<[u16]>,
+    /// Keys that conditions look for without evaluating expressions.
+    keys: Box<[Box<str>]>,
+    only_saves: bool,
+}
+
+struct Node {
+    id: Box<str>,
+    work: Work,
+    /// Where to go on: all of them, one after the other.
+    on_success: Box<[u16]>,
+    on_false: Box<[u16]>,
+    on_failure: Box<[u16]>,
+}
+
+enum Work {
+    Validate,
+    Filter(Condition),
+    Transform(Box<Rule>),
+    SaveTelemetry,
+    Alarm,
+    Log(Template),
+    Republish(Box<Republish>),
+    Sink(Box<str>),
+}
+
+struct Republish {
+    topic: Template,
+    payload: Template,
+    qos: u8,
+    retain: bool,
+}
+
+/// A row on its way through a chain.
+#[derive(Clone, Copy)]
+pub struct Passing<'r, 'a> {
+    pub device: &'r str,
+    pub product: &'r str,
+    pub ts_ms: i64,
+    pub points: &'r [Point<'a>],
+}
+
+/// What nodes do, and what they need to know.
+pub trait Effects<'a> {
+    /// For what must live until the row is stored.
+    fn arena(&self) -> &'a Bump;
+    fn name(&self, key: KeyId) -> &str;
+    /// The number of a key, made if need be; `None`: there can be no more.
+    fn key(&self, name: &str) -> Option<KeyId>;
+    fn save(&mut self, points: &[Point<'a>]);
+    fn alarm(&mut self, ts_ms: i64, points: &[Point<'a>]);
+    fn outside(&self) -> &dyn Outside;
+}
+
+impl Chain {
+    /// Validates, saves, and lets alarms look.
+    pub fn root() -> Self {
+        Self {
+            nodes: Box::default(),
+            first: Box::default(),
+            keys: Box::default(),
+            only_saves: true,
+        }
+    }
+
+    /// Whether every row is saved as it is and nothing else happens here.
+    #[inline]
+    pub fn only_saves(&self) -> bool {
+        self.only_saves
+    }
+
+    pub fn keys(&self) -> &[Box<str>] {
+        &self.keys
+    }
+}

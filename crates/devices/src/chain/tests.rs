@@ -1,0 +1,299 @@
+use std::sync::Mutex;
+
+use bumpalo::Bump;
+use rules::{Scratch, Tools};
+use serde_json::json;
+use series::{KeyId, Point, Value};
+
+use super::*;
+
+const KEYS: [&str; 5] = ["temperature", "humidity", "status", "double", "label"];
+
+#[derive(Default)]
+struct Said(Mutex<Vec<String>>);
+
+impl Outside for Said {
+    fn republish(&self, topic: &str, payload: &[u8], qos: u8, _: bool) {
+        let payload = String::from_utf8_lossy(payload);
+        let said = format!("{topic} {qos} {payload}");
+        self.0.lock().unwrap().push(said);
+    }
+
+    fn sink(&self, name: &str, row: rules::Value<'_>) {
+        let mut json = Vec::new();
+        row.write_json(&mut json);
+        let said = format!("{name} < {}", String::from_utf8_lossy(&json));
+        self.0.lock().unwrap().push(said);
+    }
+}
+
+struct Stops<'a> {
+    arena: &'a Bump,
+    outside: Said,
+    done: Vec<String>,
+}
+
+fn show(points: &[Point<'_>]) -> String {
+    let show = |point: &Point<'_>| format!("{}={:?}", KEYS[point.key.0 as usize], point.value);
+    points.iter().map(show).collect::<Vec<_>>().join(" ")
+}
+
+impl<'a> Effects<'a> for Stops<'a> {
+    fn arena(&self) -> &'a Bump {
+        self.arena
+    }
+
+    fn name(&self, key: KeyId) -> &str {
+        KEYS[key.0 as usize]
+    }
+
+    fn key(&self, name: &str) -> Option<KeyId> {
+        let at = KEYS.iter().position(|known| *known == name)?;
+        Some(KeyId(at as u32))
+    }
+
+    fn save(&mut self, points: &[Point<'a>]) {
+        self.done.push(format!("save {}", show(points)));
+    }
+
+    fn alarm(&mut self, ts_ms: i64, points: &[Point<'a>]) {
+        self.done.push(format!("alarm {ts_ms} {}", show(points)));
+    }
+
+    fn outside(&self) -> &dyn Outside {
+        &self.outside
+    }
+}
+
+fn compile(definition: serde_json::Value) -> Result<Chain, String> {
+    let definition = serde_json::from_value(definition).map_err(|error| error.to_string())?;
+    Chain::compile(&definition).map_err(|error| error.to_string())
+}
+
+/// What a chain does with a row of a temperature, a humidity and a status.
+fn run(definition: serde_json::Value, temperature: Value<'_>) -> Vec<String> {
+    let chain = compile(definition).unwrap_or_else(|error| panic!("{error}"));
+    let arena = Bump::new();
+    let scratch = Scratch::new(Tools::new([0; 32], 0), 1 << 10);
+    let mut stops = Stops {
+        arena: &arena,
+        outside: Said::default(),
+        done: Vec::new(),
+    };
+    let keys: Vec<_> = chain
+        .keys()
+        .iter()
+        .filter_map(|name| stops.key(name))
+        .collect();
+    let point = |key, value| Point {
+        key: KeyId(key),
+        value,
+    };
+    let points = [
+        point(0, temperature),
+        point(1, Value::Int(40)),
+        point(2, Value::Text("on")),
+    ];
+    let row = Passing {
+        device: "d",
+        product: "p",
+        ts_ms: 1000,
+        points: &points,
+    };
+    let ran = chain.run(&row, &keys, &scratch, &mut stops);
+    let mut done = stops.done;
+    done.append(&mut stops.outside.0.lock().unwrap());
+    done.extend(ran.err().map(|error| error.to_string()));
+    done
+}
+
+fn filtered(condition: &str) -> serde_json::Value {
+    json!({
+        "nodes": [
+            {"id": "f", "type": "filter", "condition": condition},
+            {"id": "hot", "type": "save_telemetry"},
+            {"id": "cold", "type": "alarm"},
+        ],
+        "relations": [
+            {"from": "f", "on": "true", "to": "hot"},
+            {"from": "f", "on": "false", "to": "cold"},
+        ],
+    })
+}
+
+#[test]
+fn a_filter_parts_rows_whether_it_is_simple_or_an_expression() {
+    for (condition, value, is_hot) in [
+        ("temperature > 20", Value::Float(20.5), true),
+        ("temperature > 20", Value::Int(20), false),
+        ("temperature >= 20 AND humidity < 50", Value::Int(20), true),
+        ("temperature >= 20 AND humidity < 40", Value::Int(20), false),
+        ("temperature * 2 > 40", Value::Float(20.5), true),
+        (
+            "temperature > 20 and status = 'on'",
+            Value::Float(20.5),
+            true,
+        ),
+        (
+            "temperature > 20 and status = 'off'",
+            Value::Float(20.5),
+            false,
+        ),
+        (
+            "deviceId = 'd' and productId = 'p' and ts = 1000",
+            Value::Int(0),
+            true,
+        ),
+        ("missing > 20", Value::Int(0), false),
+    ] {
+        let done = run(filtered(condition), value);
+        assert_eq!(done.len(), 1, "{condition}: {done:?}");
+        assert_eq!(
+            done[0].starts_with("save temperature="),
+            is_hot,
+            "{condition}: {done:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_looked_at_directly_decides_like_the_expression() {
+    for operator in ["<", "<=", ">", ">="] {
+        for value in [
+            Value::Int(3),
+            Value::Int(4),
+            Value::Float(4.0),
+            Value::Float(4.1),
+            Value::Int(i64::MAX),
+            Value::Bool(true),
+            Value::Text("5"),
+        ] {
+            let simple = run(filtered(&format!("temperature {operator} 4")), value);
+            let expression = run(filtered(&format!("(temperature {operator} 4)")), value);
+            assert_eq!(simple, expression, "{value:?} {operator} 4");
+        }
+    }
+}
+
+#[test]
+fn a_transform_changes_what_follows_it_and_nothing_else() {
+    let definition = json!({
+        "nodes": [
+            {"id": "t", "type": "transform", "select": "temperature * 2 AS double, upper(status) AS label, missing AS x"},
+            {"id": "s", "type": "save_telemetry"},
+            {"id": "raw", "type": "save_telemetry"},
+        ],
+        "relations": [{"from": "t", "to": "s"}],
+    });
+    assert_eq!(
+        run(definition.clone(), Value::Int(4)),
+        [r#"save double=Int(8) label=Text("ON")"#]
+    );
+    let mut both = definition;
+    both["nodes"][2] = json!({"id": "raw", "type": "validate"});
+    both["relations"] =
+        json!([{"from": "raw", "to": "t"}, {"from": "raw", "to": "s"}, {"from": "t", "to": "s"}]);
+    both["first"] = json!("raw");
+    let done = run(both, Value::Int(4));
+    assert_eq!(
+        done,
+        [
+            r#"save double=Int(8) label=Text("ON")"#,
+            r#"save temperature=Int(4) humidity=Int(40) status=Text("on")"#
+        ]
+    );
+}
+
+#[test]
+fn rows_go_to_topics_and_sinks() {
+    let definition = json!({
+        "nodes": [
+            {"id": "r", "type": "republish", "topic": "hot/${deviceId}", "payload": "{\"t\": ${temperature}}", "qos": 1},
+            {"id": "s", "type": "sink", "sink": "db"},
+            {"id": "l", "type": "log", "message": "${deviceId} has ${temperature}"},
+        ],
+        "relations": [{"from": "r", "to": "s"}, {"from": "s", "to": "l"}],
+    });
+    assert_eq!(
+        run(definition, Value::Float(4.5)),
+        [
+            r#"hot/d 1 {"t": 4.5}"#,
+            r#"db < {"deviceId":"d","productId":"p","ts":1000,"temperature":4.5,"humidity":40,"status":"on"}"#
+        ]
+    );
+}
+
+#[test]
+fn a_failure_is_followed_or_told() {
+    let mut definition = json!({
+        "nodes": [
+            {"id": "r", "type": "republish", "topic": "a/${status}/#"},
+            {"id": "s", "type": "save_telemetry"},
+        ],
+    });
+    let told = run(definition.clone(), Value::Int(4));
+    assert!(
+        told[0].starts_with("node \"r\": \"a/on/#\" is no topic"),
+        "{told:?}"
+    );
+    definition["relations"] = json!([{"from": "r", "on": "failure", "to": "s"}]);
+    assert!(run(definition, Value::Int(4))[0].starts_with("save"));
+}
+
+#[test]
+fn what_is_wrong_with_a_chain_is_said_with_the_node() {
+    for (definition, expected) in [
+        (json!({"nodes": []}), "a chain has 1 to 64 nodes, not 0"),
+        (
+            json!({"nodes": [{"id": "a", "type": "alarm"}, {"id": "a", "type": "alarm"}]}),
+            "there are two nodes \"a\"",
+        ),
+        (
+            json!({"nodes": [{"id": "a", "type": "alarm"}], "relations": [{"from": "a", "to": "b"}]}),
+            "a relation of \"a\" names the node \"b\", which is not there",
+        ),
+        (
+            json!({"nodes": [{"id": "a", "type": "alarm"}], "first": "b"}),
+            "\"first\" names the node \"b\", which is not there",
+        ),
+        (
+            json!({"nodes": [{"id": "a", "type": "alarm"}, {"id": "b", "type": "validate"}],
+                "relations": [{"from": "a", "to": "b"}, {"from": "b", "to": "a"}]}),
+            "node \"a\" leads back to itself over \"b\"",
+        ),
+        (
+            json!({"nodes": [{"id": "a", "type": "alarm"}, {"id": "b", "type": "validate"}],
+                "relations": [{"from": "a", "on": "true", "to": "b"}]}),
+            "node \"a\" is a alarm and has no outcome \"true\"; expected success or failure",
+        ),
+        (
+            json!({"nodes": [{"id": "a", "type": "republish", "topic": "t", "qos": 3}]}),
+            "node \"a\", qos: expected 0, 1 or 2, not 3",
+        ),
+    ] {
+        assert_eq!(compile(definition).err().as_deref(), Some(expected));
+    }
+    let wrong = compile(json!({"nodes": [{"id": "a", "type": "filter", "condition": "1 +"}]}));
+    assert!(wrong.err().unwrap().starts_with("node \"a\", condition: "));
+    let windowed = filtered("1 = 1) GROUP BY (tumblingwindow('s', 1)");
+    assert!(compile(windowed).is_err());
+    assert!(compile(json!({"nodes": [{"id": "a", "type": "script"}]})).is_err());
+}
+
+#[test]
+fn steps_are_bounded() {
+    // Each node leads to both of the next two: the ways double.
+    let nodes: Vec<_> = (0..40)
+        .map(|at| json!({"id": format!("n{at}"), "type": "validate"}))
+        .collect();
+    let relations: Vec<_> = (0..38)
+        .flat_map(|at| {
+            [at + 1, at + 2].map(|to| json!({"from": format!("n{at}"), "to": format!("n{to}")}))
+        })
+        .collect();
+    let done = run(
+        json!({"nodes": nodes, "relations": relations}),
+        Value::Int(4),
+    );
+    assert!(done[0].contains("256 nodes at most"), "{done:?}");
+}

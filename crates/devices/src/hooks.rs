@@ -1,0 +1,231 @@
+//! Devices on the broker's shards: who of the clients is one, and what they publish, handed to the pipeline.
+
+use std::sync::Arc;
+
+use broker::hooks::{
+    Accepted, Client, Hooks, HooksFactory, Interest, MessageView, Origin, Verdict,
+};
+use hashbrown::HashMap;
+
+use crate::dialect;
+use crate::ingest::{Lane, Message, Pipeline, Speaker};
+
+/// Which clients are devices.
+pub trait Clients: Send + Sync {
+    /// Whether there can be devices at all. When this changes, the broker is to be told by `Handle::renew_interest`.
+    fn is_in_use(&self) -> bool;
+
+    /// The device that a client is, which was let in a moment ago. Asked once for each connection; never waits.
+    fn device_of(&self, client: &Client<'_>) -> Option<Arc<Speaker>>;
+
+    /// A connection of the device is gone.
+    fn gone(&self, device: &Speaker, client: &Client<'_>, reason: &'static str) {
+        let _ = (device, client, reason);
+    }
+}
+
+/// Hooks that hand the messages of devices to a pipeline.
+pub struct DeviceHooks {
+    pub pipeline: Arc<Pipeline>,
+    pub clients: Arc<dyn Clients>,
+}
+
+impl HooksFactory for DeviceHooks {
+    fn hooks_for(&self, _shard: u16) -> Box<dyn Hooks> {
+        Box::new(Ears {
+            lane: self.pipeline.lane(),
+            pipeline: self.pipeline.clone(),
+            clients: self.clients.clone(),
+            devices: HashMap::default(),
+        })
+    }
+}
+
+struct Ears {
+    pipeline: Arc<Pipeline>,
+    clients: Arc<dyn Clients>,
+    lane: Lane,
+    /// The connected devices of this shard, by client id.
+    devices: HashMap<Box<str>, Arc<Speaker>, foldhash::fast::RandomState>,
+}
+
+impl Hooks for Ears {
+    fn interest(&self) -> Interest {
+        match self.clients.is_in_use() {
+            true => Interest::CONNECT | Interest::DISCONNECT | Interest::PUBLISH,
+            false => Interest::NONE,
+        }
+    }
+
+    fn connected(&mut self, client: &Client<'_>, _accepted: &Accepted<'_>) {
+        match self.clients.device_of(client) {
+            Some(device) => {
+                self.devices.insert(client.client_id.into(), device);
+            }
+            None => {
+                self.devices.remove(client.client_id);
+            }
+        }
+    }
+
+    fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
+        // One that is taken over goes before the next one comes, on the same shard.
+        if let Some(device) = self.devices.remove(client.client_id) {
+            self.clients.gone(&device, client, reason);
+        }
+    }
+
+    #[inline]
+    fn wants_topic(&mut self, topic: &str) -> bool {
+        !self.devices.is_empty() && dialect::may_route(topic)
+    }
+
+    fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
+        // What the node itself publishes there is for devices, not from them.
+        let Some(client) = origin.client else {
+            return Verdict::Continue;
+        };
+        let Some(device) = self.devices.get(client.client_id) else {
+            return Verdict::Continue;
+        };
+        let message = Message {
+            by: device.voice(),
+            topic: message.topic,
+            payload: message.payload,
+            received_ms: message.received_ms as i64,
+        };
+        self.pipeline.take(&mut self.lane, &message);
+        match self.pipeline.is_saturated() {
+            true => Verdict::Follow,
+            false => Verdict::Continue,
+        }
+    }
+
+    fn is_saturated(&mut self) -> bool {
+        self.pipeline.is_saturated()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::hooks::Peer;
+    use mqtt::Version;
+    use series::{DeviceNo, KeyId, Point};
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::ingest::{Config, NoOutside, ProductNo, Profile, Storage, StorageError};
+    use crate::{DeviceId, ProductId};
+
+    #[derive(Default)]
+    struct Rows(Mutex<Vec<(u32, i64)>>);
+
+    impl Storage for Rows {
+        fn key(&self, _: &str) -> Result<KeyId, StorageError> {
+            Ok(KeyId(0))
+        }
+
+        fn append(&self, no: DeviceNo, ts_ms: i64, _: &[Point<'_>]) -> Result<(), StorageError> {
+            self.0.lock().unwrap().push((no.0, ts_ms));
+            Ok(())
+        }
+    }
+
+    /// Clients whose names are numbers are devices.
+    #[derive(Default)]
+    struct Numbers(AtomicBool);
+
+    impl Clients for Numbers {
+        fn is_in_use(&self) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn device_of(&self, client: &Client<'_>) -> Option<Arc<Speaker>> {
+            let no = client.client_id.parse().ok()?;
+            Some(Arc::new(Speaker {
+                no: DeviceNo(no),
+                product: ProductNo(0),
+                id: DeviceId::new(client.client_id).ok()?,
+            }))
+        }
+    }
+
+    fn client(client_id: &str) -> Client<'_> {
+        Client {
+            client_id,
+            username: None,
+            peer: Some(Peer::Unix),
+            version: Version::V311,
+        }
+    }
+
+    fn publish(hooks: &mut dyn Hooks, from: Option<&str>, topic: &str) -> Verdict {
+        let message = MessageView::of_client(from.unwrap_or_default(), topic, b"{\"a\":1}", 7);
+        let origin = Origin {
+            client: from.map(client),
+            ..Origin::default()
+        };
+        match hooks.wants_topic(topic) {
+            true => hooks.publish(&message, &origin),
+            false => Verdict::Continue,
+        }
+    }
+
+    #[test]
+    fn what_devices_publish_is_stored_and_nothing_else_is() {
+        let rows = Arc::new(Rows::default());
+        let profile = Profile::open(ProductId::new("p").unwrap());
+        let pipeline = Pipeline::open(
+            &Config::default(),
+            vec![(ProductNo(0), profile)],
+            rows.clone(),
+            Arc::new(NoOutside),
+            Arc::new(NoOutside),
+        );
+        let clients = Arc::new(Numbers::default());
+        let factory = DeviceHooks {
+            pipeline: pipeline.unwrap(),
+            clients: clients.clone(),
+        };
+        let mut hooks = factory.hooks_for(0);
+        assert_eq!(hooks.interest(), Interest::NONE);
+        clients.0.store(true, Ordering::Relaxed);
+        assert!(hooks.interest().contains(Interest::PUBLISH));
+        let telemetry = "v1/devices/me/telemetry";
+        assert!(!hooks.wants_topic(telemetry), "there is no device yet");
+        let connect = mqtt::Connect {
+            version: Version::V311,
+            clean_start: true,
+            keep_alive: 0,
+            client_id: "",
+            username: None,
+            password: None,
+            will: None,
+            properties: mqtt::Properties::EMPTY,
+            bridge: false,
+        };
+        for client_id in ["5", "somebody"] {
+            let accepted = Accepted {
+                session_present: false,
+                connect: &connect,
+                keep_alive_s: 0,
+                session_expiry_s: 0,
+                listener: "mqtt",
+            };
+            hooks.connected(&client(client_id), &accepted);
+        }
+        for (from, topic) in [
+            (Some("5"), telemetry),
+            (Some("somebody"), telemetry),
+            (None, telemetry),
+            (Some("5"), "v2/other"),
+            (Some("5"), "v1/devices/me/other"),
+        ] {
+            assert_eq!(publish(&mut *hooks, from, topic), Verdict::Continue);
+        }
+        hooks.disconnected(&client("5"), "normal");
+        assert!(!hooks.wants_topic(telemetry));
+        assert_eq!(*rows.0.lock().unwrap(), [(5, 7)]);
+    }
+}

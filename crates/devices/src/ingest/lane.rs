@@ -1,0 +1,404 @@
+//! One thread's way through the pipeline: its buffers, and what it remembers of products.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::{ArcSwap, Cache};
+use bumpalo::Bump;
+use rules::{Scratch, Tools};
+use series::{KeyId, Point};
+
+use super::hearing::{About, Desk, Desks, Heard, HeardRow, Hearing, Room};
+use super::metrics::Counters;
+use super::outside::{Outside, StorageError, StoredRow};
+use super::pipeline::{Message, Shared};
+use super::profile::{Mode, Profile, Voice};
+use crate::chain::{Effects, Passing};
+use crate::dialect;
+
+/// Memory kept between messages.
+const KEPT_BYTES: usize = 256 << 10;
+/// Sync messages of which one is timed.
+const TIMED_ONE_IN: u32 = 16;
+
+pub(super) type Profiles = Vec<Option<Arc<Profile>>>;
+
+/// Works messages off; each thread has its own.
+pub struct Lane {
+    shared: Arc<Shared>,
+    profiles: Cache<Arc<ArcSwap<Profiles>>, Arc<Profiles>>,
+    counters: Arc<Counters>,
+    desks: Desks,
+    arena: Bump,
+    heard: Heard<'static>,
+    stored: Vec<StoredRow>,
+    scratch: Scratch,
+    time_in: u32,
+    is_last: bool,
+}
+
+impl Lane {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let counters = Arc::<Counters>::default();
+        let number = shared.add_lane(counters.clone());
+        Self {
+            profiles: Cache::new(shared.profiles.clone()),
+            counters,
+            desks: Desks::default(),
+            arena: Bump::new(),
+            heard: Heard::default(),
+            stored: Vec::new(),
+            scratch: Scratch::new(Tools::new(shared.seed(number), number), KEPT_BYTES),
+            time_in: TIMED_ONE_IN,
+            is_last: false,
+            shared,
+        }
+    }
+
+    /// What it does not find is not to be found.
+    pub(super) fn last(mut self) -> Self {
+        self.is_last = true;
+        self
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// When the messages of a product are worked off; `None`: there is no such product any more.
+    #[inline]
+    pub(super) fn mode_of(&mut self, voice: Voice<'_>) -> Option<Mode> {
+        let profiles = self.profiles.load();
+        let profile = profiles.get(voice.product.0 as usize)?.as_ref()?;
+        Some(profile.mode)
+    }
+
+    /// Works one message off, now.
+    #[inline]
+    pub(super) fn work_one(&mut self, message: &Message<'_>) {
+        self.time_in -= 1;
+        if self.time_in > 0 {
+            self.work(std::slice::from_ref(message));
+            return;
+        }
+        self.time_in = TIMED_ONE_IN;
+        let start = Instant::now();
+        self.work(std::slice::from_ref(message));
+        let took = start.elapsed().as_nanos() as u64;
+        self.counters.latency.record(took);
+    }
+
+    /// As [`Lane::work`], and goes on when a message makes it panic: that one is left out.
+    pub(super) fn work_safely(&mut self, messages: &[Message<'_>]) {
+        let whole = panic::catch_unwind(AssertUnwindSafe(|| self.work(messages)));
+        if whole.is_ok() {
+            return;
+        }
+        for message in messages {
+            let one = std::slice::from_ref(message);
+            // What was stored already is stored again, to the same effect.
+            if panic::catch_unwind(AssertUnwindSafe(|| self.work(one))).is_err() {
+                self.counters.malformed.add(1);
+                let (device, topic) = (message.by.id, message.topic);
+                tracing::error!(
+                    device,
+                    topic,
+                    "a message of a device caused a panic; this is a bug"
+                );
+            }
+        }
+    }
+
+    /// Works messages off, in their order: reads all, then stores all, then tells of all.
+    pub(super) fn work(&mut self, messages: &[Message<'_>]) {
+        self.stored.clear();
+        let mut heard = std::mem::take(&mut self.heard).emptied();
+        let profiles: &Profiles = self.profiles.load();
+        let shared = &*self.shared;
+        self.counters.messages.add(messages.len() as u64);
+        for (number, message) in messages.iter().enumerate() {
+            let room = Room {
+                desks: &mut self.desks,
+                storage: &*shared.storage,
+                family: &*shared.family,
+                outside: &*shared.outside,
+                counters: &self.counters,
+                book: &shared.book,
+                is_last: self.is_last,
+            };
+            read(
+                number as u32,
+                message,
+                profiles,
+                room,
+                &self.arena,
+                &mut heard,
+            );
+        }
+        for at in 0..heard.rows.len() {
+            let row = heard.rows[at];
+            let voice = voice_of(messages, &heard, row.message, row.about);
+            let desk = self.desks.open(voice.product, profiles, &*shared.storage);
+            let Some(desk) = desk else { continue };
+            if desk.profile.chain.only_saves() {
+                if desk.profile.is_stored {
+                    self.stored.push(stored(voice, &row));
+                }
+                continue;
+            }
+            self.scratch.reset();
+            let passed = pass(
+                desk,
+                &self.scratch,
+                &self.arena,
+                Row { voice, row },
+                shared,
+                &heard.points,
+            );
+            if passed.saved.is_empty() {
+                self.counters.filtered.add(1);
+            }
+            let whole = stored(voice, &row);
+            for save in passed.saved {
+                let mut saved = whole;
+                if let Some(points) = save {
+                    saved.first = heard.points.len() as u32;
+                    saved.count = points.len() as u32;
+                    heard.points.extend_from_slice(&points);
+                }
+                self.stored.push(saved);
+            }
+        }
+        self.keep(&heard.points);
+        let profiles: &Profiles = self.profiles.load();
+        tell(messages, &heard, profiles, shared);
+        self.heard = heard.emptied();
+        match self.arena.allocated_bytes() > KEPT_BYTES {
+            true => self.arena = Bump::new(),
+            false => self.arena.reset(),
+        }
+    }
+
+    #[inline]
+    fn keep(&self, points: &[Point<'_>]) {
+        let storage = &*self.shared.storage;
+        let kept = match &*self.stored {
+            [] => return,
+            [row] => {
+                let (first, count) = (row.first as usize, row.count as usize);
+                let points = &points[first..first + count];
+                storage
+                    .append(row.device, row.ts_ms, points)
+                    .map_err(|error| (1, error))
+            }
+            rows => storage.append_all(rows, points),
+        };
+        let mut count = self.stored.len() as u64;
+        if let Err((failed, error)) = kept {
+            self.note_unstored(failed, &error);
+            count = count.saturating_sub(failed);
+        }
+        self.counters.rows.add(count);
+        let points = self.stored.iter().map(|row| u64::from(row.count)).sum();
+        self.counters.points.add(points);
+    }
+
+    #[cold]
+    fn note_unstored(&self, count: u64, error: &StorageError) {
+        self.counters.unstored.add(count);
+        for row in &self.stored {
+            let book = &self.shared.book;
+            book.note(row.device, row.ts_ms, "telemetry", &error.reason);
+        }
+    }
+}
+
+fn stored(voice: Voice<'_>, row: &HeardRow) -> StoredRow {
+    StoredRow {
+        device: voice.no,
+        ts_ms: row.ts_ms,
+        first: row.first,
+        count: row.count,
+    }
+}
+
+fn voice_of<'v>(
+    messages: &[Message<'v>],
+    heard: &'v Heard<'_>,
+    message: u32,
+    about: About,
+) -> Voice<'v> {
+    match about {
+        About::Sender => messages[message as usize].by,
+        About::Child(at) => heard.children[at as usize].voice(),
+    }
+}
+
+#[inline]
+fn read<'a>(
+    number: u32,
+    message: &Message<'a>,
+    profiles: &Profiles,
+    room: Room<'_>,
+    arena: &'a Bump,
+    heard: &mut Heard<'a>,
+) {
+    let by = message.by;
+    let (counters, book) = (room.counters, room.book);
+    let Some(route) = dialect::route(message.topic) else {
+        return;
+    };
+    let desk = room.desks.open(by.product, profiles, room.storage);
+    let Some(desk) = desk else {
+        counters.unknown.add(1);
+        return;
+    };
+    if !desk.profile.dialects.contains(route.dialect) {
+        counters.malformed.add(1);
+        let reason = "the product's devices speak another dialect";
+        book.note(by.no, message.received_ms, message.topic, reason);
+        return;
+    }
+    if desk.profile.is_logged {
+        let now_ms = message.received_ms;
+        room.outside
+            .logged(by, message.topic, message.payload, now_ms);
+    }
+    let row_start = heard.points.len();
+    let mut hearing = Hearing {
+        room,
+        profiles,
+        arena,
+        by,
+        whole: *message,
+        is_put_off: false,
+        product: by.product,
+        about: About::Sender,
+        message: number,
+        received_ms: message.received_ms,
+        dialect: route.dialect,
+        row_start,
+        heard,
+    };
+    let marks = hearing.marks();
+    if !hearing.begin(route.device, route.child) {
+        return;
+    }
+    if let Err(error) = dialect::read(&route, message.payload, arena, &mut hearing) {
+        heard.cut(marks);
+        counters.malformed.add(1);
+        let reason = error.to_string();
+        book.note(by.no, message.received_ms, message.topic, &reason);
+    }
+}
+
+/// A row and whose it is.
+struct Row<'v> {
+    voice: Voice<'v>,
+    row: HeardRow,
+}
+
+/// What a chain wants saved of a row: its points, or others.
+struct Passed<'a> {
+    saved: Vec<Option<Vec<Point<'a>>>>,
+}
+
+fn pass<'a>(
+    desk: &Desk,
+    scratch: &Scratch,
+    arena: &'a Bump,
+    row: Row<'_>,
+    shared: &Shared,
+    points: &[Point<'a>],
+) -> Passed<'a> {
+    let (first, count) = (row.row.first as usize, row.row.count as usize);
+    let points = &points[first..first + count];
+    let mut stops = Stops {
+        desk,
+        arena,
+        shared,
+        voice: row.voice,
+        own: points.as_ptr(),
+        saved: Vec::new(),
+    };
+    let passing = Passing {
+        device: row.voice.id,
+        product: desk.profile.product.as_str(),
+        ts_ms: row.row.ts_ms,
+        points,
+    };
+    let chain = &desk.profile.chain;
+    if let Err(error) = chain.run(&passing, &desk.chain_keys, scratch, &mut stops) {
+        let now_ms = row.row.ts_ms;
+        let subject = format!("rule chain, node {}", error.node);
+        shared
+            .book
+            .note(row.voice.no, now_ms, &subject, &error.reason);
+    }
+    Passed { saved: stops.saved }
+}
+
+/// Where a chain's nodes put what they do.
+struct Stops<'s, 'a> {
+    desk: &'s Desk,
+    arena: &'a Bump,
+    shared: &'s Shared,
+    voice: Voice<'s>,
+    /// Where the points of the row itself are.
+    own: *const Point<'a>,
+    saved: Vec<Option<Vec<Point<'a>>>>,
+}
+
+impl<'a> Effects<'a> for Stops<'_, 'a> {
+    fn arena(&self) -> &'a Bump {
+        self.arena
+    }
+
+    fn name(&self, key: KeyId) -> &str {
+        self.desk.key_name(key)
+    }
+
+    fn key(&self, name: &str) -> Option<KeyId> {
+        self.shared.storage.key(name).ok()
+    }
+
+    fn save(&mut self, points: &[Point<'a>]) {
+        if !self.desk.profile.is_stored {
+            return;
+        }
+        let is_own = points.as_ptr() == self.own;
+        self.saved.push((!is_own).then(|| points.to_vec()));
+    }
+
+    fn alarm(&mut self, ts_ms: i64, points: &[Point<'a>]) {
+        let (outside, profile) = (&self.shared.outside, &self.desk.profile);
+        outside.alarm(self.voice, profile, ts_ms, points);
+    }
+
+    fn outside(&self) -> &dyn Outside {
+        &*self.shared.outside
+    }
+}
+
+/// Tells everybody of what is in the store now, and of what else was said.
+fn tell(messages: &[Message<'_>], heard: &Heard<'_>, profiles: &Profiles, shared: &Shared) {
+    let outside = &*shared.outside;
+    if outside.wants_rows() {
+        for row in &heard.rows {
+            let voice = voice_of(messages, heard, row.message, row.about);
+            let profile = profiles.get(voice.product.0 as usize);
+            if let Some(profile) = profile.and_then(Option::as_ref) {
+                let (first, count) = (row.first as usize, row.count as usize);
+                let points = &heard.points[first..first + count];
+                outside.stored(voice, profile, row.ts_ms, points);
+            }
+        }
+    }
+    for said in &heard.saids {
+        let message = &messages[said.message as usize];
+        let about = voice_of(messages, heard, said.message, said.about);
+        let now_ms = message.received_ms;
+        outside.said(message.by, about, said.dialect, &said.said, now_ms);
+    }
+}

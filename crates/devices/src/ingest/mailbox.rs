@@ -1,0 +1,189 @@
+//! A bounded queue of messages: one half is filled while a worker empties the other.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::pipeline::Message;
+use super::segment::Segment;
+
+pub(super) struct Mailbox {
+    state: Mutex<State>,
+    /// There is something to do.
+    filled: Condvar,
+    /// There is room again, or everything is done.
+    emptied: Condvar,
+    /// Publishers are to wait.
+    is_high: AtomicBool,
+    pub(super) queued: AtomicU64,
+    pub(super) queued_bytes: AtomicU64,
+}
+
+struct State {
+    filling: Segment,
+    /// Not there while the worker has it.
+    spare: Option<Segment>,
+    /// Halves that a worker has taken, and those that it has done.
+    taken: u64,
+    done: u64,
+    is_worker_asleep: bool,
+    waiting: u32,
+    is_stopped: bool,
+    /// There is no worker any more.
+    has_ended: bool,
+}
+
+impl Mailbox {
+    pub(super) fn files(directory: &Path, number: usize) -> [PathBuf; 2] {
+        ['a', 'b'].map(|half| directory.join(format!("mailbox-{number}{half}")))
+    }
+
+    /// With what a process before has left, the older part first.
+    pub(super) fn open(
+        directory: Option<&Path>,
+        number: usize,
+        bytes: usize,
+    ) -> io::Result<(Self, Vec<Segment>)> {
+        let half = bytes / 2;
+        let mut halves = match directory {
+            None => vec![Segment::in_memory(half)?, Segment::in_memory(half)?],
+            Some(directory) => {
+                let [a, b] = Self::files(directory, number);
+                vec![Segment::open(&a, half)?, Segment::open(&b, half)?]
+            }
+        };
+        halves.sort_by_key(|half| (half.is_empty(), half.sequence()));
+        Ok((Self::new(Segment::in_memory(0)?), halves))
+    }
+
+    fn new(nothing: Segment) -> Self {
+        Self {
+            state: Mutex::new(State {
+                filling: nothing,
+                spare: None,
+                taken: 0,
+                done: 0,
+                is_worker_asleep: false,
+                waiting: 0,
+                is_stopped: false,
+                has_ended: false,
+            }),
+            filled: Condvar::new(),
+            emptied: Condvar::new(),
+            is_high: AtomicBool::new(false),
+            queued: AtomicU64::new(0),
+            queued_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Begins with two empty halves.
+    pub(super) fn begin(&self, mut halves: Vec<Segment>) {
+        let mut state = self.lock();
+        halves.iter_mut().for_each(|half| half.clear(0));
+        state.spare = halves.pop();
+        if let Some(half) = halves.pop() {
+            state.filling = half;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether publishers are to wait: half of a half is full. What is on its way has the rest.
+    pub(super) fn is_high(&self) -> bool {
+        self.is_high.load(Ordering::Relaxed)
+    }
+
+    /// Puts a message in; waits for room. `false`: it is larger than any room, or the mailbox is closed.
+    #[inline]
+    pub(super) fn push(&self, message: &Message<'_>, handed_ns: u64) -> bool {
+        let mut state = self.lock();
+        loop {
+            if state.is_stopped || Segment::size_of(message) > state.filling.room_bytes() {
+                return false;
+            }
+            if state.filling.push(message, handed_ns) {
+                break;
+            }
+            state.waiting += 1;
+            state = self
+                .emptied
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+        }
+        let used = state.filling.used_bytes();
+        self.queued
+            .store(u64::from(state.filling.count()), Ordering::Relaxed);
+        self.queued_bytes.store(used as u64, Ordering::Relaxed);
+        if used > state.filling.room_bytes() / 2 {
+            self.is_high.store(true, Ordering::Relaxed);
+        }
+        if state.is_worker_asleep {
+            state.is_worker_asleep = false;
+            drop(state);
+            self.filled.notify_one();
+        }
+        true
+    }
+
+    /// What has come in, for the worker, who gives back what it had. `None`: there is nothing, and there will be nothing.
+    pub(super) fn exchange(&self, done: Option<Segment>) -> Option<Segment> {
+        let mut state = self.lock();
+        if let Some(mut done) = done {
+            done.clear(0);
+            state.spare = Some(done);
+            state.done = state.taken;
+            if state.waiting > 0 {
+                self.emptied.notify_all();
+            }
+        }
+        while state.filling.is_empty() {
+            if state.is_stopped {
+                state.has_ended = true;
+                self.emptied.notify_all();
+                return None;
+            }
+            state.is_worker_asleep = true;
+            state = self
+                .filled
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        state.is_worker_asleep = false;
+        let mut fresh = state.spare.take()?;
+        state.taken += 1;
+        fresh.clear(state.taken);
+        let full = std::mem::replace(&mut state.filling, fresh);
+        self.is_high.store(false, Ordering::Relaxed);
+        self.queued.store(0, Ordering::Relaxed);
+        self.queued_bytes.store(0, Ordering::Relaxed);
+        if state.waiting > 0 {
+            self.emptied.notify_all();
+        }
+        Some(full)
+    }
+
+    /// Waits until everything that is in it now has been worked off.
+    pub(super) fn flush(&self) {
+        let mut state = self.lock();
+        let target = state.taken + u64::from(!state.filling.is_empty());
+        state.waiting += 1;
+        while state.done < target && !state.has_ended {
+            state = self
+                .emptied
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        state.waiting -= 1;
+    }
+
+    /// Takes no more. What is in it is worked off.
+    pub(super) fn stop(&self) {
+        self.lock().is_stopped = true;
+        self.filled.notify_all();
+        self.emptied.notify_all();
+    }
+}

@@ -1,0 +1,206 @@
+//! What the pipeline counts. Each lane has its own counters, written by its thread alone and read by anybody.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that one thread writes: no read-modify-write of the bus.
+#[derive(Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    #[inline]
+    pub(super) fn add(&self, more: u64) {
+        let now = self.0.load(Ordering::Relaxed);
+        self.0.store(now + more, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Parts of a power of two.
+const PARTS: usize = 16;
+const PART_BITS: u32 = 4;
+const BUCKETS: usize = 40 * PARTS;
+
+/// How long things took, to 1/16 of the time, up to nine minutes.
+pub struct Histogram {
+    buckets: Box<[Count; BUCKETS]>,
+    pub sum_ns: Count,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self {
+            buckets: Box::new([const { Count(AtomicU64::new(0)) }; BUCKETS]),
+            sum_ns: Count::default(),
+        }
+    }
+}
+
+fn bucket_of(ns: u64) -> usize {
+    if ns < PARTS as u64 {
+        return ns as usize;
+    }
+    let power = ns.ilog2();
+    let part = (ns >> (power - PART_BITS)) as usize - PARTS;
+    ((power - PART_BITS + 1) as usize * PARTS + part).min(BUCKETS - 1)
+}
+
+/// The most that is counted in a bucket.
+fn upper_ns(bucket: usize) -> u64 {
+    if bucket < PARTS {
+        return bucket as u64;
+    }
+    let power = (bucket / PARTS - 1) as u32;
+    let part = (bucket % PARTS + PARTS) as u64;
+    ((part + 1) << power) - 1
+}
+
+impl Histogram {
+    #[inline]
+    pub(super) fn record(&self, ns: u64) {
+        self.buckets[bucket_of(ns)].add(1);
+        self.sum_ns.add(ns);
+    }
+
+    fn add_to(&self, counts: &mut [u64; BUCKETS]) {
+        for (count, bucket) in counts.iter_mut().zip(self.buckets.iter()) {
+            *count += bucket.get();
+        }
+    }
+}
+
+/// What one lane counts.
+#[derive(Default)]
+pub struct Counters {
+    /// Messages that devices sent, of any kind.
+    pub messages: Count,
+    pub rows: Count,
+    pub points: Count,
+    /// Messages that could not be read.
+    pub malformed: Count,
+    /// Values that did not fit the thing model, or whose key nobody knows.
+    pub refused: Count,
+    /// Rows that the store did not take.
+    pub unstored: Count,
+    /// Rows that a chain ended before they were stored.
+    pub filtered: Count,
+    /// Messages about devices that nobody knows.
+    pub unknown: Count,
+    pub batches: Count,
+    /// From the arrival of a message to the end of its work; in sync mode one of sixteen is timed.
+    pub latency: Histogram,
+    /// The part of it in a mailbox.
+    pub waiting: Histogram,
+}
+
+/// The counters of all lanes at one time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    pub messages: u64,
+    pub rows: u64,
+    pub points: u64,
+    pub malformed: u64,
+    pub refused: u64,
+    pub unstored: u64,
+    pub filtered: u64,
+    pub unknown: u64,
+    pub batches: u64,
+    /// Messages now in mailboxes.
+    pub queued: u64,
+    pub queued_bytes: u64,
+    /// Mailboxes, each with its worker.
+    pub mailboxes: u64,
+    pub latency: Times,
+    pub waiting: Times,
+}
+
+/// A histogram, read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Times {
+    counts: Vec<u64>,
+    pub count: u64,
+    pub sum_ns: u64,
+}
+
+impl Times {
+    fn of<'h>(histograms: impl Iterator<Item = &'h Histogram>) -> Self {
+        let (mut counts, mut sum_ns) = ([0; BUCKETS], 0);
+        for histogram in histograms {
+            histogram.add_to(&mut counts);
+            sum_ns += histogram.sum_ns.get();
+        }
+        Self {
+            count: counts.iter().sum(),
+            counts: counts.into(),
+            sum_ns,
+        }
+    }
+
+    /// What so many of a thousand took at most.
+    pub fn quantile_ns(&self, per_mille: u64) -> u64 {
+        let wanted = (self.count * per_mille).div_ceil(1000).max(1);
+        let mut seen = 0;
+        for (bucket, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= wanted {
+                return upper_ns(bucket);
+            }
+        }
+        0
+    }
+
+    /// How many took at most so long; a little more may be counted.
+    pub fn within_ns(&self, ns: u64) -> u64 {
+        let last = bucket_of(ns);
+        self.counts.iter().take(last + 1).sum()
+    }
+}
+
+pub(super) fn snapshot<'c>(lanes: impl Iterator<Item = &'c Counters> + Clone) -> Snapshot {
+    let sum = |pick: fn(&Counters) -> &Count| lanes.clone().map(|lane| pick(lane).get()).sum();
+    Snapshot {
+        messages: sum(|lane| &lane.messages),
+        rows: sum(|lane| &lane.rows),
+        points: sum(|lane| &lane.points),
+        malformed: sum(|lane| &lane.malformed),
+        refused: sum(|lane| &lane.refused),
+        unstored: sum(|lane| &lane.unstored),
+        filtered: sum(|lane| &lane.filtered),
+        unknown: sum(|lane| &lane.unknown),
+        batches: sum(|lane| &lane.batches),
+        latency: Times::of(lanes.clone().map(|lane| &lane.latency)),
+        waiting: Times::of(lanes.clone().map(|lane| &lane.waiting)),
+        ..Snapshot::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_what_is_counted_in_it() {
+        let mut last = 0;
+        for ns in (0..2000)
+            .chain((11..39).flat_map(|power| [(1 << power) - 1, 1 << power, 3 << (power - 1)]))
+        {
+            let bucket = bucket_of(ns);
+            assert!(upper_ns(bucket) >= ns, "{ns}");
+            assert!(upper_ns(bucket) <= ns + ns / 16, "{ns}");
+            if ns < 2000 {
+                assert!(bucket >= last, "{ns}");
+                last = bucket;
+            }
+        }
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+        let histogram = Histogram::default();
+        (1..=1000).for_each(|ns| histogram.record(ns * 100));
+        let times = Times::of(std::iter::once(&histogram));
+        assert_eq!(times.count, 1000);
+        assert!((49_000..=53_500).contains(&times.quantile_ns(500)));
+        assert!((98_000..=106_000).contains(&times.quantile_ns(990)));
+        assert!((480..=540).contains(&times.within_ns(50_000)));
+    }
+}

@@ -1,0 +1,366 @@
+//! The pipeline as a whole: products, lanes, mailboxes and their workers.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use series::DeviceNo;
+
+use super::lane::{Lane, Profiles};
+use super::mailbox::Mailbox;
+use super::metrics::{Counters, Snapshot, snapshot};
+use super::outside::{Family, Outside, Storage};
+use super::profile::{Mode, ProductNo, Profile, Voice};
+use super::segment::{Segment, Waiting};
+use super::trouble::{Book, DeviceTrouble};
+
+/// What a device has sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Message<'a> {
+    /// The device whose connection it came on.
+    pub by: Voice<'a>,
+    pub topic: &'a str,
+    pub payload: &'a [u8],
+    pub received_ms: i64,
+}
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where mailboxes are kept; `None`: in memory, and they end with the process.
+    pub directory: Option<PathBuf>,
+    /// Mailboxes of the actor mode, each with a worker.
+    pub mailboxes: usize,
+    /// Bytes that one mailbox holds. What is larger than half of it is worked off at once.
+    pub mailbox_bytes: usize,
+    /// Messages that are worked off together, at most.
+    pub max_batch: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            directory: None,
+            mailboxes: std::thread::available_parallelism().map_or(1, usize::from),
+            mailbox_bytes: 1 << 20,
+            max_batch: 256,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("cannot open the mailboxes of devices in {}: {source}", directory.display())]
+    Mailbox {
+        directory: PathBuf,
+        source: io::Error,
+    },
+    #[error("cannot start a worker for devices: {0}")]
+    Worker(io::Error),
+}
+
+/// What all lanes share.
+pub(super) struct Shared {
+    pub(super) profiles: Arc<ArcSwap<Profiles>>,
+    pub(super) storage: Arc<dyn Storage>,
+    pub(super) family: Arc<dyn Family>,
+    pub(super) outside: Arc<dyn Outside>,
+    pub(super) book: Book,
+    lanes: Mutex<Vec<Arc<Counters>>>,
+    random: RandomState,
+}
+
+impl Shared {
+    fn lanes(&self) -> MutexGuard<'_, Vec<Arc<Counters>>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add_lane(&self, counters: Arc<Counters>) -> u16 {
+        let mut lanes = self.lanes();
+        lanes.push(counters);
+        lanes.len() as u16
+    }
+
+    /// Randomness for the functions of expressions; it is not for secrets.
+    pub(super) fn seed(&self, lane: u16) -> [u8; 32] {
+        let mut seed = [0; 32];
+        for (part, bytes) in seed.chunks_mut(8).enumerate() {
+            let number = self.random.hash_one((lane, part));
+            bytes.copy_from_slice(&number.to_le_bytes());
+        }
+        seed
+    }
+}
+
+/// From messages of devices to the store.
+pub struct Pipeline {
+    shared: Arc<Shared>,
+    mailboxes: Arc<[Mailbox]>,
+    workers: Mutex<Vec<JoinHandle<()>>>,
+    started: Instant,
+}
+
+impl Pipeline {
+    /// Starts it. What is left in mailboxes from before is worked off before this returns: products must be known by then, see
+    /// `profiles`, and devices must be found by [`Family::speaker`].
+    ///
+    /// # Errors
+    /// If the mailboxes cannot be opened, or there can be no more threads.
+    pub fn open(
+        config: &Config,
+        profiles: Vec<(ProductNo, Profile)>,
+        storage: Arc<dyn Storage>,
+        family: Arc<dyn Family>,
+        outside: Arc<dyn Outside>,
+    ) -> Result<Arc<Self>, StartError> {
+        let shared = Arc::new(Shared {
+            profiles: Arc::default(),
+            storage,
+            family,
+            outside,
+            book: Book::default(),
+            lanes: Mutex::default(),
+            random: RandomState::new(),
+        });
+        let mut mailboxes = Vec::new();
+        let mut left = Vec::new();
+        let of_directory = |source| StartError::Mailbox {
+            directory: config.directory.clone().unwrap_or_default(),
+            source,
+        };
+        if let Some(directory) = &config.directory {
+            std::fs::create_dir_all(directory).map_err(of_directory)?;
+        }
+        for number in 0..config.mailboxes.max(1) {
+            let directory = config.directory.as_deref();
+            let (mailbox, halves) =
+                Mailbox::open(directory, number, config.mailbox_bytes).map_err(of_directory)?;
+            mailboxes.push(mailbox);
+            left.push(halves);
+        }
+        let pipeline = Arc::new(Self {
+            shared,
+            mailboxes: mailboxes.into(),
+            workers: Mutex::default(),
+            started: Instant::now(),
+        });
+        for (product, profile) in profiles {
+            pipeline.set_profile(product, Some(profile));
+        }
+        for (mailbox, halves) in pipeline.mailboxes.iter().zip(left) {
+            pipeline.work_off(&halves);
+            mailbox.begin(halves);
+        }
+        pipeline.work_off_surplus(config).map_err(of_directory)?;
+        for number in 0..pipeline.mailboxes.len() {
+            let worker = Worker {
+                lane: Lane::new(pipeline.shared.clone()),
+                mailboxes: pipeline.mailboxes.clone(),
+                number,
+                max_batch: config.max_batch.max(1),
+                started: pipeline.started,
+            };
+            let builder = std::thread::Builder::new().name(format!("devices-{number}"));
+            let handle = builder
+                .spawn(move || worker.run())
+                .map_err(StartError::Worker)?;
+            pipeline.workers().push(handle);
+        }
+        Ok(pipeline)
+    }
+
+    fn workers(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a process before has accepted and not done.
+    fn work_off(&self, halves: &[Segment]) {
+        let mut lane = None;
+        for waiting in halves.iter().flat_map(Segment::messages) {
+            let lane = lane.get_or_insert_with(|| Lane::new(self.shared.clone()));
+            let mut message = waiting.message;
+            // Products have new numbers since.
+            let speaker = self.shared.family.speaker(message.by.no);
+            if let Some(speaker) = speaker.filter(|speaker| speaker.id.as_str() == message.by.id) {
+                message.by = speaker.voice();
+                lane.work_safely(&[message]);
+            }
+        }
+    }
+
+    /// Mailboxes of a process that had more of them.
+    fn work_off_surplus(&self, config: &Config) -> io::Result<()> {
+        let Some(directory) = &config.directory else {
+            return Ok(());
+        };
+        for number in self.mailboxes.len().. {
+            let files = Mailbox::files(directory, number);
+            if !files.iter().any(|file| file.exists()) {
+                break;
+            }
+            let (_, halves) = Mailbox::open(Some(directory), number, config.mailbox_bytes)?;
+            self.work_off(&halves);
+            drop(halves);
+            files.iter().try_for_each(std::fs::remove_file)?;
+        }
+        Ok(())
+    }
+
+    /// A thread's way in.
+    pub fn lane(&self) -> Lane {
+        Lane::new(self.shared.clone())
+    }
+
+    /// The way in for messages of [`Outside::later`].
+    pub fn last_lane(&self) -> Lane {
+        self.lane().last()
+    }
+
+    /// Works a message off here and now, whatever the mode of the product.
+    pub fn work(&self, lane: &mut Lane, message: &Message<'_>) {
+        lane.work_safely(std::slice::from_ref(message));
+    }
+
+    /// A product is new or has changed; `None`: it is no more.
+    pub fn set_profile(&self, product: ProductNo, profile: Option<Profile>) {
+        let profile = profile.map(Arc::new);
+        self.shared.profiles.rcu(|profiles| {
+            let mut profiles = Profiles::clone(profiles);
+            let at = product.0 as usize;
+            if at >= profiles.len() {
+                profiles.resize(at + 1, None);
+            }
+            profiles[at] = profile.clone();
+            profiles
+        });
+    }
+
+    /// Takes a message. What holds when it returns is said in the [module](super).
+    #[inline]
+    pub fn take(&self, lane: &mut Lane, message: &Message<'_>) {
+        match lane.mode_of(message.by) {
+            Some(Mode::Actor) => self.queue(lane, message),
+            Some(Mode::Sync) => lane.work_one(message),
+            None => lane.counters().unknown.add(1),
+        }
+    }
+
+    #[inline]
+    fn queue(&self, lane: &mut Lane, message: &Message<'_>) {
+        let mailbox = self.mailbox_of(message.by.no);
+        let handed_ns = self.started.elapsed().as_nanos() as u64;
+        if !mailbox.push(message, handed_ns) {
+            // Behind what the device has said before.
+            mailbox.flush();
+            lane.work_one(message);
+        }
+    }
+
+    fn mailbox_of(&self, device: DeviceNo) -> &Mailbox {
+        // Numbers are dense: neighbours go to different mailboxes.
+        &self.mailboxes[device.0 as usize % self.mailboxes.len()]
+    }
+
+    /// Whether publishers are to wait.
+    #[inline]
+    pub fn is_saturated(&self) -> bool {
+        self.mailboxes.iter().any(Mailbox::is_high) || self.shared.outside.is_full()
+    }
+
+    /// Waits until all mailboxes are empty and all that was in them is done.
+    pub fn flush(&self) {
+        self.mailboxes.iter().for_each(Mailbox::flush);
+    }
+
+    /// Works off what is in the mailboxes, and ends the workers. What comes after this is worked off by who brings it.
+    pub fn stop(&self) {
+        self.mailboxes.iter().for_each(Mailbox::stop);
+        for worker in std::mem::take(&mut *self.workers()) {
+            if worker.join().is_err() {
+                tracing::error!("a worker for devices ended by a panic; this is a bug");
+            }
+        }
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        let lanes = self.shared.lanes().clone();
+        let sum = |pick: fn(&Mailbox) -> u64| self.mailboxes.iter().map(pick).sum();
+        Snapshot {
+            queued: sum(|mailbox| mailbox.queued.load(Ordering::Relaxed)),
+            queued_bytes: sum(|mailbox| mailbox.queued_bytes.load(Ordering::Relaxed)),
+            mailboxes: self.mailboxes.len() as u64,
+            ..snapshot(lanes.iter().map(|counters| &**counters))
+        }
+    }
+
+    /// What of a device was not taken lately, and why.
+    pub fn trouble_of(&self, device: DeviceNo) -> DeviceTrouble {
+        self.shared.book.of(device)
+    }
+
+    /// A device is no more.
+    pub fn forget(&self, device: DeviceNo) {
+        self.shared.book.forget(device);
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Empties one mailbox.
+struct Worker {
+    lane: Lane,
+    mailboxes: Arc<[Mailbox]>,
+    number: usize,
+    max_batch: usize,
+    started: Instant,
+}
+
+impl Worker {
+    fn run(mut self) {
+        let mailboxes = self.mailboxes.clone();
+        let mailbox = &mailboxes[self.number];
+        let mut done = None;
+        while let Some(full) = mailbox.exchange(done.take()) {
+            self.empty(&full);
+            done = Some(full);
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    fn empty(&mut self, full: &Segment) {
+        let mut waiting = full.messages();
+        let (mut messages, mut handed) = (Vec::new(), Vec::new());
+        loop {
+            messages.clear();
+            handed.clear();
+            let batch = waiting.by_ref().take(self.max_batch);
+            for Waiting { message, handed_ns } in batch {
+                messages.push(message);
+                handed.push(handed_ns);
+            }
+            if messages.is_empty() {
+                return;
+            }
+            let begun_ns = self.now_ns();
+            self.lane.work_safely(&messages);
+            let ended_ns = self.now_ns();
+            let counters = self.lane.counters();
+            counters.batches.add(1);
+            for handed_ns in &handed {
+                counters.waiting.record(begun_ns.saturating_sub(*handed_ns));
+                counters.latency.record(ended_ns.saturating_sub(*handed_ns));
+            }
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! The pipeline before a store in memory.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bumpalo::Bump;
+use series::{DeviceNo, KeyId, Point, Value};
+
+use super::*;
+use crate::chain::Chain;
+use crate::dialect::{Dialect, Dialects, Raw, Said};
+use crate::{DeviceId, ProductId};
+
+/// Rows as text, in the order of their arrival.
+#[derive(Default)]
+struct Memory {
+    keys: Mutex<Vec<String>>,
+    rows: Mutex<BTreeMap<u32, Vec<String>>>,
+    is_full: AtomicBool,
+}
+
+impl Storage for Memory {
+    fn key(&self, name: &str) -> Result<KeyId, StorageError> {
+        let mut keys = self.keys.lock().unwrap();
+        if name == "impossible" {
+            return Err(StorageError {
+                reason: "there can be no such key".into(),
+            });
+        }
+        let at = keys.iter().position(|key| key == name);
+        let at = at.unwrap_or_else(|| {
+            keys.push(name.to_owned());
+            keys.len() - 1
+        });
+        Ok(KeyId(at as u32))
+    }
+
+    fn append(
+        &self,
+        device: DeviceNo,
+        ts_ms: i64,
+        points: &[Point<'_>],
+    ) -> Result<(), StorageError> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(StorageError {
+                reason: "the disk is full".into(),
+            });
+        }
+        let keys = self.keys.lock().unwrap();
+        let points = points
+            .iter()
+            .map(|point| format!("{}={:?}", keys[point.key.0 as usize], point.value));
+        let row = format!("{ts_ms}: {}", points.collect::<Vec<_>>().join(" "));
+        let mut rows = self.rows.lock().unwrap();
+        rows.entry(device.0).or_default().push(row);
+        Ok(())
+    }
+}
+
+impl Memory {
+    fn rows(&self, device: u32) -> Vec<String> {
+        let rows = self.rows.lock().unwrap();
+        rows.get(&device).cloned().unwrap_or_default()
+    }
+}
+
+/// Knows devices 0 to 99, `d0` and so on; those from 50 on are behind gateways.
+#[derive(Default)]
+struct World {
+    heard: Mutex<Vec<String>>,
+}
+
+fn speaker(no: u32) -> Speaker {
+    Speaker {
+        no: DeviceNo(no),
+        product: ProductNo(no % 2),
+        id: DeviceId::new(&format!("d{no}")).unwrap(),
+    }
+}
+
+impl Family for World {
+    fn child(&self, _: Voice<'_>, name: &str) -> Option<Arc<Speaker>> {
+        let no = name.strip_prefix('d')?.parse().ok()?;
+        (50..100).contains(&no).then(|| Arc::new(speaker(no)))
+    }
+
+    fn speaker(&self, device: DeviceNo) -> Option<Arc<Speaker>> {
+        (device.0 < 100).then(|| Arc::new(speaker(device.0)))
+    }
+}
+
+impl Outside for World {
+    fn wants_rows(&self) -> bool {
+        true
+    }
+
+    fn stored(&self, speaker: Voice<'_>, profile: &Profile, ts_ms: i64, points: &[Point<'_>]) {
+        let (product, count) = (&profile.product, points.len());
+        let heard = format!("{} of {product} stored {count} at {ts_ms}", speaker.id);
+        self.heard.lock().unwrap().push(heard);
+    }
+
+    fn said(&self, by: Voice<'_>, about: Voice<'_>, _: Dialect, said: &Said<'_>, _: i64) {
+        let heard = format!("{} of {}: {said:?}", by.id, about.id);
+        self.heard.lock().unwrap().push(heard);
+    }
+
+    fn later(&self, message: &Message<'_>) -> bool {
+        let heard = format!("{} is put off: {}", message.by.id, message.topic);
+        self.heard.lock().unwrap().push(heard);
+        true
+    }
+}
+
+/// Knows two properties.
+struct Thermometer;
+
+impl Model for Thermometer {
+    fn key(&self, name: &str) -> KeyRule {
+        match name {
+            "temperature" => KeyRule::Property(0),
+            "label" | "impossible" => KeyRule::Open,
+            _ => KeyRule::Unknown,
+        }
+    }
+
+    fn convert<'a>(&self, _: u32, value: Raw<'a>, _: &'a Bump) -> Result<Value<'a>, Box<str>> {
+        match value {
+            Raw::Int(value) if value.abs() < 100 => Ok(Value::Float(value as f64)),
+            Raw::Float(value) => Ok(Value::Float(value)),
+            value => Err(format!("{value:?} is no temperature").into()),
+        }
+    }
+}
+
+struct Setup {
+    memory: Arc<Memory>,
+    world: Arc<World>,
+    pipeline: Arc<Pipeline>,
+}
+
+/// Product 0 takes everything, product 1 has a thing model.
+fn setup_with(config: &Config, mode: Mode, memory: Arc<Memory>) -> Setup {
+    let world = Arc::new(World::default());
+    let open = Profile {
+        mode,
+        ..Profile::open(ProductId::new("open").unwrap())
+    };
+    let modelled = Profile {
+        product: ProductId::new("thermometer").unwrap(),
+        model: Arc::new(Thermometer),
+        ..open.clone()
+    };
+    let profiles = vec![(ProductNo(0), open), (ProductNo(1), modelled)];
+    let pipeline = Pipeline::open(
+        config,
+        profiles,
+        memory.clone(),
+        world.clone(),
+        world.clone(),
+    )
+    .unwrap();
+    Setup {
+        memory,
+        world,
+        pipeline,
+    }
+}
+
+fn setup(mode: Mode) -> Setup {
+    let config = Config {
+        mailboxes: 2,
+        mailbox_bytes: 8 << 10,
+        max_batch: 7,
+        ..Config::default()
+    };
+    setup_with(&config, mode, Arc::default())
+}
+
+fn send(setup: &Setup, lane: &mut Lane, no: u32, topic: &str, payload: &str, received_ms: i64) {
+    let speaker = speaker(no);
+    let message = Message {
+        by: speaker.voice(),
+        topic,
+        payload: payload.as_bytes(),
+        received_ms,
+    };
+    setup.pipeline.take(lane, &message);
+}
+
+const TELEMETRY: &str = "v1/devices/me/telemetry";
+
+#[test]
+fn rows_are_stored_and_told_in_both_modes() {
+    for mode in [Mode::Sync, Mode::Actor] {
+        let setup = setup(mode);
+        let mut lane = setup.pipeline.lane();
+        send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":1,"b":"x\n"}"#, 10);
+        send(
+            &setup,
+            &mut lane,
+            0,
+            TELEMETRY,
+            r#"[{"ts":5,"values":{"a":2}},{"b":null}]"#,
+            20,
+        );
+        send(
+            &setup,
+            &mut lane,
+            2,
+            "/p/d2/properties/report",
+            r#"{"properties":{"a":true}}"#,
+            30,
+        );
+        send(&setup, &mut lane, 2, "/p/d2/event/e", r#"{"data":1}"#, 40);
+        setup.pipeline.flush();
+        assert_eq!(
+            setup.memory.rows(0),
+            [r#"10: a=Int(1) b=Text("x\n")"#, "5: a=Int(2)"]
+        );
+        assert_eq!(setup.memory.rows(2), ["30: a=Bool(true)"]);
+        let heard = setup.world.heard.lock().unwrap().join("\n");
+        assert!(heard.contains("d2 of open stored 1 at 30"), "{heard}");
+        assert!(heard.contains(r#"d2 of d2: Event { id: "e""#), "{heard}");
+        let counts = setup.pipeline.snapshot();
+        assert_eq!((counts.messages, counts.rows, counts.points), (4, 3, 4));
+        assert_eq!(counts.malformed + counts.refused + counts.unstored, 0);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_counted_and_kept_for_the_device() {
+    let setup = setup(Mode::Sync);
+    let mut lane = setup.pipeline.lane();
+    let wrong = r#"{"temperature":"hot","other":1,"label":"x","impossible":2}"#;
+    send(&setup, &mut lane, 1, TELEMETRY, wrong, 10);
+    send(&setup, &mut lane, 1, TELEMETRY, wrong, 20);
+    send(&setup, &mut lane, 1, TELEMETRY, r#"{"temperature":20}"#, 30);
+    send(
+        &setup,
+        &mut lane,
+        1,
+        TELEMETRY,
+        r#"[{"temperature":21},7]"#,
+        40,
+    );
+    assert_eq!(
+        setup.memory.rows(1),
+        [
+            r#"10: label=Text("x")"#,
+            r#"20: label=Text("x")"#,
+            "30: temperature=Float(20.0)"
+        ]
+    );
+    let trouble = setup.pipeline.trouble_of(DeviceNo(1));
+    assert_eq!(trouble.count, 7);
+    let told: Vec<_> = trouble
+        .last
+        .iter()
+        .map(|trouble| format!("{}x {}: {}", trouble.count, trouble.subject, trouble.reason))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "2x temperature: Text(\"hot\") is no temperature",
+            "2x other: the thing model has no such property",
+            "2x impossible: there can be no such key",
+            "1x v1/devices/me/telemetry: invalid payload at byte 20: expected an object of keys and values, or an array of them",
+        ]
+    );
+    let counts = setup.pipeline.snapshot();
+    assert_eq!((counts.refused, counts.malformed), (6, 1));
+    setup.memory.is_full.store(true, Ordering::Relaxed);
+    send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":1}"#, 50);
+    assert_eq!(setup.pipeline.snapshot().unstored, 1);
+    assert_eq!(
+        &*setup.pipeline.trouble_of(DeviceNo(0)).last[0].reason,
+        "the disk is full"
+    );
+}
+
+#[test]
+fn a_gateway_speaks_for_the_devices_behind_it() {
+    let setup = setup(Mode::Sync);
+    let mut lane = setup.pipeline.lane();
+    let telemetry =
+        r#"{"d51":[{"ts":1,"values":{"temperature":5}}],"x":[{"a":1}],"d52":[{"a":1}]}"#;
+    send(&setup, &mut lane, 0, "v1/gateway/telemetry", telemetry, 10);
+    send(&setup, &mut lane, 0, "/p/d0/child/d51/offline", "", 20);
+    send(
+        &setup,
+        &mut lane,
+        0,
+        "tg/d52/up/telemetry",
+        r#"{"b":2}"#,
+        30,
+    );
+    send(&setup, &mut lane, 0, "tg/d1/up/telemetry", r#"{"b":2}"#, 40);
+    assert_eq!(setup.memory.rows(51), ["1: temperature=Float(5.0)"]);
+    assert_eq!(setup.memory.rows(52), ["10: a=Int(1)", "30: b=Int(2)"]);
+    assert!(setup.memory.rows(1).is_empty(), "it is not behind this one");
+    let gateway = speaker(0);
+    let message = Message {
+        by: gateway.voice(),
+        topic: "tg/d1/up/telemetry",
+        payload: b"{\"b\":2}",
+        received_ms: 40,
+    };
+    setup
+        .pipeline
+        .work(&mut setup.pipeline.last_lane(), &message);
+    assert_eq!(setup.pipeline.snapshot().unknown, 1);
+    let trouble = setup.pipeline.trouble_of(DeviceNo(0));
+    assert_eq!(&*trouble.last[0].subject, "d1");
+    let heard = setup.world.heard.lock().unwrap().join("\n");
+    for expected in [
+        "d0 is put off: v1/gateway/telemetry",
+        "d0 is put off: tg/d1/up/telemetry",
+        "d0 of d51: Offline",
+    ] {
+        assert!(heard.contains(expected), "{heard}");
+    }
+}
+
+#[test]
+fn a_product_changes_at_once_and_may_go() {
+    let setup = setup(Mode::Sync);
+    let mut lane = setup.pipeline.lane();
+    send(
+        &setup,
+        &mut lane,
+        0,
+        TELEMETRY,
+        r#"{"temperature":"x"}"#,
+        10,
+    );
+    let mut profile = Profile::open(ProductId::new("open").unwrap());
+    profile.model = Arc::new(Thermometer);
+    setup
+        .pipeline
+        .set_profile(ProductNo(0), Some(profile.clone()));
+    send(
+        &setup,
+        &mut lane,
+        0,
+        TELEMETRY,
+        r#"{"temperature":"x"}"#,
+        20,
+    );
+    profile.dialects = Dialects::NONE.with(Dialect::JetLinks);
+    setup.pipeline.set_profile(ProductNo(0), Some(profile));
+    send(&setup, &mut lane, 0, TELEMETRY, r#"{"temperature":1}"#, 30);
+    setup.pipeline.set_profile(ProductNo(0), None);
+    send(&setup, &mut lane, 0, TELEMETRY, r#"{"temperature":1}"#, 40);
+    assert_eq!(setup.memory.rows(0), [r#"10: temperature=Text("x")"#]);
+    let counts = setup.pipeline.snapshot();
+    assert_eq!(
+        (counts.refused, counts.malformed, counts.unknown),
+        (1, 1, 1)
+    );
+}
+
+#[test]
+fn a_chain_stands_between_devices_and_the_store() {
+    let setup = setup(Mode::Sync);
+    let definition = serde_json::json!({
+        "nodes": [
+            {"id": "f", "type": "filter", "condition": "a > 20"},
+            {"id": "t", "type": "transform", "select": "a * 2 AS double, b"},
+            {"id": "s", "type": "save_telemetry"},
+        ],
+        "relations": [
+            {"from": "f", "on": "true", "to": "t"},
+            {"from": "t", "to": "s"},
+        ],
+    });
+    let definition = serde_json::from_value(definition).unwrap();
+    let profile = Profile {
+        chain: Arc::new(Chain::compile(&definition).unwrap()),
+        ..Profile::open(ProductId::new("open").unwrap())
+    };
+    setup.pipeline.set_profile(ProductNo(0), Some(profile));
+    let mut lane = setup.pipeline.lane();
+    send(
+        &setup,
+        &mut lane,
+        0,
+        TELEMETRY,
+        r#"[{"a":20},{"a":21,"b":"x"},{"a":22}]"#,
+        10,
+    );
+    assert_eq!(
+        setup.memory.rows(0),
+        [r#"10: double=Int(42) b=Text("x")"#, "10: double=Int(44)"]
+    );
+    assert_eq!(setup.pipeline.snapshot().filtered, 1);
+}
+
+#[test]
+fn actors_keep_the_order_of_each_device_and_lose_nothing() {
+    let setup = setup(Mode::Actor);
+    let large = "x".repeat(6 << 10);
+    std::thread::scope(|scope| {
+        for sender in 0..4u32 {
+            let (setup, large) = (&setup, &large);
+            scope.spawn(move || {
+                let mut lane = setup.pipeline.lane();
+                for at in 0..500 {
+                    for device in [0, 2, 4] {
+                        let no = device + sender * 6;
+                        let payload = match at % 50 {
+                            // Larger than its mailbox can hold.
+                            49 => format!(r#"{{"a":{at},"b":"{large}"}}"#),
+                            _ => format!(r#"{{"a":{at}}}"#),
+                        };
+                        send(setup, &mut lane, no, TELEMETRY, &payload, at);
+                    }
+                }
+            });
+        }
+    });
+    setup.pipeline.flush();
+    for sender in 0..4 {
+        for device in [0, 2, 4] {
+            let rows = setup.memory.rows(device + sender * 6);
+            assert_eq!(rows.len(), 500);
+            for (at, row) in rows.iter().enumerate() {
+                assert!(row.starts_with(&format!("{at}: a=Int({at})")), "{row}");
+            }
+        }
+    }
+    let counts = setup.pipeline.snapshot();
+    assert_eq!((counts.messages, counts.rows), (6000, 6000));
+    assert!(counts.batches > 0 && counts.waiting.count > 0);
+    assert_eq!((counts.queued, counts.queued_bytes), (0, 0));
+}
+
+#[test]
+fn what_waits_in_a_mailbox_outlives_the_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("mailbox-0a");
+    let no = speaker(0);
+    let message = |received_ms, payload: &'static str| Message {
+        by: no.voice(),
+        topic: TELEMETRY,
+        payload: payload.as_bytes(),
+        received_ms,
+    };
+    let mut left = segment::Segment::open(&path, 4 << 10).unwrap();
+    assert!(left.push(&message(1, r#"{"a":1}"#), 5));
+    assert!(left.push(&message(2, r#"{"a":2}"#), 6));
+    // As if the process had been killed.
+    drop(left);
+    let config = Config {
+        directory: Some(directory.path().to_owned()),
+        mailboxes: 1,
+        mailbox_bytes: 8 << 10,
+        ..Config::default()
+    };
+    let memory = Arc::<Memory>::default();
+    let setup = setup_with(&config, Mode::Actor, memory.clone());
+    assert_eq!(memory.rows(0), ["1: a=Int(1)", "2: a=Int(2)"]);
+    let mut lane = setup.pipeline.lane();
+    send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":3}"#, 3);
+    setup.pipeline.stop();
+    drop(setup);
+    drop(lane);
+    let setup = setup_with(&config, Mode::Actor, memory.clone());
+    assert_eq!(memory.rows(0).len(), 3, "nothing twice");
+    drop(setup);
+    // A file that is none of ours is begun anew.
+    std::fs::write(&path, [7; 100]).unwrap();
+    setup_with(&config, Mode::Actor, memory);
+}

@@ -1,0 +1,230 @@
+//! Who watches telemetry as it comes: devices, and keys of theirs. A watcher that is too slow loses updates, is told how many, and holds
+//! nobody up.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use hashbrown::HashMap;
+use series::{DeviceNo, KeyId, Point, Value};
+use tokio::sync::mpsc;
+
+/// Updates that wait for one watcher.
+const MAX_WAITING: usize = 1024;
+/// Devices that one watcher may watch.
+pub const MAX_WATCHED: usize = 10_000;
+
+type Random = foldhash::fast::RandomState;
+
+/// A value that outlives its message.
+#[derive(Debug, Clone, PartialEq)]
+pub enum LiveValue {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(Box<str>),
+    Json(Box<str>),
+}
+
+impl From<Value<'_>> for LiveValue {
+    fn from(value: Value<'_>) -> Self {
+        match value {
+            Value::Bool(value) => Self::Bool(value),
+            Value::Int(value) => Self::Int(value),
+            Value::Float(value) => Self::Float(value),
+            Value::Text(text) => Self::Text(text.into()),
+            Value::Json(json) => Self::Json(json.into()),
+        }
+    }
+}
+
+/// A row of a watched device, as far as its keys are watched.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Update {
+    pub device: DeviceNo,
+    pub ts_ms: i64,
+    pub values: Vec<(KeyId, LiveValue)>,
+}
+
+struct Watch {
+    /// `None`: all.
+    keys: Option<Box<[KeyId]>>,
+    updates: mpsc::Sender<Update>,
+    lost: AtomicU64,
+}
+
+/// All watchers.
+#[derive(Default)]
+pub struct Live {
+    watched: AtomicUsize,
+    by_device: RwLock<HashMap<DeviceNo, Vec<Arc<Watch>>, Random>>,
+}
+
+/// A watcher; ends when it is dropped.
+pub struct Watching {
+    live: Arc<Live>,
+    watch: Arc<Watch>,
+    devices: Box<[DeviceNo]>,
+    updates: mpsc::Receiver<Update>,
+}
+
+/// Too many devices for one watcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0} devices; {MAX_WATCHED} can be watched at once")]
+pub struct TooMany(usize);
+
+impl Live {
+    /// Whether anybody watches anything.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed) > 0
+    }
+
+    /// # Errors
+    /// If there are too many devices.
+    pub fn watch(
+        self: &Arc<Self>,
+        devices: &[DeviceNo],
+        keys: Option<&[KeyId]>,
+    ) -> Result<Watching, TooMany> {
+        if devices.len() > MAX_WATCHED {
+            return Err(TooMany(devices.len()));
+        }
+        let (sender, updates) = mpsc::channel(MAX_WAITING);
+        let watch = Arc::new(Watch {
+            keys: keys.map(Into::into),
+            updates: sender,
+            lost: AtomicU64::new(0),
+        });
+        let mut devices = devices.to_vec();
+        devices.sort_unstable();
+        devices.dedup();
+        let mut by_device = self
+            .by_device
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        for device in &devices {
+            by_device.entry(*device).or_default().push(watch.clone());
+        }
+        self.watched.fetch_add(1, Ordering::Relaxed);
+        drop(by_device);
+        Ok(Watching {
+            live: self.clone(),
+            watch,
+            devices: devices.into(),
+            updates,
+        })
+    }
+
+    /// Tells watchers of a row that is stored. Never waits.
+    pub fn stored(&self, device: DeviceNo, ts_ms: i64, points: &[Point<'_>]) {
+        let by_device = self
+            .by_device
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        for watch in by_device.get(&device).into_iter().flatten() {
+            let is_watched = |point: &&Point<'_>| match &watch.keys {
+                None => true,
+                Some(keys) => keys.contains(&point.key),
+            };
+            let values: Vec<_> = points
+                .iter()
+                .filter(is_watched)
+                .map(|point| (point.key, point.value.into()))
+                .collect();
+            if values.is_empty() {
+                continue;
+            }
+            let update = Update {
+                device,
+                ts_ms,
+                values,
+            };
+            if watch.updates.try_send(update).is_err() {
+                watch.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Watching {
+    /// The next update.
+    pub async fn next(&mut self) -> Option<Update> {
+        self.updates.recv().await
+    }
+
+    /// Updates that were lost since this was asked last.
+    pub fn take_lost(&self) -> u64 {
+        self.watch.lost.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let live = &self.live;
+        let mut by_device = live
+            .by_device
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        for device in &self.devices {
+            if let Some(watches) = by_device.get_mut(device) {
+                watches.retain(|watch| !Arc::ptr_eq(watch, &self.watch));
+                if watches.is_empty() {
+                    by_device.remove(device);
+                }
+            }
+        }
+        live.watched.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(key: u32, value: Value<'_>) -> Point<'_> {
+        Point {
+            key: KeyId(key),
+            value,
+        }
+    }
+
+    #[test]
+    fn a_watcher_hears_of_its_devices_and_keys_alone() {
+        let live = Arc::new(Live::default());
+        assert!(!live.is_watched());
+        let mut all = live.watch(&[DeviceNo(1), DeviceNo(2)], None).unwrap();
+        let mut one = live.watch(&[DeviceNo(1)], Some(&[KeyId(7)])).unwrap();
+        assert!(live.is_watched());
+        let points = [point(6, Value::Int(1)), point(7, Value::Text("x"))];
+        live.stored(DeviceNo(1), 10, &points);
+        live.stored(DeviceNo(2), 20, &points[..1]);
+        live.stored(DeviceNo(3), 30, &points);
+        live.stored(DeviceNo(1), 40, &points[..1]);
+        let expected = Update {
+            device: DeviceNo(1),
+            ts_ms: 10,
+            values: vec![(KeyId(7), LiveValue::Text("x".into()))],
+        };
+        assert_eq!(one.updates.try_recv(), Ok(expected));
+        assert!(one.updates.try_recv().is_err());
+        let times: Vec<_> = std::iter::from_fn(|| all.updates.try_recv().ok())
+            .map(|update| update.ts_ms)
+            .collect();
+        assert_eq!(times, [10, 20, 40]);
+        drop((one, all));
+        assert!(!live.is_watched());
+        assert!(live.by_device.read().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_slow_watcher_loses_updates_and_learns_how_many() {
+        let live = Arc::new(Live::default());
+        let mut slow = live.watch(&[DeviceNo(1)], None).unwrap();
+        for ts_ms in 0..MAX_WAITING as i64 + 5 {
+            live.stored(DeviceNo(1), ts_ms, &[point(1, Value::Bool(true))]);
+        }
+        assert_eq!(slow.take_lost(), 5);
+        assert_eq!(slow.take_lost(), 0);
+        assert_eq!(slow.updates.try_recv().map(|update| update.ts_ms), Ok(0));
+    }
+}
