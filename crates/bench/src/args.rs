@@ -151,10 +151,10 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
     /// Draw the broker's memory over time as an SVG file (needs --broker-pid)
-    #[arg(long, value_name = "FILE", requires = "broker_pid")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) memory_plot: Option<PathBuf>,
     /// Write what the plot shows as CSV: seconds, bytes, messages per second
-    #[arg(long, value_name = "FILE", requires = "broker_pid")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) memory_csv: Option<PathBuf>,
     /// Show no progress
     #[arg(long, short)]

@@ -70,7 +70,7 @@ pub(super) fn plot(report: &Report) -> anyhow::Result<String> {
     let svg = plot.render();
     ensure!(
         !svg.is_empty(),
-        "the run was too short for --memory-plot: memory was seen less than twice"
+        "there is nothing for --memory-plot to draw: memory was seen less than twice; give --broker-pid, or run longer"
     );
     let head = "<svg xmlns=\"http://www.w3.org/2000/svg\" ";
     let svg = svg.replacen("<svg ", head, 1);
