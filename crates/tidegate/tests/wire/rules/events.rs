@@ -98,12 +98,12 @@ fn dropped_and_offline() {
     let (node, mut watcher) = watched(
         "SELECT topic, clientid, qos FROM \"$EVENT.DROP\", \"$EVENT.OFFLINE\" WHERE topic =~ 't/#'",
     );
-    let away = Connect::new(5, "away").properties(crate::support::Props::new().u32(0x11, 100));
+    let away = Connect::new(5, "away").properties(Props::new().u32(0x11, 100));
     let mut receiver = Raw::connect(&node, &away);
     receiver.subscribe("t/kept", 1);
     receiver.disconnect();
     eventually("it is away", || {
-        let (_, client) = super::api(&node, "GET", "clients/away", &Value::Null);
+        let (_, client) = api(&node, "GET", "clients/away", &Value::Null);
         client["connected"] != json!(true)
     });
     let mut sender = Raw::connect(&node, &Connect::new(4, "sender"));
