@@ -128,7 +128,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             fsync: Fsync::default(),
-            memory_bytes: 64 << 20,
+            memory_bytes: 32 << 20,
             flush_after: Duration::from_secs(15 * 60),
             wal_segment_bytes: 16 << 20,
             max_wal_bytes: 512 << 20,

@@ -107,6 +107,11 @@ impl Keeper<'_> {
                 part.freeze(shared);
             }
         }
+        // What was left by partitions without rows may go without a flush.
+        if is_long && let Err(error) = shared.wal.release(&shared.flushed()) {
+            count(&shared.counters.errors, 1);
+            tracing::warn!(%error, "a file of the telemetry write-ahead log stays");
+        }
     }
 }
 

@@ -1,4 +1,23 @@
 //! Time series: typed points of numbered devices and named keys, embedded in the node.
+//!
+//! [`Series`] is one directory. [`append`](Series::append) takes a row, points of one device and one time; queries give rows,
+//! latest values and aggregates. Files, bytes, what a crash can take and how old rows go are in docs/telemetry-storage.md.
+//!
+//! **The way in.** Devices are spread over eight partitions by their number. Under the partition's lock (`part.rs`) a row is
+//! encoded once (`cell.rs`), copied to the write-ahead log (`wal/`), which is mapped into memory, and to the device's bytes
+//! in the memtable (`memtable.rs`). No system call, no file and no compression is on this way.
+//!
+//! **To disk.** Full or old memtables are frozen; the flusher (`flush.rs`) makes columns of them (`table.rs`), compresses these in
+//! groups (`codec/`) and writes segment files (`segment.rs`), one per partition and day. The merger (`merge.rs`) makes few files of
+//! many and applies policies (`downsample.rs`) and deletions (`deletions.rs`). The keeper (`keeper.rs`) forces the log to disk,
+//! prepares its next file and looks at the room that is left.
+//!
+//! **Order.** Rows of a partition are numbered. A segment file says up to which row it has all of them, so that a start
+//! (`replay.rs`) reads the rest from the log; and which row is its last, so that of two values of one time the younger one is known.
+//!
+//! **The way out.** A scan (`scan.rs`) takes a snapshot under the lock, walks through the windows in order of time, and puts
+//! together only what overlaps: late rows, files that were not merged yet, and memory. Aggregates use the statistics of a
+//! group where it lies within one interval (`query.rs`).
 
 mod cell;
 mod codec;

@@ -308,7 +308,17 @@ impl<'a> Merger<'a> {
             writer.discard();
             return self.replace(inputs, None);
         }
-        let replaces = inputs.iter().map(|input| input.meta.id).collect();
+        let mut replaces: Vec<u64> = inputs.iter().map(|input| input.meta.id).collect();
+        for input in inputs {
+            // Those that a reader still holds would come back after a crash, once the file that replaced them is gone.
+            let is_there = |id: &&u64| {
+                shared
+                    .segments_dir()
+                    .join(input.meta.name_of(**id))
+                    .exists()
+            };
+            replaces.extend(input.meta.replaces.iter().filter(is_there));
+        }
         let written = writer.finish(replaces)?;
         sync_dir(&shared.segments_dir())?;
         count(&shared.counters.merges, 1);

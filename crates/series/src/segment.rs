@@ -93,8 +93,11 @@ impl Drop for Segment {
     }
 }
 
-pub(crate) fn name_of(meta: &Meta) -> String {
-    format!("{}-{}-{}.seg", meta.partition, meta.window, meta.id)
+impl Meta {
+    /// The name of a file of the same partition and window.
+    pub(crate) fn name_of(&self, id: u64) -> String {
+        format!("{}-{}-{id}.seg", self.partition, self.window)
+    }
 }
 
 fn damaged(path: &Path, offset: u64, detail: &'static str) -> Error {
@@ -124,7 +127,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn create(dir: &Path, meta: Meta, window_ms: i64) -> Result<Self, Error> {
-        let path = dir.join(name_of(&meta));
+        let path = dir.join(meta.name_of(meta.id));
         let unfinished = path.with_extension("new");
         let file = File::create(&unfinished).map_err(io_error("make", &unfinished))?;
         let mut file = BufWriter::with_capacity(256 << 10, file);

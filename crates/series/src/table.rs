@@ -214,6 +214,7 @@ impl Values {
         }
     }
 
+    #[inline]
     pub(crate) fn push_value(&mut self, value: Value<'_>) {
         match value {
             Value::Bool(value) => {

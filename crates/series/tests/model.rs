@@ -243,13 +243,13 @@ impl Script {
             origin_ms: BEGIN_MS,
         };
         let keys: Vec<KeyId> = (0..KEYS).map(KeyId).collect();
-        let mut expected: BTreeMap<(u32, i64), Vec<(i64, Option<f64>)>> = BTreeMap::new();
+        let mut expected: BTreeMap<(u32, i64), Vec<Option<f64>>> = BTreeMap::new();
         for ((_, ts_ms, key), value) in self.naive.range((device, from_ms, 0)..(device, to_ms, 0)) {
             let start = ts_ms - (ts_ms - BEGIN_MS).rem_euclid(intervals.interval_ms);
             expected
                 .entry((*key, start))
                 .or_default()
-                .push((*ts_ms, value.number()));
+                .push(value.number());
         }
         let mut seen = 0;
         series
@@ -261,8 +261,7 @@ impl Script {
                     assert_eq!(of, DeviceNo(device));
                     seen += 1;
                     let values = &expected[&(key.0, start)];
-                    let numbers: Vec<f64> =
-                        values.iter().filter_map(|(_, number)| *number).collect();
+                    let numbers: Vec<f64> = values.iter().filter_map(|number| *number).collect();
                     assert_eq!(
                         (summary.count, summary.numbers),
                         (values.len() as u64, numbers.len() as u64)

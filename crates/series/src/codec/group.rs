@@ -7,7 +7,7 @@
 use super::{floats, ints, texts};
 use crate::point::KeyId;
 use crate::summary::Summary;
-use crate::table::{Column, Facet, Kind, Mixed, Table, Values};
+use crate::table::{Column, Facet, Floats, Kind, Mixed, Table, Values};
 use crate::varint::{Reader, put};
 
 /// Rows of a group at most.
@@ -144,8 +144,18 @@ fn statistics(column: &Column, ts: &[i64]) -> Option<[f64; 5]> {
         return None;
     }
     let mut summary = Summary::default();
-    for (at, &ts_ms) in ts.iter().enumerate() {
-        summary.add(ts_ms, values.get(at).number());
+    let (first, last) = (ts[0], ts[ts.len() - 1]);
+    match (values.kind, &values.floats) {
+        (Some(Kind::Int), _) => summary.add_decimals(&values.ints, 0, first, last),
+        (Some(Kind::Bool), _) => summary.add_decimals(&values.bools, 0, first, last),
+        (_, Floats::Decimal { scale, numbers }) => {
+            summary.add_decimals(numbers, *scale, first, last);
+        }
+        (_, Floats::Plain(floats)) => {
+            for (&ts_ms, &float) in ts.iter().zip(floats) {
+                summary.add(ts_ms, Some(float));
+            }
+        }
     }
     (summary.numbers as usize == ts.len()).then_some([
         summary.sum,

@@ -15,10 +15,17 @@ const MAX_BYTES: usize = 1 << 26;
 pub(crate) fn encode(out: &mut Vec<u8>, texts: &Texts) {
     let len = texts.ends.len();
     let mut numbers: HashMap<&str, i64, foldhash::fast::RandomState> = HashMap::default();
-    let mut dictionary = Vec::new();
-    let mut indices = Vec::with_capacity(len);
+    let mut dictionary: Vec<&str> = Vec::new();
+    let mut indices: Vec<i64> = Vec::with_capacity(len);
     for at in 0..len {
         let text = texts.get(at);
+        // Mostly the one before.
+        if let Some(&last) = indices.last()
+            && dictionary[last as usize] == text
+        {
+            indices.push(last);
+            continue;
+        }
         let next = dictionary.len() as i64;
         indices.push(*numbers.entry(text).or_insert_with(|| {
             dictionary.push(text);

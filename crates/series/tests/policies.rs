@@ -1,0 +1,207 @@
+//! Old rows go or become one per interval, as the policy of their device says.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+mod common;
+
+use std::ops::ControlFlow;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use common::{Kept, config, kept};
+use series::{
+    Config, DeviceNo, Intervals, KeyId, Order, Point, Policy, Range, Series, Summary, Tier, Value,
+};
+
+const HOUR_MS: i64 = 3_600_000;
+const EXPIRES: DeviceNo = DeviceNo(8);
+const STAYS: DeviceNo = DeviceNo(16);
+const SHRINKS: DeviceNo = DeviceNo(24);
+const NUMBER: KeyId = KeyId(0);
+const WORD: KeyId = KeyId(1);
+
+fn open(dir: &std::path::Path) -> Series {
+    let tier = |after_ms, interval_ms| Tier {
+        after_ms,
+        interval_ms,
+    };
+    let keep = |retention_ms, tiers| Policy {
+        retention_ms,
+        tiers,
+    };
+    let policies = vec![
+        (0, keep(None, Vec::new())),
+        (1, keep(Some(5 * HOUR_MS), Vec::new())),
+        (
+            2,
+            keep(
+                None,
+                vec![tier(2 * HOUR_MS, 600_000), tier(20 * HOUR_MS, HOUR_MS)],
+            ),
+        ),
+    ];
+    let (series, _) = Series::open(
+        dir,
+        Config {
+            policies,
+            ..config()
+        },
+    )
+    .unwrap();
+    series.set_policy_of(|device| match device {
+        EXPIRES => 1,
+        SHRINKS => 2,
+        _ => 0,
+    });
+    for name in ["number", "word"] {
+        series.key(name).unwrap();
+    }
+    series
+}
+
+fn rows(series: &Series, device: DeviceNo) -> Vec<(i64, Vec<Kept>)> {
+    let mut rows = Vec::new();
+    let each = &mut |row: series::Row<'_>| {
+        rows.push((
+            row.ts_ms,
+            row.points.iter().map(|point| kept(point.value)).collect(),
+        ));
+        ControlFlow::Continue(())
+    };
+    series.range(device, None, &Range::default(), each).unwrap();
+    rows
+}
+
+fn sums(series: &Series, device: DeviceNo, begin: i64) -> Vec<(i64, Summary)> {
+    let intervals = Intervals {
+        from_ms: begin,
+        to_ms: begin + HOUR_MS,
+        interval_ms: HOUR_MS / 2,
+        origin_ms: 0,
+    };
+    let mut sums = Vec::new();
+    series
+        .aggregate(
+            &[device],
+            &[NUMBER],
+            &intervals,
+            &mut |_, _, start, summary| sums.push((start, *summary)),
+        )
+        .unwrap();
+    sums
+}
+
+#[test]
+fn old_rows_go_or_become_one_per_interval() {
+    let dir = tempfile::tempdir().unwrap();
+    let series = open(dir.path());
+    let now_ms = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_millis() as i64;
+    let begin = now_ms / HOUR_MS * HOUR_MS - 10 * HOUR_MS;
+    let append = |device, ts_ms, number| {
+        let points = [
+            Point {
+                key: NUMBER,
+                value: Value::Float(number),
+            },
+            Point {
+                key: WORD,
+                value: Value::Text(if number < 30.0 { "low" } else { "high" }),
+            },
+        ];
+        series.append(device, ts_ms, &points).unwrap();
+    };
+    for minute in 0..60 {
+        for device in [EXPIRES, STAYS, SHRINKS] {
+            append(device, begin + minute * 60_000, minute as f64);
+        }
+    }
+    // What is young stays, whatever the policy.
+    append(EXPIRES, now_ms, 7.0);
+    let before = sums(&series, SHRINKS, begin);
+    series.flush().unwrap();
+    series.compact().unwrap();
+
+    assert_eq!(rows(&series, EXPIRES).len(), 1);
+    assert_eq!(rows(&series, STAYS).len(), 60);
+    let shrunk = rows(&series, SHRINKS);
+    assert_eq!(shrunk.len(), 6);
+    assert_eq!(
+        shrunk[0],
+        (
+            begin,
+            vec![Kept::Float(4.5_f64.to_bits()), Kept::Text("low".to_owned())]
+        )
+    );
+    assert_eq!(
+        shrunk[5],
+        (
+            begin + 3_000_000,
+            vec![
+                Kept::Float(54.5_f64.to_bits()),
+                Kept::Text("high".to_owned())
+            ]
+        )
+    );
+    let check_sums = |series: &Series, late: u64| {
+        let after = sums(series, SHRINKS, begin);
+        assert_eq!(after.len(), before.len());
+        for ((start, before), (of, after)) in before.iter().zip(&after) {
+            let more = if *start == begin { late } else { 0 };
+            assert_eq!((start, before.count + more), (of, after.count));
+            assert_eq!((before.min, before.max), (after.min, after.max));
+            assert_eq!(
+                (before.first.1, before.last.1),
+                (after.first.1, after.last.1)
+            );
+            assert_eq!(before.sum + more as f64 * 7.0, after.sum);
+        }
+    };
+    check_sums(&series, 0);
+    let mut latest = Vec::new();
+    series
+        .latest(SHRINKS, Some(&[NUMBER]), &mut |_, point| {
+            latest.push(point.value.number())
+        })
+        .unwrap();
+    assert_eq!(latest, [Some(59.0)]);
+
+    // A late row counts, before it is merged and after.
+    append(SHRINKS, begin + 61_500, 7.0);
+    check_sums(&series, 1);
+    series.flush().unwrap();
+    check_sums(&series, 1);
+    series.compact().unwrap();
+    check_sums(&series, 1);
+    assert_eq!(rows(&series, SHRINKS).len(), 6);
+    drop(series);
+
+    let series = open(dir.path());
+    series.compact().unwrap();
+    check_sums(&series, 1);
+    let newest = Range {
+        limit: 1,
+        order: Order::NewestFirst,
+        ..Range::default()
+    };
+    let mut found = Vec::new();
+    let each = &mut |row: series::Row<'_>| {
+        found.push(row.ts_ms);
+        ControlFlow::Continue(())
+    };
+    series.range(SHRINKS, None, &newest, each).unwrap();
+    assert_eq!(found, [begin + 3_000_000]);
+
+    // Everything goes when no policy keeps it; nobody looks into the files for that.
+    let day = Policy {
+        retention_ms: Some(HOUR_MS),
+        tiers: Vec::new(),
+    };
+    series
+        .set_policies(&[(0, day.clone()), (1, day.clone()), (2, day)])
+        .unwrap();
+    series.compact().unwrap();
+    assert!(rows(&series, STAYS).is_empty() && rows(&series, SHRINKS).is_empty());
+    assert!(series.stats().expired_files > 0);
+}
