@@ -212,6 +212,7 @@ mod tests {
                 keep_alive_s: 0,
                 session_expiry_s: 0,
                 listener: "mqtt",
+                is_superuser: false,
             };
             hooks.connected(&client(client_id), &accepted);
         }
