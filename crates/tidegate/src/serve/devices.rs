@@ -351,7 +351,7 @@ impl Hooks for Presence {
 
 fn problem(error: RegistryError) -> DeviceProblem {
     match error {
-        RegistryError::NotFound { what, id } if what == "device" => {
+        RegistryError::NotFound { what: "device", id } => {
             DeviceProblem::NotFound(format!("There is no device {id:?}."))
         }
         RegistryError::NotFound { what, .. } => DeviceProblem::Field {
