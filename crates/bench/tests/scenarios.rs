@@ -341,7 +341,7 @@ fn refused_messages_are_counted() {
 #[test]
 fn a_connection_that_breaks_is_named() {
     let closing = broker(Faults {
-        close_after: 100,
+        close_after: 10,
         ..Faults::default()
     });
     let outcome = run(&format!(
