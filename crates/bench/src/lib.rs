@@ -1,6 +1,6 @@
 //! Load generators and their reports: `tidegate bench`.
 //!
-//! Everything but `rules` goes over the network interfaces a broker offers to anybody, so any broker can be measured.
+//! Everything but `rules` and `pipeline` goes over the network interfaces a broker offers to anybody, so any broker can be measured.
 
 mod access;
 mod args;
@@ -15,6 +15,7 @@ mod node;
 mod observer;
 mod outcome;
 mod packets;
+mod pipeline;
 mod report;
 mod rounds;
 mod rules;
@@ -47,6 +48,8 @@ enum Protocol {
     },
     /// Measure the rule engine in this process: evaluations, very many rules, memory
     Rules(rules::RulesArgs),
+    /// Measure in this process what comes between devices' messages and the telemetry store
+    Pipeline(pipeline::PipelineArgs),
     /// Short for `mqtt offline`
     Offline(scenario::Offline),
 }
@@ -58,6 +61,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.protocol {
         Protocol::Mqtt { scenario } => scenario.run(),
         Protocol::Rules(arguments) => rules::run(&arguments),
+        Protocol::Pipeline(arguments) => pipeline::run(&arguments),
         Protocol::Offline(scenario) => scenario::Scenario::Offline(scenario).run(),
     }
 }
