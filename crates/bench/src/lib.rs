@@ -1,6 +1,6 @@
 //! Load generators and their reports: `tidegate bench`.
 //!
-//! Everything but `rules` goes over the network interfaces a broker offers to anybody, so any broker can be measured.
+//! Everything but `rules` and `pipeline` goes over the network interfaces a broker offers to anybody, so any broker can be measured.
 
 mod access;
 mod args;
@@ -16,6 +16,7 @@ mod node;
 mod observer;
 mod outcome;
 mod packets;
+mod pipeline;
 mod report;
 mod rounds;
 mod rules;
@@ -50,6 +51,8 @@ enum Protocol {
     Rules(rules::RulesArgs),
     /// Measure a registry of very many devices in this process: import, start, look-ups, memory
     Devices(devices::DevicesArgs),
+    /// Measure in this process what comes between devices' messages and the telemetry store
+    Pipeline(pipeline::PipelineArgs),
     /// Short for `mqtt offline`
     Offline(scenario::Offline),
 }
@@ -62,6 +65,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         Protocol::Mqtt { scenario } => scenario.run(),
         Protocol::Rules(arguments) => rules::run(&arguments),
         Protocol::Devices(arguments) => devices::run(&arguments),
+        Protocol::Pipeline(arguments) => pipeline::run(&arguments),
         Protocol::Offline(scenario) => scenario::Scenario::Offline(scenario).run(),
     }
 }

@@ -4,11 +4,13 @@ use bytes::Bytes;
 use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, SubscribeFilter, SubscriptionOptions};
 
 use super::connection::Closing;
+use super::deliver::Dispatch;
 use super::inspect::{Step, Walk};
 use super::message::{MessageView, NEVER_MS, expires_ms};
 use super::outbox::SHARE_FROM_BYTES;
 use super::publish::SYS;
 use super::shard::Shard;
+use super::sublist::NO_GROUP;
 use crate::control::{NewSubscription, Publication, Published, Refusal};
 use crate::hooks::Client;
 
@@ -93,11 +95,13 @@ fn properties_of(publication: &Publication) -> Result<PropertiesBuf, Refusal> {
 impl Shard {
     /// Publishes as the broker itself, under the names given: hooks, retained store, subscribers. No rule of
     /// authorisation is asked.
-    pub(crate) fn publish_for_node(
+    /// Makes a message of what the control plane wants said, if it may be, and gives it to `send`.
+    fn send_for_node<T>(
         &mut self,
         publication: &Publication,
         from: &Publisher,
-    ) -> Result<Published, Refusal> {
+        send: impl FnOnce(&mut Self, &MessageView<'_>) -> T,
+    ) -> Result<T, Refusal> {
         let limits = self.limits.clone();
         if let Err(error) = mqtt::validate_topic_name(&publication.topic, &self.topic_limits()) {
             return Err(invalid("topic", error.to_string()));
@@ -150,8 +154,19 @@ impl Shard {
             from_username: text("from", &from.username)?,
             is_derived: false,
         };
-        let code = self.publish_view(&view, None);
+        let sent = send(self, &view);
         self.close_doomed();
+        Ok(sent)
+    }
+
+    pub(crate) fn publish_for_node(
+        &mut self,
+        publication: &Publication,
+        from: &Publisher,
+    ) -> Result<Published, Refusal> {
+        let code = self.send_for_node(publication, from, |shard, view| {
+            shard.publish_view(view, None)
+        })?;
         match code {
             ReasonCode::SUCCESS => Ok(Published {
                 has_subscribers: true,
@@ -163,6 +178,37 @@ impl Shard {
                 "it reached its subscribers, but no more retained messages are kept".to_owned(),
             )),
         }
+    }
+
+    /// Sends a message to one client alone, if it has a subscription for the topic, which decides about QoS and identifier; whether it
+    /// has one. A session without a connection keeps it like any other message.
+    pub(crate) fn tell_for_node(
+        &mut self,
+        client_id: &str,
+        publication: &Publication,
+    ) -> Result<bool, Refusal> {
+        let Some(session) = self.by_client_id.get(client_id).copied() else {
+            return Ok(false);
+        };
+        let from = Publisher::default();
+        self.send_for_node(publication, &from, |shard, view| {
+            let subscriptions = &shard.delivery.sessions[session as usize].subscriptions;
+            let filters = &shard.tree.filters;
+            let wanting = subscriptions
+                .iter()
+                .map(|(filter, _)| &filters[*filter as usize])
+                .filter(|filter| mqtt::filter_matches(&filter.text, view.topic));
+            let subscribers = wanting.filter_map(|filter| filter.subscribers.get(session));
+            let Some(subscriber) = subscribers.max_by_key(|found| found.options.qos).copied()
+            else {
+                return false;
+            };
+            let mut dispatch = Dispatch::new(*view, None);
+            shard
+                .delivery
+                .deliver(&mut dispatch, &subscriber, &[], NO_GROUP);
+            true
+        })
     }
 
     /// Takes a retained message away, as a client's empty message would but without telling subscribers; false if there

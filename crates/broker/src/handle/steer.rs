@@ -69,6 +69,34 @@ impl Handle {
         answer.unwrap_or(Err(Refusal::Unavailable))
     }
 
+    /// Sends a message to one client alone, as far as it has subscribed to the topic: `false` if it has not, or has no session.
+    /// Whoever else subscribes does not get it. The answer comes when the message is safe.
+    pub async fn tell(&self, client_id: &str, publication: Publication) -> Result<bool, Refusal> {
+        let Some(shard) = self.shared.node.directory.holder(client_id) else {
+            return Ok(false);
+        };
+        let client_id = client_id.to_owned();
+        let tell = move |shard: &mut Shard| (shard.tell_for_node(&client_id, &publication), 0);
+        let answer = self.ask_safely(shard, tell).await;
+        answer.unwrap_or(Err(Refusal::Unavailable))
+    }
+
+    /// As [`Handle::tell`], for those who cannot wait, such as hooks; `done` is called on the client's shard with what came of it, or
+    /// dropped if there is no such session.
+    pub fn tell_soon(
+        &self,
+        client_id: &str,
+        publication: Publication,
+        done: impl FnOnce(Result<bool, Refusal>) + Send + 'static,
+    ) {
+        let Some(shard) = self.shared.node.directory.holder(client_id) else {
+            return;
+        };
+        let client_id = client_id.to_owned();
+        let tell = move |shard: &mut Shard| done(shard.tell_for_node(&client_id, &publication));
+        self.shared.inboxes[usize::from(shard)].push(Parcel::Ask(Box::new(tell)));
+    }
+
     /// Lets a shard publish messages that a hook has made elsewhere, as it does with those of [`Hooks::outgoing`]; then it
     /// calls `done`. A node that stops calls nothing.
     ///

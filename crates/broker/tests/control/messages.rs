@@ -45,6 +45,47 @@ fn what_the_node_publishes_reaches_subscribers_on_every_shard() {
 }
 
 #[test]
+fn what_is_told_to_one_client_reaches_it_alone() {
+    let node = Node::start();
+    let handle = node.handle();
+    let mut clients: Vec<_> = (0..8).map(|n| node.client(&format!("c{n}"))).collect();
+    for client in &mut clients {
+        // Of two subscriptions one decides.
+        client.subscribe("me/+", QoS::AtMostOnce);
+        client.subscribe("me/command", QoS::AtLeastOnce);
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        let payload = format!("for {number}");
+        let client_id = format!("c{number}");
+        let told = wait(handle.tell(&client_id, publication("me/command", &payload)));
+        assert_eq!(told, Ok(true));
+        let (done, is_done) = std::sync::mpsc::channel();
+        handle.tell_soon(&client_id, publication("me/x", "soon"), move |told| {
+            done.send(told).expect("the test waits");
+        });
+        assert_eq!(is_done.recv(), Ok(Ok(true)));
+        assert_eq!(
+            client.message(),
+            ("me/command".into(), payload.into_bytes())
+        );
+        assert_eq!(client.message(), ("me/x".into(), b"soon".to_vec()));
+    }
+    assert_eq!(
+        wait(handle.tell("c0", publication("you/command", "x"))),
+        Ok(false)
+    );
+    assert_eq!(
+        wait(handle.tell("nobody", publication("me/x", "x"))),
+        Ok(false)
+    );
+    let refused = wait(handle.tell("c0", publication("me/#", "x")));
+    assert!(matches!(
+        refused,
+        Err(Refusal::Invalid { field: "topic", .. })
+    ));
+}
+
+#[test]
 fn what_cannot_be_published_is_refused_by_the_name_of_its_field() {
     let node = Node::start_with(|config| config.limits.max_qos = 1);
     let handle = node.handle();

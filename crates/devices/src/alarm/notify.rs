@@ -1,0 +1,364 @@
+//! Notifications: who is told of which alarms, and how. Kept as configuration objects.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use foldhash::fast::RandomState;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json, json};
+use store::Objects;
+
+use super::Invalid;
+use super::definition::{Severity, read};
+use super::details::{Text, Writer};
+use super::record::Alarm;
+use super::service::{AlarmChange, AlarmEvent};
+
+/// The kind of configuration objects that are notifications.
+pub const NOTIFICATION_KIND: &str = "notification";
+const MAX_NOTIFICATIONS: usize = 256;
+const MAX_LIST: usize = 256;
+/// What was told lately, for `at_most_every_s`; over it, the oldest half is forgotten.
+const MAX_REMEMBERED: usize = 100_000;
+
+/// Who is to be told of which alarms.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Notification {
+    #[serde(default)]
+    #[schemars(length(max = 1000))]
+    pub description: String,
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// Whether it is told of all alarms that the rest fits, or only of those whose rule names it.
+    #[serde(default = "yes")]
+    pub all: bool,
+    /// Of which changes.
+    #[serde(default = "usual_changes")]
+    pub on: Vec<AlarmChange>,
+    /// Of which severities; empty: of all.
+    #[serde(default)]
+    pub severities: Vec<Severity>,
+    /// Of the devices of which products; empty: of all.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub products: Vec<String>,
+    /// Of which types of alarms; empty: of all.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub types: Vec<String>,
+    /// What is told, with `${...}` for what an alarm has, such as `${severity}`, `${deviceId}` and `${details}`.
+    #[serde(default = "usual_text")]
+    #[schemars(length(max = 4096))]
+    pub text: String,
+    pub to: Channel,
+    /// The same change of the same type of a device is told once in so many seconds; 0: each time.
+    #[serde(default)]
+    #[schemars(range(max = 604_800))]
+    pub at_most_every_s: u32,
+}
+
+/// How somebody is told.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Channel {
+    /// A sink by its name: a web server (webhook), mail, a database ... With its queue and its retries.
+    Sink(String),
+    /// A message.
+    Mqtt(Message),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    /// A topic with `${...}`.
+    #[schemars(length(min = 1, max = 4096))]
+    pub topic: String,
+    #[serde(default)]
+    #[schemars(range(max = 2))]
+    pub qos: u8,
+    #[serde(default)]
+    pub retain: bool,
+}
+
+/// What brings a notification on its way.
+pub trait Courier: Send + Sync {
+    fn has_sink(&self, name: &str) -> bool;
+    /// Hands a row to a sink; does not wait.
+    fn to_sink(&self, name: &str, row: &Map<String, Json>) -> Result<(), String>;
+    fn publish(&self, topic: &str, payload: Vec<u8>, qos: u8, retain: bool) -> Result<(), String>;
+}
+
+/// How often a notification was sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct NotificationCounts {
+    pub sent: u64,
+    /// Not sent because of `at_most_every_s`.
+    pub suppressed: u64,
+    pub failed: u64,
+}
+
+/// The notifications of a node.
+pub struct Notifications {
+    ready: RwLock<Vec<Arc<Ready>>>,
+    courier: OnceLock<Arc<dyn Courier>>,
+    writing: Mutex<Writing>,
+}
+
+struct Ready {
+    name: Box<str>,
+    definition: Notification,
+    text: Text,
+    topic: Option<Text>,
+    counts: [AtomicU64; 3],
+}
+
+struct Writing {
+    writer: Writer,
+    /// When which notification told which change of which alarm.
+    told: HashMap<(Box<str>, AlarmChange, String, String), u64, RandomState>,
+}
+
+impl Default for Notifications {
+    fn default() -> Self {
+        Self {
+            ready: RwLock::default(),
+            courier: OnceLock::new(),
+            writing: Mutex::new(Writing {
+                writer: Writer::new(),
+                told: HashMap::default(),
+            }),
+        }
+    }
+}
+
+/// Reads a notification as somebody writes it; `has_sink` says whether there is a sink.
+pub fn check_notification(
+    value: &Json,
+    has_sink: &dyn Fn(&str) -> bool,
+) -> Result<Notification, Invalid> {
+    let definition: Notification = read(value.clone())?;
+    for (field, list) in [
+        ("products", &definition.products),
+        ("types", &definition.types),
+    ] {
+        if list.len() > MAX_LIST {
+            return Err(Invalid::new(field, format!("expected at most {MAX_LIST}")));
+        }
+    }
+    match &definition.to {
+        Channel::Sink(name) if !has_sink(name) => {
+            let detail = format!("there is no sink {name:?}; make it first");
+            return Err(Invalid::new("to.sink", detail));
+        }
+        Channel::Mqtt(message) if message.qos > 2 => {
+            return Err(Invalid::new("to.mqtt.qos", "expected 0, 1 or 2"));
+        }
+        _ => {}
+    }
+    Ready::new("", definition).map(|ready| ready.definition)
+}
+
+impl Notifications {
+    pub fn set_courier(&self, courier: Arc<dyn Courier>) {
+        // Set once, at start.
+        let _ = self.courier.set(courier);
+    }
+
+    pub fn has_sink(&self, name: &str) -> bool {
+        self.courier
+            .get()
+            .is_some_and(|courier| courier.has_sink(name))
+    }
+
+    /// Takes over the notifications of the store, and each of their changes from now on.
+    pub fn follow(self: &Arc<Self>, objects: &Objects) -> Result<(), store::Error> {
+        self.reread(objects)?;
+        let (weak, stored) = (Arc::downgrade(self), objects.clone());
+        objects.on_change(Box::new(move |change| {
+            if change.kind == NOTIFICATION_KIND
+                && let Some(notifications) = weak.upgrade()
+                && let Err(error) = notifications.reread(&stored)
+            {
+                tracing::error!(%error, "notifications cannot be read; those of before stay");
+            }
+        }));
+        Ok(())
+    }
+
+    fn reread(&self, objects: &Objects) -> Result<(), store::Error> {
+        let found = objects.list(NOTIFICATION_KIND, None, MAX_NOTIFICATIONS)?;
+        let mut all = self.ready.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut *all);
+        for object in found {
+            let read = read(object.value).and_then(|definition| Ready::new(&object.id, definition));
+            match read {
+                Ok(ready) => {
+                    // What was counted goes on.
+                    if let Some(old) = before.iter().find(|old| *old.name == *object.id) {
+                        for (count, old) in ready.counts.iter().zip(&old.counts) {
+                            count.store(old.load(Relaxed), Relaxed);
+                        }
+                    }
+                    all.push(Arc::new(ready));
+                }
+                Err(problem) => {
+                    tracing::error!(name = object.id, %problem, "a notification cannot be used");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn counts(&self) -> Vec<(String, NotificationCounts)> {
+        let all = self.ready.read().unwrap_or_else(PoisonError::into_inner);
+        let counted = all.iter().map(|ready| {
+            let [sent, suppressed, failed] = [0, 1, 2].map(|at| ready.counts[at].load(Relaxed));
+            let counts = NotificationCounts {
+                sent,
+                suppressed,
+                failed,
+            };
+            (ready.name.to_string(), counts)
+        });
+        counted.collect()
+    }
+
+    /// Tells who is to be told.
+    pub fn tell(&self, event: &AlarmEvent, now_ms: u64) {
+        let all = self
+            .ready
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        for ready in all.iter().filter(|ready| ready.wants(event)) {
+            let count = self.send(ready, event, now_ms);
+            ready.counts[count].fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Which count the outcome belongs to.
+    fn send(&self, ready: &Ready, event: &AlarmEvent, now_ms: u64) -> usize {
+        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if writing.has_told(ready, event, now_ms) {
+            return 1;
+        }
+        let row = row_of(event);
+        let values: Vec<_> = row
+            .iter()
+            .map(|(name, value)| (name.as_str(), value))
+            .collect();
+        let text = writing.writer.write(&ready.text, now_ms, &values);
+        let topic = ready.topic.as_ref();
+        let topic = topic.map(|topic| writing.writer.write(topic, now_ms, &values));
+        drop(writing);
+        let mut row = row;
+        row.insert("text".to_owned(), text.into());
+        let Some(courier) = self.courier.get() else {
+            return 2;
+        };
+        let sent = match &ready.definition.to {
+            Channel::Sink(name) => courier.to_sink(name, &row),
+            Channel::Mqtt(message) => {
+                let payload = Json::Object(row).to_string().into_bytes();
+                let topic = topic.unwrap_or_default();
+                courier.publish(&topic, payload, message.qos, message.retain)
+            }
+        };
+        match sent {
+            Ok(()) => 0,
+            Err(error) => {
+                tracing::warn!(notification = &*ready.name, alarm = event.alarm.id.0, %error, "a notification cannot be sent");
+                2
+            }
+        }
+    }
+}
+
+impl Ready {
+    fn new(name: &str, definition: Notification) -> Result<Self, Invalid> {
+        let topic = match &definition.to {
+            Channel::Sink(_) => None,
+            Channel::Mqtt(message) => Some(Text::compile(&message.topic, "to.mqtt.topic")?),
+        };
+        Ok(Self {
+            name: name.into(),
+            text: Text::compile(&definition.text, "text")?,
+            topic,
+            definition,
+            counts: Default::default(),
+        })
+    }
+
+    fn wants(&self, event: &AlarmEvent) -> bool {
+        let (wanted, alarm) = (&self.definition, &*event.alarm);
+        let is_named = alarm.notify.iter().any(|name| **name == *self.name);
+        let has = |list: &[String], text: &String| list.is_empty() || list.contains(text);
+        wanted.enabled
+            && (wanted.all || is_named)
+            && wanted.on.contains(&event.change)
+            && (wanted.severities.is_empty() || wanted.severities.contains(&alarm.severity))
+            && has(&wanted.products, &alarm.product)
+            && has(&wanted.types, &alarm.kind)
+    }
+}
+
+impl Writing {
+    /// Whether the same was told a short time ago; if not, it is from now on.
+    fn has_told(&mut self, ready: &Ready, event: &AlarmEvent, now_ms: u64) -> bool {
+        let every_ms = u64::from(ready.definition.at_most_every_s) * 1000;
+        if every_ms == 0 {
+            return false;
+        }
+        let Alarm { device, kind, .. } = &*event.alarm;
+        let what = (
+            ready.name.clone(),
+            event.change,
+            device.clone(),
+            kind.clone(),
+        );
+        if self
+            .told
+            .get(&what)
+            .is_some_and(|at_ms| now_ms < at_ms + every_ms)
+        {
+            return true;
+        }
+        if self.told.len() >= MAX_REMEMBERED {
+            let mut times: Vec<_> = self.told.values().copied().collect();
+            let middle = times.len() / 2;
+            let (_, middle_ms, _) = times.select_nth_unstable(middle);
+            let middle_ms = *middle_ms;
+            self.told.retain(|_, at_ms| *at_ms > middle_ms);
+        }
+        self.told.insert(what, now_ms);
+        false
+    }
+}
+
+/// What a sink gets: the alarm, and what became of it.
+fn row_of(event: &AlarmEvent) -> Map<String, Json> {
+    let Ok(Json::Object(mut row)) = serde_json::to_value(&*event.alarm) else {
+        return Map::new();
+    };
+    row.insert("change".to_owned(), json!(event.change));
+    row
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn usual_changes() -> Vec<AlarmChange> {
+    vec![
+        AlarmChange::Raised,
+        AlarmChange::SeverityChanged,
+        AlarmChange::Cleared,
+    ]
+}
+
+fn usual_text() -> String {
+    "${severity} ${type} of ${deviceId}: ${change} ${details}".to_owned()
+}

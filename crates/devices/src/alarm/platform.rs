@@ -1,0 +1,189 @@
+//! Alarms of the node about itself: its own figures are telemetry, judged by rules like those of products.
+
+use std::sync::Arc;
+
+use serde_json::{Value as Json, json};
+use series::{KeyId, Point, Value};
+
+use super::Invalid;
+use super::compiled::Compiled;
+use super::machine::DeviceAlarms;
+use super::service::Alarms;
+use super::watch::{Subject, Turned};
+
+/// Figures that rules may speak of, and what is said of them.
+const FIGURES: [(&str, &str); 9] = [
+    (
+        "throughput_drop_percent",
+        "fewer messages a second than usual",
+    ),
+    (
+        "latency_mean_ms",
+        "mean time from a device's message to the store",
+    ),
+    ("latency_p95_ms", "95th percentile of that time"),
+    ("success_percent", "messages of devices that were stored"),
+    ("memory_mb", "resident memory"),
+    ("mailbox_backlog", "messages of devices that wait"),
+    (
+        "rule_success_percent",
+        "evaluations of rules without an error",
+    ),
+    ("rule_latency_ms", "mean time of an evaluation"),
+    ("rule_queue", "rows of rules that wait for sinks"),
+];
+/// Samples in a row that have to be bad.
+const TIMES: u32 = 3;
+/// How long it has to be good again.
+const GOOD_FOR_S: u32 = 60;
+/// Of the usual throughput, what counts of a new sample.
+const BASELINE_WEIGHT: f64 = 0.02;
+/// Below it, a node has no usual throughput.
+const MIN_BASELINE_PER_S: f64 = 100.0;
+
+/// Figures of the time since the sample before; `None`: there are none, such as a latency without a message.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PlatformSample {
+    pub messages_per_s: f64,
+    pub latency_mean_ms: Option<f64>,
+    pub latency_p95_ms: Option<f64>,
+    pub success_percent: Option<f64>,
+    pub memory_mb: Option<f64>,
+    pub mailbox_backlog: Option<f64>,
+    pub rule_success_percent: Option<f64>,
+    pub rule_latency_ms: Option<f64>,
+    pub rule_queue: Option<f64>,
+}
+
+/// Judges the figures of the node.
+pub struct PlatformAlarms {
+    alarms: Alarms,
+    compiled: Arc<Compiled>,
+    machine: DeviceAlarms,
+    usual_per_s: f64,
+    /// Three samples in a row are needed in any case; the first ones after a start say nothing of what is usual.
+    samples: u32,
+}
+
+/// The rules that hold if nobody says otherwise.
+pub fn platform_rules() -> Json {
+    let rule = |id: &str, figure: &str, is: &str, back: &str, limits: [u32; 2]| {
+        let about = FIGURES.iter().find(|(name, _)| *name == figure);
+        let test = |is: &str, value: u32| json!({"key": figure, "is": is, "value": value});
+        json!({
+            "id": id,
+            "description": about.map(|(_, about)| *about),
+            "raise": [
+                {"severity": "WARNING", "when": test(is, limits[0]), "times": TIMES},
+                {"severity": "CRITICAL", "when": test(is, limits[1]), "times": TIMES},
+            ],
+            "clear": {"when": test(back, limits[0]), "for_s": GOOD_FOR_S},
+            "details": format!("{figure} is ${{round({figure}, 1)}}"),
+        })
+    };
+    let above = |id, figure, limits| rule(id, figure, ">", "<=", limits);
+    let below = |id, figure, limits| rule(id, figure, "<", ">=", limits);
+    let drop = "throughput_drop_percent";
+    json!([
+        rule("throughput_down", drop, ">=", "<", [20, 50]),
+        above("latency_mean", "latency_mean_ms", [500, 1000]),
+        above("latency_p95", "latency_p95_ms", [800, 1500]),
+        below("success", "success_percent", [99, 95]),
+        above("memory", "memory_mb", [500, 1024]),
+        above("mailbox_backlog", "mailbox_backlog", [1000, 5000]),
+        below("rule_success", "rule_success_percent", [95, 90]),
+        above("rule_latency", "rule_latency_ms", [200, 500]),
+        above("rule_queue", "rule_queue", [5000, 10_000]),
+    ])
+}
+
+impl PlatformAlarms {
+    /// With rules as [`platform_rules`] has them.
+    pub fn new(alarms: Alarms, rules: &Json) -> Result<Self, Invalid> {
+        let mut key = |name: &str| {
+            let at = FIGURES.iter().position(|(known, _)| *known == name);
+            at.map(|at| KeyId(at as u32)).ok_or_else(|| {
+                let names = FIGURES.map(|(name, _)| name).join(", ");
+                Invalid::new(
+                    "alarms",
+                    format!("{name:?} is no figure of the node; expected one of {names}"),
+                )
+            })
+        };
+        let compiled = Compiled::from_json(0, rules, &mut key)?;
+        let mut machine = DeviceAlarms::new(&compiled.set);
+        for (kind, severity) in alarms.open_of_node() {
+            if let Some(rule) = compiled.set.rule(&kind) {
+                machine.restore(rule, severity);
+            }
+        }
+        Ok(Self {
+            alarms,
+            compiled: Arc::new(compiled),
+            machine,
+            usual_per_s: 0.0,
+            samples: 0,
+        })
+    }
+
+    /// Takes the figures of the last seconds.
+    pub fn observe(&mut self, now_ms: u64, sample: &PlatformSample) {
+        let figures = [
+            self.drop_percent(sample.messages_per_s),
+            sample.latency_mean_ms,
+            sample.latency_p95_ms,
+            sample.success_percent,
+            sample.memory_mb,
+            sample.mailbox_backlog,
+            sample.rule_success_percent,
+            sample.rule_latency_ms,
+            sample.rule_queue,
+        ];
+        let points: Vec<_> = (0..)
+            .map(KeyId)
+            .zip(figures)
+            .filter_map(|(key, figure)| {
+                let value = Value::Float(figure?);
+                Some(Point { key, value })
+            })
+            .collect();
+        let (set, mut turns) = (&self.compiled.set, Vec::new());
+        let ts_ms = now_ms.cast_signed();
+        self.machine
+            .observe(set, now_ms, ts_ms, &points, &|_| None, &mut turns);
+        if turns.is_empty() {
+            return;
+        }
+        let values = self.machine.values(set);
+        self.alarms.take_turned(Turned {
+            subject: Subject::Node,
+            compiled: Arc::clone(&self.compiled),
+            turns,
+            values: values
+                .map(|(name, value)| (name.into(), value.clone()))
+                .collect(),
+        });
+    }
+
+    /// By how much there are fewer messages than usual. What is usual follows slowly, and not at all while it is much less.
+    fn drop_percent(&mut self, per_s: f64) -> Option<f64> {
+        self.samples = self.samples.saturating_add(1);
+        if self.samples <= TIMES {
+            self.usual_per_s = self.usual_per_s.max(per_s);
+            return None;
+        }
+        let usual_per_s = self.usual_per_s;
+        let weight = if per_s > usual_per_s {
+            BASELINE_WEIGHT * 5.0
+        } else {
+            BASELINE_WEIGHT
+        };
+        self.usual_per_s += (per_s - usual_per_s) * weight;
+        (usual_per_s >= MIN_BASELINE_PER_S)
+            .then(|| (100.0 * (usual_per_s - per_s) / usual_per_s).max(0.0))
+    }
+}
+
+#[cfg(test)]
+#[path = "platform_tests.rs"]
+mod tests;

@@ -1,0 +1,129 @@
+//! The node's alarms about itself under a simulated clock.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use series::Series;
+use store::{Config as StoreConfig, Store};
+
+use super::super::{AlarmChange, AlarmConfig, AlarmEvent, Severity};
+use super::*;
+use crate::{Config, Registry};
+
+struct Node {
+    _dir: tempfile::TempDir,
+    _store: Store,
+    platform: PlatformAlarms,
+    events: mpsc::Receiver<AlarmEvent>,
+    now_ms: u64,
+}
+
+fn node() -> Node {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(&dir.path().join("store"), StoreConfig::default()).unwrap();
+    let (series, _) = Series::open(&dir.path().join("series"), series::Config::default()).unwrap();
+    let registry = Registry::open(store.objects(), Config::default()).unwrap();
+    let tables = store.objects().tables();
+    let alarms = Alarms::open(tables, registry, series, AlarmConfig::default()).unwrap();
+    let (told, events) = mpsc::channel();
+    alarms.on_change(Box::new(move |event| {
+        let _ = told.send(event.clone());
+    }));
+    Node {
+        _dir: dir,
+        _store: store,
+        platform: PlatformAlarms::new(alarms, &platform_rules()).unwrap(),
+        events,
+        now_ms: 1_800_000_000_000,
+    }
+}
+
+impl Node {
+    fn samples(&mut self, count: u32, sample: PlatformSample) {
+        for _ in 0..count {
+            self.now_ms += 10_000;
+            self.platform.observe(self.now_ms, &sample);
+        }
+    }
+
+    fn next(&self) -> (AlarmChange, String, Severity) {
+        let event = self
+            .events
+            .recv_timeout(Duration::from_secs(20))
+            .expect("an alarm");
+        (event.change, event.alarm.kind.clone(), event.alarm.severity)
+    }
+}
+
+fn with_rate(messages_per_s: f64) -> PlatformSample {
+    PlatformSample {
+        messages_per_s,
+        ..PlatformSample::default()
+    }
+}
+
+#[test]
+fn a_figure_has_to_be_bad_three_times_and_good_for_a_minute() {
+    let mut node = node();
+    let slow = |latency_p95_ms| PlatformSample {
+        latency_p95_ms: Some(latency_p95_ms),
+        ..PlatformSample::default()
+    };
+    node.samples(2, slow(2000.0));
+    node.samples(1, slow(10.0));
+    node.samples(3, slow(900.0));
+    let expected = (
+        AlarmChange::Raised,
+        "latency_p95".to_owned(),
+        Severity::Warning,
+    );
+    assert_eq!(node.next(), expected);
+    node.samples(3, slow(1600.0));
+    let expected = (
+        AlarmChange::SeverityChanged,
+        "latency_p95".to_owned(),
+        Severity::Critical,
+    );
+    assert_eq!(node.next(), expected);
+    node.samples(5, slow(10.0));
+    node.samples(1, slow(900.0));
+    node.samples(7, slow(10.0));
+    assert_eq!(node.next().0, AlarmChange::Cleared);
+}
+
+#[test]
+fn throughput_is_compared_with_what_is_usual() {
+    let mut node = node();
+    node.samples(20, with_rate(10_000.0));
+    node.samples(3, with_rate(4_000.0));
+    let expected = (
+        AlarmChange::Raised,
+        "throughput_down".to_owned(),
+        Severity::Critical,
+    );
+    assert_eq!(node.next(), expected);
+    node.samples(7, with_rate(10_000.0));
+    // From critical down to a warning at most, then it is good for a minute.
+    assert_eq!(node.next().0, AlarmChange::Cleared);
+}
+
+#[test]
+fn a_quiet_node_raises_nothing() {
+    let mut node = node();
+    node.samples(20, with_rate(50.0));
+    node.samples(20, with_rate(0.0));
+    assert!(node.events.try_recv().is_err());
+}
+
+#[test]
+fn rules_about_what_the_node_does_not_know_are_refused() {
+    let rules = json!([{"id": "x", "raise": [{"severity": "MINOR", "when": {"key": "t", "is": ">", "value": 1}}]}]);
+    let alarms = node().platform.alarms.clone();
+    let refused = PlatformAlarms::new(alarms, &rules).err().expect("refused");
+    assert!(
+        refused
+            .to_string()
+            .contains("\"t\" is no figure of the node"),
+        "{refused}"
+    );
+}

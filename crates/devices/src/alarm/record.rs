@@ -1,0 +1,139 @@
+//! An alarm as it is kept and shown.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use series::DeviceNo;
+
+use super::definition::Severity;
+
+/// An alarm's number; later ones are larger.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(transparent)]
+pub struct AlarmId(pub u64);
+
+/// Whether what was wrong still is, and whether somebody has seen it.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum AlarmState {
+    ActiveUnack,
+    ActiveAck,
+    ClearedUnack,
+    ClearedAck,
+}
+
+impl AlarmState {
+    pub const ALL: [Self; 4] = [
+        Self::ActiveUnack,
+        Self::ActiveAck,
+        Self::ClearedUnack,
+        Self::ClearedAck,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ActiveUnack => "ACTIVE_UNACK",
+            Self::ActiveAck => "ACTIVE_ACK",
+            Self::ClearedUnack => "CLEARED_UNACK",
+            Self::ClearedAck => "CLEARED_ACK",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.as_str() == text)
+    }
+
+    pub fn of(is_cleared: bool, is_acknowledged: bool) -> Self {
+        match (is_cleared, is_acknowledged) {
+            (false, false) => Self::ActiveUnack,
+            (false, true) => Self::ActiveAck,
+            (true, false) => Self::ClearedUnack,
+            (true, true) => Self::ClearedAck,
+        }
+    }
+
+    pub fn is_cleared(self) -> bool {
+        matches!(self, Self::ClearedUnack | Self::ClearedAck)
+    }
+}
+
+/// An alarm.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Alarm {
+    pub id: AlarmId,
+    /// What is wrong: the id of the alarm rule, or the name that a rule's action gave.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub severity: Severity,
+    pub state: AlarmState,
+    #[serde(rename = "deviceId")]
+    pub device: String,
+    #[serde(rename = "productId")]
+    pub product: String,
+    /// For people.
+    pub details: String,
+    /// What the conditions speak of, as it was when the severity last changed.
+    pub values: Map<String, Value>,
+    /// The SQL rule that raised it; empty: an alarm rule of the product.
+    pub rule: String,
+    /// Names of the notifications that its rule asks for.
+    pub notify: Vec<String>,
+    /// The device's time, in milliseconds since 1970, as are the others.
+    pub raised_ms: u64,
+    /// When its severity last changed.
+    pub changed_ms: u64,
+    pub cleared_ms: Option<u64>,
+    /// The operator who cleared it; `null`: it was cleared by a condition, or is not cleared.
+    pub cleared_by: Option<String>,
+    pub acknowledged_ms: Option<u64>,
+    pub acknowledged_by: Option<String>,
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub(crate) device_no: Numbers,
+}
+
+/// The numbers of the devices it counts for: its own, then those it is propagated to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Numbers(pub(crate) Vec<DeviceNo>);
+
+impl Alarm {
+    pub fn is_cleared(&self) -> bool {
+        self.state.is_cleared()
+    }
+
+    pub fn is_acknowledged(&self) -> bool {
+        self.acknowledged_ms.is_some()
+    }
+
+    pub(super) fn renew_state(&mut self) {
+        self.state = AlarmState::of(self.cleared_ms.is_some(), self.is_acknowledged());
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(512);
+        bytes.push(self.device_no.0.len() as u8);
+        for no in &self.device_no.0 {
+            bytes.extend_from_slice(&no.0.to_le_bytes());
+        }
+        serde_json::to_writer(&mut bytes, self).expect("an alarm has string keys only");
+        bytes
+    }
+
+    /// `None`: the record is damaged.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (count, rest) = bytes.split_first()?;
+        let (numbers, json) = rest.split_at_checked(usize::from(*count) * 4)?;
+        let mut alarm: Self = serde_json::from_slice(json).ok()?;
+        let numbers = numbers.as_chunks::<4>().0.iter();
+        alarm.device_no = Numbers(
+            numbers
+                .map(|no| DeviceNo(u32::from_le_bytes(*no)))
+                .collect(),
+        );
+        Some(alarm)
+    }
+}

@@ -1,0 +1,445 @@
+//! Alarms of registered devices, in a real store.
+
+use std::sync::mpsc;
+
+use serde_json::json;
+use series::Value;
+use store::{Config as StoreConfig, Store};
+
+use super::super::{Channel, Courier, NOTIFICATION_KIND, Notifications};
+use super::*;
+use crate::{Config, Expected};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Fixture {
+    dir: tempfile::TempDir,
+    store: Store,
+    series: Series,
+    registry: Registry,
+    alarms: Alarms,
+    events: mpsc::Receiver<AlarmEvent>,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self::open(tempfile::tempdir().unwrap())
+    }
+
+    fn open(dir: tempfile::TempDir) -> Self {
+        let (store, _) = Store::open(&dir.path().join("store"), StoreConfig::default()).unwrap();
+        let (series, _) =
+            Series::open(&dir.path().join("series"), series::Config::default()).unwrap();
+        let registry = Registry::open(store.objects(), Config::default()).unwrap();
+        let alarms = Alarms::open(
+            store.objects().tables(),
+            registry.clone(),
+            series.clone(),
+            AlarmConfig::default(),
+        )
+        .unwrap();
+        let (told, events) = mpsc::channel();
+        alarms.on_change(Box::new(move |event| {
+            let _ = told.send(event.clone());
+        }));
+        Self {
+            dir,
+            store,
+            series,
+            registry,
+            alarms,
+            events,
+        }
+    }
+
+    fn reopened(self) -> Self {
+        self.alarms.close();
+        self.series.close();
+        self.store.close();
+        let Self {
+            dir,
+            store,
+            series,
+            registry,
+            alarms,
+            events,
+        } = self;
+        drop((store, series, registry, alarms, events));
+        Self::open(dir)
+    }
+
+    fn product(&self, alarms: Json) {
+        let product = json!({"alarms": alarms});
+        let objects = self.store.objects();
+        objects
+            .put(crate::PRODUCT_KIND, "meter", product, store::Expected::Any)
+            .unwrap();
+    }
+
+    fn device(&self, device: Json) -> Arc<Device> {
+        let device = serde_json::from_value(device).unwrap();
+        self.registry.put(device, Expected::Any).unwrap().device
+    }
+
+    fn says(&self, device: &Arc<Device>, key: &str, value: Value<'_>) {
+        let points = [Point {
+            key: self.series.key(key).unwrap(),
+            value,
+        }];
+        let now_ms = crate::now_ms();
+        self.alarms
+            .observe(device, now_ms, now_ms.cast_signed(), &points);
+    }
+
+    fn next(&self) -> AlarmEvent {
+        self.events
+            .recv_timeout(PATIENCE)
+            .expect("something becomes of an alarm")
+    }
+
+    /// Nothing has become of any alarm: what was taken is done by a change that comes after it.
+    fn nothing_happened(&self, device: &Arc<Device>) {
+        let marker = NamedAlarm {
+            kind: "marker".into(),
+            severity: Severity::Indeterminate,
+            is_cleared: false,
+            at_ms: 1,
+            details: String::new(),
+            rule: "test".into(),
+        };
+        self.alarms.take_named(device, marker);
+        let event = self.next();
+        assert_eq!(event.alarm.kind, "marker");
+        self.alarms.remove(event.alarm.id).unwrap();
+        assert_eq!(self.next().change, AlarmChange::Removed);
+    }
+
+    fn kinds(&self, filter: &AlarmFilter) -> Vec<(String, AlarmState)> {
+        let page = self.alarms.list(filter, None, 100).unwrap();
+        let kinds = page.alarms.into_iter();
+        kinds.map(|alarm| (alarm.kind, alarm.state)).collect()
+    }
+}
+
+fn hot() -> Json {
+    json!({
+        "id": "hot",
+        "raise": [
+            {"severity": "WARNING", "when": {"key": "t", "is": ">", "value": 30}},
+            {"severity": "CRITICAL", "when": {"key": "t", "is": ">", "value": 50}},
+        ],
+        "clear": {"when": {"key": "t", "is": "<", "value": 25}},
+        "details": "${t} °C at ${deviceId}",
+        "propagate": true,
+    })
+}
+
+#[test]
+fn an_alarm_lives_from_raised_to_cleared_and_is_found_all_the_while() {
+    let node = Fixture::new();
+    node.product(json!([hot()]));
+    let device = node.device(json!({"id": "d1", "product": "meter"}));
+    node.says(&device, "t", Value::Float(31.5));
+    let event = node.next();
+    assert_eq!(event.change, AlarmChange::Raised);
+    assert_eq!(event.alarm.details, "31.5 °C at d1");
+    assert_eq!(event.alarm.values["t"], json!(31.5));
+    assert_eq!(event.alarm.state, AlarmState::ActiveUnack);
+
+    node.says(&device, "t", Value::Int(60));
+    let event = node.next();
+    let told = (event.change, event.alarm.severity);
+    assert_eq!(told, (AlarmChange::SeverityChanged, Severity::Critical));
+    assert_eq!(event.alarm.details, "60 °C at d1");
+
+    let id = event.alarm.id;
+    let alarm = node.alarms.acknowledge(id, "ann").unwrap();
+    assert_eq!(alarm.state, AlarmState::ActiveAck);
+    assert_eq!(alarm.acknowledged_by.as_deref(), Some("ann"));
+    assert!(matches!(
+        node.alarms.acknowledge(id, "bob"),
+        Err(AlarmError::Already(_))
+    ));
+    assert_eq!(node.next().change, AlarmChange::Acknowledged);
+
+    let active = AlarmFilter {
+        states: vec![AlarmState::ActiveAck, AlarmState::ActiveUnack],
+        ..AlarmFilter::default()
+    };
+    assert_eq!(
+        node.kinds(&active),
+        [("hot".to_owned(), AlarmState::ActiveAck)]
+    );
+
+    node.says(&device, "t", Value::Int(20));
+    let event = node.next();
+    assert_eq!(
+        (event.change, event.alarm.state),
+        (AlarmChange::Cleared, AlarmState::ClearedAck)
+    );
+    assert_eq!(node.kinds(&active), []);
+    let of_device = AlarmFilter {
+        device: Some(device.no),
+        ..AlarmFilter::default()
+    };
+    assert_eq!(node.kinds(&of_device).len(), 1);
+    let counts = node.alarms.counts();
+    let cleared = (AlarmState::ClearedAck, Severity::Critical, 1);
+    assert!(counts.contains(&cleared), "{counts:?}");
+    assert_eq!(counts.iter().map(|(_, _, n)| n).sum::<u64>(), 1);
+}
+
+#[test]
+fn an_alarm_counts_for_the_gateways_above() {
+    let node = Fixture::new();
+    node.product(json!([hot()]));
+    let gateway = node.device(json!({"id": "g", "product": "meter", "gateway": true}));
+    let device = node.device(json!({"id": "d", "product": "meter", "parent": "g"}));
+    node.says(&device, "t", Value::Int(31));
+    node.next();
+    let of_gateway = AlarmFilter {
+        device: Some(gateway.no),
+        ..AlarmFilter::default()
+    };
+    assert_eq!(
+        node.kinds(&of_gateway),
+        [("hot".to_owned(), AlarmState::ActiveUnack)]
+    );
+}
+
+#[test]
+fn an_alarm_outlives_the_node_and_is_not_raised_twice() {
+    let node = Fixture::new();
+    node.product(json!([hot()]));
+    let device = node.device(json!({"id": "d", "product": "meter"}));
+    node.says(&device, "t", Value::Int(31));
+    let id = node.next().alarm.id;
+    let node = node.reopened();
+    let device = node.registry.device("d").unwrap().unwrap();
+    node.says(&device, "t", Value::Int(32));
+    node.nothing_happened(&device);
+    node.says(&device, "t", Value::Int(20));
+    let event = node.next();
+    assert_eq!((event.change, event.alarm.id), (AlarmChange::Cleared, id));
+}
+
+#[test]
+fn what_somebody_cleared_is_raised_by_the_next_message() {
+    let node = Fixture::new();
+    node.product(json!([hot()]));
+    let device = node.device(json!({"id": "d", "product": "meter"}));
+    node.says(&device, "t", Value::Int(31));
+    let first = node.next().alarm.id;
+    let alarm = node.alarms.clear(first, "ann").unwrap();
+    assert_eq!(alarm.cleared_by.as_deref(), Some("ann"));
+    assert_eq!(node.next().change, AlarmChange::Cleared);
+    node.says(&device, "t", Value::Int(32));
+    let event = node.next();
+    assert_eq!(event.change, AlarmChange::Raised);
+    assert!(event.alarm.id > first);
+}
+
+#[test]
+fn changed_rules_hold_from_the_next_message_on() {
+    let node = Fixture::new();
+    node.product(json!([hot()]));
+    let device = node.device(json!({"id": "d", "product": "meter"}));
+    node.says(&device, "t", Value::Int(20));
+    let mut other = hot();
+    other["raise"][0]["when"]["value"] = json!(10);
+    node.product(json!([other]));
+    node.says(&device, "t", Value::Int(20));
+    assert_eq!(node.next().change, AlarmChange::Raised);
+}
+
+#[test]
+fn a_lasting_condition_needs_no_second_message() {
+    let node = Fixture::new();
+    node.product(json!([{
+        "id": "hot",
+        "raise": [{"severity": "MINOR", "when": {"key": "t", "is": ">", "value": 30}, "for_s": 1}],
+    }]));
+    let device = node.device(json!({"id": "d", "product": "meter"}));
+    node.says(&device, "t", Value::Int(31));
+    let event = node.next();
+    assert_eq!(event.change, AlarmChange::Raised);
+}
+
+#[test]
+fn an_attribute_is_what_is_compared_with() {
+    let node = Fixture::new();
+    let above = json!({"key": "t", "is": ">", "attribute": "limit"});
+    node.product(json!([{"id": "hot", "raise": [{"severity": "MINOR", "when": above}]}]));
+    let device = node.device(json!({"id": "d", "product": "meter"}));
+    let set = |limit: i64| {
+        let values = vec![("limit".to_owned(), json!(limit))];
+        node.registry
+            .set_attributes(&device, Scope::Server, values)
+            .unwrap();
+        node.alarms.attributes_changed(device.no);
+    };
+    set(40);
+    node.says(&device, "t", Value::Int(31));
+    node.nothing_happened(&device);
+    set(30);
+    node.says(&device, "t", Value::Int(31));
+    assert_eq!(node.next().change, AlarmChange::Raised);
+}
+
+#[test]
+fn a_removed_device_takes_its_alarms_with_it() {
+    let node = Fixture::new();
+    node.product(json!([hot()]));
+    let device = node.device(json!({"id": "d", "product": "meter"}));
+    let other = node.device(json!({"id": "e", "product": "meter"}));
+    node.says(&device, "t", Value::Int(31));
+    node.next();
+    node.alarms.device_removed(device.no);
+    node.nothing_happened(&other);
+    assert_eq!(node.kinds(&AlarmFilter::default()), []);
+}
+
+#[test]
+fn a_long_list_comes_in_pages_the_newest_first() {
+    let node = Fixture::new();
+    node.product(json!([]));
+    let device = node.device(json!({"id": "d", "product": "meter"}));
+    for at in 0..25 {
+        let alarm = NamedAlarm {
+            kind: format!("k{at}"),
+            severity: Severity::ALL[at % 5],
+            is_cleared: false,
+            at_ms: at as u64,
+            details: String::new(),
+            rule: "r".into(),
+        };
+        node.alarms.take_named(&device, alarm);
+        node.next();
+    }
+    let filter = AlarmFilter {
+        severities: vec![Severity::Critical, Severity::Minor],
+        ..AlarmFilter::default()
+    };
+    let (mut found, mut before) = (Vec::new(), None);
+    loop {
+        let page = node.alarms.list(&filter, before, 4).unwrap();
+        found.extend(page.alarms.into_iter().map(|alarm| alarm.raised_ms));
+        before = page.next;
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, [22, 20, 17, 15, 12, 10, 7, 5, 2, 0]);
+}
+
+#[derive(Default)]
+struct Post(Mutex<Vec<(String, Json)>>);
+
+impl Courier for Post {
+    fn has_sink(&self, name: &str) -> bool {
+        name == "hook"
+    }
+
+    fn to_sink(&self, name: &str, row: &Map<String, Json>) -> Result<(), String> {
+        let row = Json::Object(row.clone());
+        self.0.lock().unwrap().push((name.to_owned(), row));
+        Ok(())
+    }
+
+    fn publish(&self, topic: &str, payload: Vec<u8>, _: u8, _: bool) -> Result<(), String> {
+        let payload = serde_json::from_slice(&payload).unwrap();
+        self.0.lock().unwrap().push((topic.to_owned(), payload));
+        Ok(())
+    }
+}
+
+#[test]
+fn who_asked_for_it_is_told_and_not_too_often() {
+    let node = Fixture::new();
+    let mut rule = hot();
+    rule["notify"] = json!(["named"]);
+    node.product(json!([rule]));
+    let device = node.device(json!({"id": "d", "product": "meter"}));
+    let notifications = Arc::new(Notifications::default());
+    let post = Arc::new(Post::default());
+    notifications.set_courier(post.clone());
+    let objects = node.store.objects();
+    let put = |name: &str, value: Json| {
+        let read = super::super::check_notification(&value, &|name| name == "hook").unwrap();
+        let value = serde_json::to_value(read).unwrap();
+        objects
+            .put(NOTIFICATION_KIND, name, value, store::Expected::Any)
+            .unwrap();
+    };
+    put(
+        "critical",
+        json!({
+            "severities": ["CRITICAL"],
+            "to": {"mqtt": {"topic": "alarms/${deviceId}"}},
+            "at_most_every_s": 3600,
+        }),
+    );
+    notifications.follow(objects).unwrap();
+    // Followed from then on, too.
+    put(
+        "named",
+        json!({"all": false, "on": ["raised"], "to": {"sink": "hook"}, "text": "${details}!"}),
+    );
+    put("unnamed", json!({"all": false, "to": {"sink": "hook"}}));
+    for value in [31, 60, 40, 60, 20] {
+        node.says(&device, "t", Value::Int(value));
+        notifications.tell(&node.next(), crate::now_ms());
+    }
+    let told = std::mem::take(&mut *post.0.lock().unwrap());
+    let told: Vec<_> = told
+        .iter()
+        .map(|(to, row)| {
+            (
+                to.as_str(),
+                row["change"].as_str().unwrap(),
+                row["text"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    let text = |change: &str| format!("CRITICAL hot of d: {change} 60 °C at d");
+    assert_eq!(
+        told,
+        [
+            ("hook", "raised", "31 °C at d!"),
+            ("alarms/d", "severity_changed", &text("severity_changed")),
+            ("alarms/d", "cleared", &text("cleared")),
+        ]
+    );
+    let counts = notifications.counts();
+    let critical = counts
+        .iter()
+        .find(|(name, _)| name == "critical")
+        .unwrap()
+        .1;
+    assert_eq!((critical.sent, critical.suppressed), (2, 1));
+}
+
+#[test]
+fn a_notification_that_cannot_be_is_refused() {
+    let check = |value: Json| {
+        let checked = super::super::check_notification(&value, &|name| name == "hook");
+        checked.map(|read| read.to)
+    };
+    let refused = [
+        json!({"to": {"sink": "nosuch"}}),
+        json!({"to": {"mqtt": {"topic": "a", "qos": 3}}}),
+        json!({"to": {"mqtt": {"topic": "${"}}}),
+        json!({"to": {"smoke": {}}}),
+        json!({"to": {"sink": "hook"}, "on": ["sometimes"]}),
+        json!({}),
+    ];
+    let said: Vec<_> = refused
+        .into_iter()
+        .map(|value| check(value).expect_err("refused").to_string())
+        .collect();
+    insta::assert_snapshot!(said.join("\n"));
+    assert_eq!(
+        check(json!({"to": {"sink": "hook"}})),
+        Ok(Channel::Sink("hook".into()))
+    );
+}
