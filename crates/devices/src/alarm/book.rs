@@ -8,6 +8,7 @@
 //! | `a` | device, type | number and severity; only of alarms that are not cleared |
 //! | `d` | device, number | state |
 //! | `s` | state, number | severity |
+//! | `n` | | the next number: none is given twice |
 
 use std::collections::HashMap;
 use std::ops::Bound;
@@ -22,6 +23,7 @@ use super::record::{Alarm, AlarmId, AlarmState};
 
 /// Records that one question may look at; the answer then has a place to go on from.
 const MAX_LOOKED_AT: usize = 10_000;
+const NEXT: &[u8] = b"n";
 /// Alarms removed with one write.
 const PURGE_BATCH: usize = 1000;
 
@@ -99,8 +101,8 @@ impl Book {
             }
             true
         })?;
-        if let Some((key, _)) = self.alarms.last(b"")? {
-            read.next = number(&key) + 1;
+        if let Some(next) = self.index.get_with(NEXT, number)? {
+            read.next = next;
         }
         *self.lock() = read;
         Ok(())
@@ -136,6 +138,7 @@ impl Book {
             )?;
         }
         batch.put(&self.index, &of_state(alarm.state, alarm.id), &severity)?;
+        batch.put(&self.index, NEXT, &state.next.to_be_bytes())?;
         if !alarm.is_cleared()
             && let Some(device) = alarm.device_no.0.first()
         {

@@ -212,7 +212,7 @@ impl TryFrom<Value> for Condition {
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Invalid> {
+pub(super) fn read<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Invalid> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { "" } else { &path };

@@ -260,7 +260,8 @@ impl DeviceAlarms {
         values.filter_map(|(name, latest)| Some((name, &latest.as_ref()?.value)))
     }
 
-    /// Takes a row of telemetry. Values older than what is known of their key count for nothing.
+    /// Takes a row of telemetry; `false`: nothing in it is asked for. Values older than what is known of their key count for
+    /// nothing.
     pub fn observe(
         &mut self,
         set: &AlarmSet,
@@ -269,7 +270,7 @@ impl DeviceAlarms {
         points: &[Point<'_>],
         attribute: &dyn Fn(&str) -> Option<Scalar>,
         out: &mut Vec<Turn>,
-    ) {
+    ) -> bool {
         // Most messages of most products have nothing that is asked for.
         let mut said = [false; MAX_KEYS];
         let mut is_said = false;
@@ -298,6 +299,12 @@ impl DeviceAlarms {
             self.wall_ms = now_ms;
             self.judge(set, now_ms, &News::Said(&said), attribute, out);
         }
+        is_said
+    }
+
+    /// Whether there is an alarm that is not cleared.
+    pub fn has_active(&self) -> bool {
+        self.rules.iter().any(|rule| rule.active.is_some())
     }
 
     /// The device came or went.

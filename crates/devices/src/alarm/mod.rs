@@ -1,15 +1,34 @@
 //! Alarms: conditions on what devices say, and what becomes of them.
 
+mod book;
+mod compiled;
 mod condition;
 mod definition;
+mod details;
 mod machine;
+mod notify;
+mod platform;
+mod record;
 mod schedule;
+mod service;
+mod watch;
 
+pub use book::{AlarmFilter, AlarmPage};
+pub use compiled::check_rules;
 pub use condition::Scalar;
 pub use definition::{
     AlarmRule, All, Any, Condition, Operator, Period, Raise, Severity, Test, When, rules_from_json,
 };
 pub use machine::{AlarmSet, DeviceAlarms, Happened, Turn};
+pub use notify::{
+    Channel, Courier, Message, NOTIFICATION_KIND, Notification, NotificationCounts, Notifications,
+    check_notification,
+};
+pub use platform::{PlatformAlarms, PlatformSample, platform_rules};
+pub use record::{Alarm, AlarmId, AlarmState};
+pub use service::{
+    AlarmChange, AlarmConfig, AlarmError, AlarmEvent, AlarmStats, Alarms, NamedAlarm,
+};
 
 /// A field of a definition cannot be what it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
