@@ -20,6 +20,7 @@ pub(crate) fn steps(report: &mut Report) {
     report.step("cargo clippy", || {
         let mut command = cargo();
         command.args(["clippy", "--quiet", "--workspace", "--all-targets"]);
+        command.args(crate::RELEASED_FEATURES);
         run_step(command.args(["--", "-D", "warnings"]))
     });
     report.step("cargo doc", || {

@@ -30,6 +30,9 @@ Commands:
   docs [--check]                  write docs/configuration.md anew, or say whether it is stale
 ";
 
+/// What released programs have besides the default features: tested and checked like the rest.
+const RELEASED_FEATURES: [&str; 2] = ["--features", "tidegate/parquet"];
+
 /// What went wrong with a command, told to a person. The text ends without a line break.
 type Failure = String;
 

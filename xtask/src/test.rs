@@ -106,6 +106,7 @@ fn command(environment: &Environment, filters: &[String]) -> Command {
         .arg(cargo().get_program())
         .current_dir(crate::root());
     command.args(["test", "--workspace", "--no-fail-fast"]);
+    command.args(crate::RELEASED_FEATURES);
     if !filters.is_empty() {
         command.arg("--").args(filters);
     }

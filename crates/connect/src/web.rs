@@ -13,7 +13,6 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::{ClientConfig, RootCertStore};
 
 use crate::connector::Failure;
 use crate::secret::Secret;
@@ -71,12 +70,7 @@ impl Web {
         });
         let bases = bases.collect::<Result<Vec<_>, _>>()?;
         let is_secure = bases.iter().any(|base| base.starts_with("https:"));
-        let config = match (tls, is_secure) {
-            (Some(tls), _) => ClientConfig::clone(&*tls.client_config("tls")?),
-            (None, true) => ClientConfig::clone(&*Tls::default().client_config(field)?),
-            // No authorities are needed, and a system without them is fine with it.
-            (None, false) => trusting_nobody(field)?,
-        };
+        let config = Tls::for_web(tls, is_secure, field)?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -178,16 +172,6 @@ impl Web {
             body: body.to_bytes(),
         })
     }
-}
-
-fn trusting_nobody(field: &str) -> Result<ClientConfig, Invalid> {
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| Invalid::new(field, error.to_string()))?
-        .with_root_certificates(RootCertStore::empty())
-        .with_no_client_auth();
-    Ok(config)
 }
 
 impl Answer {

@@ -75,7 +75,7 @@ pub struct Storage {
     /// Whether telemetry is stored in the node.
     pub enabled: bool,
     /// Only these keys are stored; empty: all.
-    #[schemars(length(max = 4096))]
+    #[schemars(with = "Vec<String>", length(max = 4096))]
     pub keys: BTreeSet<String>,
     /// Days that points are kept; 0: the node's default.
     #[schemars(range(max = 36500))]
@@ -172,8 +172,10 @@ pub struct Definition {
     /// What becomes of reported keys that the model does not have.
     pub unknown_keys: UnknownKeys,
     /// The topics its devices speak; empty: all.
+    #[schemars(with = "Vec<Dialect>")]
     pub dialects: BTreeSet<Dialect>,
     /// The credentials its devices may have; empty: all.
+    #[schemars(with = "Vec<CredentialKind>")]
     pub credentials: BTreeSet<CredentialKind>,
     pub secure: Option<SharedSecure>,
     /// How old or early the timestamp of `secureId|timestamp` may be.

@@ -161,7 +161,23 @@ impl States {
         };
         slot.flags.fetch_add(1, Relaxed);
         self.touch(device, slot, now_ms);
+        self.unhear(device, slot);
         self.settle(device, slot, "connected", now_ms);
+    }
+
+    /// A connection of its own says more than that the device was heard of: when it ends, the device has gone.
+    fn unhear(&self, device: &Arc<Device>, slot: &Slot) {
+        if slot.flags.load(Relaxed) & IS_HEARD == 0 {
+            return;
+        }
+        let mut heard = self.lock_heard();
+        if heard
+            .get(&device.no.0)
+            .is_some_and(|heard| heard.gateway.is_none())
+        {
+            heard.remove(&device.no.0);
+            slot.flags.fetch_and(!IS_HEARD, Relaxed);
+        }
     }
 
     /// A connection of the device is gone. `reason` as the broker says it; one that was taken over does not make the device

@@ -141,7 +141,7 @@ fn read_text<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
     std::str::from_utf8(reader.take(len)?).ok()
 }
 
-/// Reads what [`write`] wrote.
+/// Reads what [`write()`] wrote.
 #[inline]
 pub(crate) fn read<'a>(reader: &mut Reader<'a>) -> Option<Cell<'a>> {
     let tag = reader.byte()?;

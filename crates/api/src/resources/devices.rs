@@ -155,6 +155,7 @@ struct Device {
     created_at_ms: u64,
     version: u64,
     /// Credentials that were just made; told this once. Left out otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
     issued: Option<Vec<Map<String, Value>>>,
 }
 

@@ -42,7 +42,8 @@ impl MySql {
         if settings.tls {
             let trusted = match &settings.tls_ca {
                 Some(file) => vec![file.clone().into()],
-                None => tls::system_authorities()?
+                None => outbound::tls::system_authorities()
+                    .map_err(tls::told)?
                     .iter()
                     .map(|authority| authority.to_vec().into())
                     .collect(),

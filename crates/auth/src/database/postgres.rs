@@ -1,23 +1,14 @@
 //! PostgreSQL. A connection carries many questions at once, so a few of them serve many clients.
 
 use std::error::Error;
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::BytesMut;
-use rustls::pki_types::ServerName;
-use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use outbound::postgres::{self, Server};
 use tokio::sync::Mutex;
-use tokio_postgres::tls::ChannelBinding;
-
 use tokio_postgres::types::{Format, FromSql, IsNull, ToSql, Type, to_sql_checked};
-use tokio_postgres::{Client, Config, Connection, NoTls};
+use tokio_postgres::{Client, Config};
 
 use super::statement::{Statement, Style};
 use super::{DatabaseSettings, Lookup, Row};
@@ -25,14 +16,9 @@ use crate::authenticator::{Answering, Failure, Request};
 use crate::tls;
 
 const USUAL_PORT: u16 = 5432;
-/// A connection whose server does not acknowledge bytes for so long is given up.
-const SILENT_FOR: Duration = Duration::from_secs(10);
 
 pub(super) struct Postgres {
-    config: Config,
-    host: String,
-    port: u16,
-    tls: Option<tokio_rustls::TlsConnector>,
+    server: Server,
     statement: Statement,
     slots: Vec<Mutex<Option<Arc<Ready>>>>,
     next: AtomicUsize,
@@ -50,7 +36,6 @@ impl Postgres {
             .map_err(|error| format!("query: {error}"))?;
         let (host, port) = settings.host_and_port(USUAL_PORT)?;
         let mut config = Config::new();
-        config.application_name("tidegate");
         if let Some(username) = &settings.username {
             config.user(username);
         }
@@ -62,17 +47,10 @@ impl Postgres {
         }
         let tls = match settings.tls {
             false => None,
-            true => Some(tls::client_config(settings.tls_ca.as_deref())?.into()),
+            true => Some(tls::client_config(settings.tls_ca.as_deref())?),
         };
-        config.ssl_mode(match settings.tls {
-            true => tokio_postgres::config::SslMode::Require,
-            false => tokio_postgres::config::SslMode::Disable,
-        });
         Ok(Self {
-            config,
-            host,
-            port,
-            tls,
+            server: Server::new(config, host, port, tls),
             statement,
             slots: (0..settings.pool_size).map(|_| Mutex::default()).collect(),
             next: AtomicUsize::new(0),
@@ -80,27 +58,7 @@ impl Postgres {
     }
 
     async fn connect(&self) -> Result<Ready, Asked> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        stream.set_nodelay(true)?;
-        let socket = SockRef::from(&stream);
-        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(SILENT_FOR))?;
-        socket.set_tcp_user_timeout(Some(SILENT_FOR))?;
-        let client = match &self.tls {
-            None => {
-                let (client, connection) = self.config.connect_raw(stream, NoTls).await?;
-                drive(connection);
-                client
-            }
-            Some(connector) => {
-                let connect = TlsConnect {
-                    host: self.host.clone(),
-                    connector: connector.clone(),
-                };
-                let (client, connection) = self.config.connect_raw(stream, connect).await?;
-                drive(connection);
-                client
-            }
-        };
+        let (client, _) = self.server.connect().await?;
         let statement = client.prepare(&self.statement.sql).await?;
         Ok(Ready { client, statement })
     }
@@ -146,8 +104,8 @@ struct Asked {
     is_closed: bool,
 }
 
-impl From<io::Error> for Asked {
-    fn from(error: io::Error) -> Self {
+impl From<postgres::Error> for Asked {
+    fn from(error: postgres::Error) -> Self {
         Self {
             error: error.to_string(),
             is_closed: false,
@@ -157,9 +115,8 @@ impl From<io::Error> for Asked {
 
 impl From<tokio_postgres::Error> for Asked {
     fn from(error: tokio_postgres::Error) -> Self {
-        let cause = error.source().map(|cause| format!(": {cause}"));
         Self {
-            error: format!("{error}{}", cause.unwrap_or_default()),
+            error: postgres::told(&error),
             is_closed: false,
         }
     }
@@ -169,19 +126,6 @@ impl From<Asked> for Failure {
     fn from(asked: Asked) -> Self {
         Failure(asked.error)
     }
-}
-
-/// Moves a connection's bytes until it ends.
-fn drive<S, T>(connection: Connection<S, T>)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to PostgreSQL ended");
-        }
-    });
 }
 
 fn row_of(row: &tokio_postgres::Row) -> Row {
@@ -249,61 +193,5 @@ impl Lookup for Postgres {
                 answer => Ok(answer?),
             }
         })
-    }
-}
-
-/// TLS by rustls, as this crate has it everywhere.
-struct TlsConnect {
-    host: String,
-    connector: tokio_rustls::TlsConnector,
-}
-
-impl tokio_postgres::tls::TlsConnect<TcpStream> for TlsConnect {
-    type Stream = TlsStream;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<TlsStream>> + Send>>;
-
-    fn connect(self, stream: TcpStream) -> Self::Future {
-        Box::pin(async move {
-            let name = ServerName::try_from(self.host).map_err(io::Error::other)?;
-            Ok(TlsStream(self.connector.connect(name, stream).await?))
-        })
-    }
-}
-
-struct TlsStream(tokio_rustls::client::TlsStream<TcpStream>);
-
-impl tokio_postgres::tls::TlsStream for TlsStream {
-    /// Passwords are not bound to the channel; the certificate says who the server is.
-    fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
-    }
-}
-
-impl AsyncRead for TlsStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, into)
-    }
-}
-
-impl AsyncWrite for TlsStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
     }
 }

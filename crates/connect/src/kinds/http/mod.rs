@@ -103,15 +103,10 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(Duration::from_millis(settings.connect_timeout_ms)));
-    // A plain URL needs no authorities, and a system without them is fine with it.
     let is_secure = url.as_ref().is_some_and(|url| url.starts_with("https:"));
-    let tls = match (&settings.tls, is_secure) {
-        (Some(tls), _) => tls.client_config("tls")?,
-        (None, true) => Tls::default().client_config("tls")?,
-        (None, false) => Tls::nobody()?,
-    };
+    let config = Tls::for_web(settings.tls.as_ref(), is_secure, "tls")?;
     let connector = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(Arc::unwrap_or_clone(tls))
+        .with_tls_config(config)
         .https_or_http()
         .enable_http1()
         .wrap_connector(tcp);

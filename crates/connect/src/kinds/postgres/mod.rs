@@ -26,6 +26,7 @@ use crate::settings::{Invalid, check_range, host_and_port, read};
 use crate::template::{Dialect, Sql};
 use crate::tls::Tls;
 use array::{Array, Parameter};
+use outbound::postgres::Server;
 use pool::{Connection, Pool};
 
 pub(super) const KIND: Kind = Kind {
@@ -90,9 +91,7 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
     )?;
     let (host, port) = host_and_port("server", &settings.server, USUAL_PORT)?;
     let mut config = Config::new();
-    config
-        .application_name("tidegate")
-        .dbname(&settings.database);
+    config.dbname(&settings.database);
     if let Some(username) = &settings.username {
         config.user(username);
     }
@@ -103,7 +102,11 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
     let tls = tls.map(|tls| tls.client_config("tls")).transpose()?;
     let within = Duration::from_millis(settings.connect_timeout_ms);
     Ok(Arc::new(Postgres {
-        pool: Pool::new(config, host, port, tls, settings.pool_size, within),
+        pool: Pool::new(
+            Server::new(config, host, port, tls),
+            settings.pool_size,
+            within,
+        ),
     }))
 }
 
@@ -268,8 +271,7 @@ fn type_name(kind: &Type) -> Option<String> {
 
 fn failure(error: tokio_postgres::Error) -> Failure {
     let Some(database) = error.as_db_error() else {
-        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
-        return Failure::passing(format!("{error}{}", cause.unwrap_or_default()));
+        return Failure::passing(outbound::postgres::told(&error));
     };
     let code = database.code().code();
     let message = format!("{} ({code})", database.message());

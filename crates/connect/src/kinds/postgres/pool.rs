@@ -1,35 +1,22 @@
 //! Connections to PostgreSQL: a batch has one for itself, and closes it if it did not come to an end.
 
 use std::collections::HashMap;
-use std::io;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use outbound::postgres::Server;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
-use tokio_postgres::tls::ChannelBinding;
-use tokio_postgres::{Client, Config, NoTls, config::SslMode};
+use tokio_postgres::Client;
 
 use super::Prepared;
 use crate::connector::Failure;
 
-/// A connection whose server does not acknowledge bytes for so long is given up.
-const SILENT_FOR: Duration = Duration::from_secs(10);
 /// Sinks whose statements a connection keeps prepared; one more and it starts anew.
 const PREPARED: usize = 256;
 
 pub(super) struct Pool {
-    config: Config,
-    host: String,
-    port: u16,
-    tls: Option<tokio_rustls::TlsConnector>,
+    server: Server,
     within: Duration,
     places: Arc<Semaphore>,
     idle: Mutex<Vec<Idle>>,
@@ -56,23 +43,9 @@ impl Drop for Driver {
 }
 
 impl Pool {
-    pub(super) fn new(
-        mut config: Config,
-        host: String,
-        port: u16,
-        tls: Option<Arc<ClientConfig>>,
-        size: usize,
-        within: Duration,
-    ) -> Self {
-        config.ssl_mode(match tls {
-            Some(_) => SslMode::Require,
-            None => SslMode::Disable,
-        });
+    pub(super) fn new(server: Server, size: usize, within: Duration) -> Self {
         Self {
-            config,
-            host,
-            port,
-            tls: tls.map(Into::into),
+            server,
             within,
             places: Arc::new(Semaphore::new(size)),
             idle: Mutex::default(),
@@ -130,100 +103,10 @@ impl Pool {
     }
 
     async fn connect(&self) -> Result<(Client, Driver), Failure> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port))
-            .await
-            .map_err(Failure::passing)?;
-        prepare(&stream).map_err(Failure::passing)?;
-        match &self.tls {
-            None => {
-                let connected = self.config.connect_raw(stream, NoTls).await;
-                let (client, connection) = connected.map_err(super::failure)?;
-                Ok((client, drive(connection)))
-            }
-            Some(connector) => {
-                let connect = TlsConnect {
-                    host: self.host.clone(),
-                    connector: connector.clone(),
-                };
-                let connected = self.config.connect_raw(stream, connect).await;
-                let (client, connection) = connected.map_err(super::failure)?;
-                Ok((client, drive(connection)))
-            }
+        match self.server.connect().await {
+            Ok((client, moving)) => Ok((client, Driver(moving))),
+            Err(outbound::postgres::Error::Postgres(error)) => Err(super::failure(error)),
+            Err(error) => Err(Failure::passing(error)),
         }
-    }
-}
-
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(stream);
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(SILENT_FOR))?;
-    socket.set_tcp_user_timeout(Some(SILENT_FOR))
-}
-
-fn drive<S, T>(connection: tokio_postgres::Connection<S, T>) -> Driver
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    Driver(tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to PostgreSQL ended");
-        }
-    }))
-}
-
-/// TLS by rustls, as everywhere.
-struct TlsConnect {
-    host: String,
-    connector: tokio_rustls::TlsConnector,
-}
-
-impl tokio_postgres::tls::TlsConnect<TcpStream> for TlsConnect {
-    type Stream = TlsStream;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<TlsStream>> + Send>>;
-
-    fn connect(self, stream: TcpStream) -> Self::Future {
-        Box::pin(async move {
-            let name = ServerName::try_from(self.host).map_err(io::Error::other)?;
-            Ok(TlsStream(self.connector.connect(name, stream).await?))
-        })
-    }
-}
-
-struct TlsStream(tokio_rustls::client::TlsStream<TcpStream>);
-
-impl tokio_postgres::tls::TlsStream for TlsStream {
-    /// Passwords are not bound to the channel; the certificate says who the server is.
-    fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
-    }
-}
-
-impl AsyncRead for TlsStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, into)
-    }
-}
-
-impl AsyncWrite for TlsStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
     }
 }

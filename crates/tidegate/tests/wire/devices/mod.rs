@@ -281,7 +281,7 @@ fn the_api_keeps_devices_and_says_what_is_wrong() {
         assert_eq!(found, ids, "{query}");
     }
     // Versions.
-    let fields = "content-type: application/json\r\nif-match: \"1\"\r\n";
+    let fields = "content-type: application/json\r\nif-match: \"99\"\r\n";
     let body = json!({"product": "gate"}).to_string();
     assert_eq!(ask(&node, ("PUT", "devices/g1"), fields, &body).0, 412);
     let fields = format!(

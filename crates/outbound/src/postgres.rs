@@ -1,0 +1,156 @@
+//! Connections to PostgreSQL, with TLS by rustls; a server that went away in silence is noticed.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::tls::ChannelBinding;
+use tokio_postgres::{Client, Config, Connection, NoTls};
+use tokio_rustls::TlsConnector;
+
+/// A connection whose server does not acknowledge bytes for so long is given up.
+const SILENT_FOR: Duration = Duration::from_secs(10);
+
+/// Where a server is, and how it is spoken to.
+pub struct Server {
+    config: Config,
+    host: String,
+    port: u16,
+    tls: Option<TlsConnector>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+    #[error("{}", told(.0))]
+    Postgres(#[from] tokio_postgres::Error),
+}
+
+/// What the server said, too, which the error itself leaves out.
+pub fn told(error: &tokio_postgres::Error) -> String {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
+    format!("{error}{}", cause.unwrap_or_default())
+}
+
+impl Server {
+    /// `config` says who we are and which database it is.
+    pub fn new(
+        mut config: Config,
+        host: String,
+        port: u16,
+        tls: Option<Arc<ClientConfig>>,
+    ) -> Self {
+        config.application_name("tidegate");
+        config.ssl_mode(match tls {
+            Some(_) => SslMode::Require,
+            None => SslMode::Disable,
+        });
+        Self {
+            config,
+            host,
+            port,
+            tls: tls.map(Into::into),
+        }
+    }
+
+    /// A connection, and what moves its bytes until it ends.
+    pub async fn connect(&self) -> Result<(Client, JoinHandle<()>), Error> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        stream.set_nodelay(true)?;
+        let socket = SockRef::from(&stream);
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(SILENT_FOR))?;
+        socket.set_tcp_user_timeout(Some(SILENT_FOR))?;
+        match &self.tls {
+            None => {
+                let (client, connection) = self.config.connect_raw(stream, NoTls).await?;
+                Ok((client, drive(connection)))
+            }
+            Some(connector) => {
+                let secure = Secure {
+                    host: self.host.clone(),
+                    connector: connector.clone(),
+                };
+                let (client, connection) = self.config.connect_raw(stream, secure).await?;
+                Ok((client, drive(connection)))
+            }
+        }
+    }
+}
+
+fn drive<S, T>(connection: Connection<S, T>) -> JoinHandle<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection to PostgreSQL ended");
+        }
+    })
+}
+
+/// Makes a stream one of TLS.
+struct Secure {
+    host: String,
+    connector: TlsConnector,
+}
+
+impl tokio_postgres::tls::TlsConnect<TcpStream> for Secure {
+    type Stream = TlsStream;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TlsStream>> + Send>>;
+
+    fn connect(self, stream: TcpStream) -> Self::Future {
+        Box::pin(async move {
+            let name = ServerName::try_from(self.host).map_err(io::Error::other)?;
+            Ok(TlsStream(self.connector.connect(name, stream).await?))
+        })
+    }
+}
+
+struct TlsStream(tokio_rustls::client::TlsStream<TcpStream>);
+
+impl tokio_postgres::tls::TlsStream for TlsStream {
+    /// Passwords are not bound to the channel; the certificate says who the server is.
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl AsyncRead for TlsStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for TlsStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,140 @@
+//! Whom to trust, and who we are. Certificates are files of PEM.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+
+/// What was asked for cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct Error {
+    /// What it is about, so that whoever asked can name its setting.
+    pub part: Part,
+    pub detail: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Whole,
+    /// The authorities that are trusted.
+    Authorities,
+    Certificate,
+    Key,
+}
+
+/// Our own certificate, with those above it, and its key.
+#[derive(Debug, Clone, Copy)]
+pub struct Identity<'p> {
+    pub certificate: &'p Path,
+    pub key: &'p Path,
+}
+
+fn of_file(part: Part, path: &Path, why: impl std::fmt::Display) -> Error {
+    Error {
+        part,
+        detail: format!("{}: {why}", path.display()),
+    }
+}
+
+/// Trusts the authorities of a file, or those of the system; shows a certificate if there is one.
+pub fn client_config(
+    authorities: Option<&Path>,
+    identity: Option<Identity<'_>>,
+) -> Result<Arc<ClientConfig>, Error> {
+    let mut roots = RootCertStore::empty();
+    match authorities {
+        Some(path) => {
+            let wrong = |why: String| of_file(Part::Authorities, path, why);
+            let certificates =
+                CertificateDer::pem_file_iter(path).map_err(|e| wrong(e.to_string()))?;
+            for certificate in certificates {
+                let certificate = certificate.map_err(|e| wrong(e.to_string()))?;
+                roots.add(certificate).map_err(|e| wrong(e.to_string()))?;
+            }
+            if roots.is_empty() {
+                return Err(wrong("no certificate in it".to_owned()));
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(system_authorities()?);
+        }
+    }
+    let Some(identity) = identity else {
+        return with_roots(roots);
+    };
+    let Identity { certificate, key } = identity;
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| of_file(Part::Certificate, certificate, error))?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| of_file(Part::Key, key, error))?;
+    let config = builder()?.with_root_certificates(roots);
+    let config = config
+        .with_client_auth_cert(chain, key)
+        .map_err(|error| of_file(Part::Certificate, certificate, error))?;
+    Ok(Arc::new(config))
+}
+
+/// Those the system trusts.
+pub fn system_authorities() -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found = rustls_native_certs::load_native_certs().certs;
+    match found.is_empty() {
+        true => Err(Error {
+            part: Part::Whole,
+            detail: "the system has no certificate authorities; name a file with some".to_owned(),
+        }),
+        false => Ok(found),
+    }
+}
+
+/// Trusts nobody; for connections without TLS, which need no authorities.
+pub fn trusting_nobody() -> Result<Arc<ClientConfig>, Error> {
+    with_roots(RootCertStore::empty())
+}
+
+fn with_roots(roots: RootCertStore) -> Result<Arc<ClientConfig>, Error> {
+    let config = builder()?.with_root_certificates(roots);
+    Ok(Arc::new(config.with_no_client_auth()))
+}
+
+fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error {
+            part: Part::Whole,
+            detail: error.to_string(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_what_they_are_about() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let made = rcgen::generate_simple_self_signed(vec!["h".to_owned()]).unwrap();
+        let certificate = file("certificate", &made.cert.pem());
+        let key = file("key", &made.signing_key.serialize_pem());
+        let empty = file("empty", "");
+        let config = |authorities: &Path, certificate: &Path, key: &Path| {
+            let made = client_config(Some(authorities), Some(Identity { certificate, key }));
+            made.map(drop).map_err(|error| error.part)
+        };
+        assert_eq!(config(&certificate, &certificate, &key), Ok(()));
+        let missing = directory.path().join("missing");
+        assert_eq!(config(&missing, &certificate, &key), Err(Part::Authorities));
+        assert_eq!(config(&empty, &certificate, &key), Err(Part::Authorities));
+        assert_eq!(config(&certificate, &missing, &key), Err(Part::Certificate));
+        assert_eq!(config(&certificate, &certificate, &empty), Err(Part::Key));
+        assert!(trusting_nobody().is_ok());
+    }
+}
