@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 
+use crate::alarm;
 use crate::id::ProductId;
 use crate::model::{Model, UnknownKeys};
 
@@ -191,7 +192,7 @@ pub struct Definition {
     pub mode: Mode,
     pub storage: Storage,
     /// Rules of alarms.
-    #[schemars(length(max = 256))]
+    #[schemars(with = "Vec<alarm::AlarmRule>", length(max = 64))]
     pub alarms: Vec<Value>,
     pub provisioning: Option<Provisioning>,
 }
@@ -281,6 +282,18 @@ impl Product {
                 0,
                 36_500,
             ),
+            (
+                "storage.downsample_after_d",
+                definition.storage.downsample_after_d,
+                0,
+                36_500,
+            ),
+            (
+                "storage.downsample_interval_s",
+                definition.storage.downsample_interval_s,
+                0,
+                86_400,
+            ),
         ];
         for (field, found, least, most) in numbers {
             if !(least..=most).contains(&found) {
@@ -290,15 +303,48 @@ impl Product {
                 ));
             }
         }
+        let chars = |text: &str| text.chars().count();
+        let mut lengths = vec![
+            ("name", chars(&definition.name), 0, 256, "characters"),
+            (
+                "description",
+                chars(&definition.description),
+                0,
+                1000,
+                "characters",
+            ),
+            (
+                "storage.keys",
+                definition.storage.keys.len(),
+                0,
+                4096,
+                "keys",
+            ),
+            (
+                "storage.sinks",
+                definition.storage.sinks.len(),
+                0,
+                16,
+                "names",
+            ),
+        ];
         if let Some(provisioning) = &definition.provisioning {
-            let texts = [("key", &provisioning.key), ("secret", &provisioning.secret)];
-            for (field, text) in texts {
-                if !(8..=64).contains(&text.len()) {
-                    let field = format!("provisioning.{field}");
-                    return Err(one(&field, "expected 8 to 64 bytes".to_owned()));
-                }
+            let Provisioning { key, secret, .. } = provisioning;
+            lengths.push(("provisioning.key", chars(key), 8, 64, "characters"));
+            lengths.push(("provisioning.secret", chars(secret), 8, 64, "characters"));
+        }
+        if let Some(SharedSecure { id, key }) = &definition.secure {
+            lengths.push(("secure.id", chars(id), 1, 128, "characters"));
+            lengths.push(("secure.key", chars(key), 1, 128, "characters"));
+        }
+        for (field, found, least, most, what) in lengths {
+            if !(least..=most).contains(&found) {
+                let message = format!("expected {least} to {most} {what}, found {found}");
+                return Err(one(field, message));
             }
         }
+        alarm::check_rules(&Value::Array(definition.alarms.clone()))
+            .map_err(|problem| one(&problem.field, problem.detail))?;
         Ok(Self {
             id,
             definition,
