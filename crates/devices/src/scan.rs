@@ -1,6 +1,7 @@
 //! JSON read in place: one pass over the bytes, values borrowed from them, nothing built. What has escapes goes into an arena.
 
 use bumpalo::Bump;
+use rules::json::{plain_length, unescape};
 
 /// How deep arrays and objects may nest.
 pub(crate) const MAX_DEPTH: u32 = 64;
@@ -402,83 +403,6 @@ fn eight_digits(chunk: u64) -> Option<u64> {
     let pairs = low.wrapping_mul(10).wrapping_add(low >> 8) & 0x00ff_00ff_00ff_00ff;
     let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
     Some(fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff)
-}
-
-/// How many bytes from the start need no attention inside a string: no quote, no backslash, no control character.
-#[inline]
-fn plain_length(bytes: &[u8]) -> usize {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
-    let mut at = 0;
-    while let Some(chunk) = bytes[at..].first_chunk::<8>() {
-        let chunk = u64::from_le_bytes(*chunk);
-        let quote = chunk ^ (ONES * u64::from(b'"'));
-        let slash = chunk ^ (ONES * u64::from(b'\\'));
-        // A byte of `x - 1` has its top bit set where the byte of `x` was zero; the lowest such byte is exact.
-        let hits = ((quote.wrapping_sub(ONES) & !quote)
-            | (slash.wrapping_sub(ONES) & !slash)
-            | (chunk.wrapping_sub(ONES * 0x20) & !chunk))
-            & TOPS;
-        if hits != 0 {
-            return at + (hits.trailing_zeros() / 8) as usize;
-        }
-        at += 8;
-    }
-    while let Some(byte) = bytes.get(at)
-        && *byte >= 0x20
-        && *byte != b'"'
-        && *byte != b'\\'
-    {
-        at += 1;
-    }
-    at
-}
-
-/// Resolves the escapes of a checked string. Half a surrogate pair becomes the replacement character.
-fn unescape<'a>(text: &str, arena: &'a Bump) -> &'a str {
-    let mut out = bumpalo::collections::String::with_capacity_in(text.len(), arena);
-    let mut rest = text;
-    while let Some(at) = rest.find('\\') {
-        out.push_str(&rest[..at]);
-        let escape = rest.as_bytes()[at + 1];
-        rest = &rest[at + 2..];
-        match escape {
-            b'b' => out.push('\u{8}'),
-            b'f' => out.push('\u{c}'),
-            b'n' => out.push('\n'),
-            b'r' => out.push('\r'),
-            b't' => out.push('\t'),
-            b'u' => {
-                let (character, behind) = code_point(rest);
-                out.push(character);
-                rest = behind;
-            }
-            other => out.push(char::from(other)),
-        }
-    }
-    out.push_str(rest);
-    out.into_bump_str()
-}
-
-/// The character of the four digits `rest` begins with, and of the second half of its surrogate pair.
-fn code_point(rest: &str) -> (char, &str) {
-    let unit = |text: &str| {
-        let digits = text.get(..4)?;
-        u32::from_str_radix(digits, 16).ok()
-    };
-    let first = unit(rest).unwrap_or(0xfffd);
-    let rest = rest.get(4..).unwrap_or_default();
-    if (0xd800..0xdc00).contains(&first)
-        && let Some(behind) = rest.strip_prefix("\\u")
-        && let Some(second) = unit(behind)
-        && (0xdc00..0xe000).contains(&second)
-    {
-        let point = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
-        let character = char::from_u32(point).unwrap_or(char::REPLACEMENT_CHARACTER);
-        return (character, &behind[4..]);
-    }
-    let character = char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER);
-    (character, rest)
 }
 
 #[cfg(test)]

@@ -126,9 +126,32 @@ fn as_call(tell: &Tell<'_>) -> Option<(String, String, String)> {
     })
 }
 
-fn thingsboard(tell: &Tell<'_>, topic: &mut String, payload: &mut String) -> bool {
+/// Where the dialects that call procedures say what they say alike. An id follows what ends with a slash.
+struct Topics {
+    call: &'static str,
+    attributes: &'static str,
+    attributes_response: &'static str,
+    rpc_response: &'static str,
+}
+
+const OF_THINGSBOARD: Topics = Topics {
+    call: "v1/devices/me/rpc/request/",
+    attributes: "v1/devices/me/attributes",
+    attributes_response: "v1/devices/me/attributes/response/",
+    rpc_response: "v1/devices/me/rpc/response/",
+};
+
+/// Behind `tg/{deviceId}/down/`.
+const OF_OWN: Topics = Topics {
+    call: "command/",
+    attributes: "attributes",
+    attributes_response: "attributes/",
+    rpc_response: "response/",
+};
+
+fn tell_alike(topics: &Topics, tell: &Tell<'_>, topic: &mut String, payload: &mut String) -> bool {
     if let Some((id, method, params)) = as_call(tell) {
-        put(topic, &["v1/devices/me/rpc/request/", &id]);
+        put(topic, &[topics.call, &id]);
         put(
             payload,
             &[
@@ -143,11 +166,11 @@ fn thingsboard(tell: &Tell<'_>, topic: &mut String, payload: &mut String) -> boo
     }
     match tell {
         Tell::Attributes { json } => {
-            topic.push_str("v1/devices/me/attributes");
+            topic.push_str(topics.attributes);
             payload.push_str(json);
         }
         Tell::AttributesDeleted { keys } => {
-            topic.push_str("v1/devices/me/attributes");
+            topic.push_str(topics.attributes);
             put(payload, &["{\"deleted\":", &list(keys), "}"]);
         }
         Tell::AttributesResponse {
@@ -155,18 +178,25 @@ fn thingsboard(tell: &Tell<'_>, topic: &mut String, payload: &mut String) -> boo
             client_json,
             shared_json,
         } => {
-            put(topic, &["v1/devices/me/attributes/response/", id]);
+            put(topic, &[topics.attributes_response, id]);
             scopes(*client_json, *shared_json, payload);
         }
         Tell::RpcResponse { id, json } => {
-            put(topic, &["v1/devices/me/rpc/response/", id]);
+            put(topic, &[topics.rpc_response, id]);
             payload.push_str(json);
         }
+        _ => return false,
+    }
+    true
+}
+
+fn thingsboard(tell: &Tell<'_>, topic: &mut String, payload: &mut String) -> bool {
+    match tell {
         Tell::Provisioned { json } => {
             topic.push_str("/provision/response");
             payload.push_str(json);
         }
-        _ => return false,
+        _ => return tell_alike(&OF_THINGSBOARD, tell, topic, payload),
     }
     true
 }
@@ -323,42 +353,5 @@ fn inputs(params_json: &str) -> String {
 
 fn own(to: &Addressee<'_>, tell: &Tell<'_>, topic: &mut String, payload: &mut String) -> bool {
     put(topic, &["tg/", to.device, "/down/"]);
-    if let Some((id, method, params)) = as_call(tell) {
-        put(topic, &["command/", &id]);
-        put(
-            payload,
-            &[
-                "{\"method\":",
-                &quoted(&method),
-                ",\"params\":",
-                &params,
-                "}",
-            ],
-        );
-        return true;
-    }
-    match tell {
-        Tell::Attributes { json } => {
-            topic.push_str("attributes");
-            payload.push_str(json);
-        }
-        Tell::AttributesDeleted { keys } => {
-            topic.push_str("attributes");
-            put(payload, &["{\"deleted\":", &list(keys), "}"]);
-        }
-        Tell::AttributesResponse {
-            id,
-            client_json,
-            shared_json,
-        } => {
-            put(topic, &["attributes/", id]);
-            scopes(*client_json, *shared_json, payload);
-        }
-        Tell::RpcResponse { id, json } => {
-            put(topic, &["response/", id]);
-            payload.push_str(json);
-        }
-        _ => return false,
-    }
-    true
+    tell_alike(&OF_OWN, tell, topic, payload)
 }

@@ -6,7 +6,7 @@ mod skip;
 mod write;
 
 pub(crate) use read::Reader;
-pub use read::{JsonError, MAX_DEPTH, check, open, parse, parse_lazy};
+pub use read::{JsonError, MAX_DEPTH, check, open, parse, parse_lazy, plain_length, unescape};
 pub use write::{Out, text, write, write_string};
 
 #[cfg(test)]

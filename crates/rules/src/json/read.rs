@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
 /// How many bytes from the start need no attention inside a string: no quote, no backslash, no control character. Eight at a
 /// time: a byte of `x - 0x01..` has its top bit set where the byte of `x` was zero.
 #[inline]
-pub(super) fn plain_length(bytes: &[u8]) -> usize {
+pub fn plain_length(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
     let mut at = 0;
@@ -305,7 +305,7 @@ pub(super) fn plain_length(bytes: &[u8]) -> usize {
 }
 
 /// Resolves the escapes of a checked string. Half a surrogate pair becomes the replacement character.
-fn unescape<'a>(text: &str, arena: &'a Arena) -> &'a str {
+pub fn unescape<'a>(text: &str, arena: &'a Arena) -> &'a str {
     let mut out = bumpalo::collections::String::with_capacity_in(text.len(), arena);
     let mut rest = text;
     while let Some(at) = memchr::memchr(b'\\', rest.as_bytes()) {
@@ -337,7 +337,7 @@ fn code_point(rest: &str) -> (char, &str) {
             .and_then(|digits| u32::from_str_radix(digits, 16).ok())
     };
     let first = unit(rest).unwrap_or(0xfffd);
-    let rest = &rest[4..];
+    let rest = rest.get(4..).unwrap_or_default();
     if (0xd800..0xdc00).contains(&first)
         && let Some(second) = rest.strip_prefix("\\u").and_then(unit)
         && (0xdc00..0xe000).contains(&second)
