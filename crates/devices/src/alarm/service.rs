@@ -209,7 +209,7 @@ impl Alarms {
             .name("alarms".into())
             .spawn(move || run(&running))
             .expect("a thread at start");
-        *inner.lock(&inner.thread) = Some(thread);
+        *lock(&inner.thread) = Some(thread);
         Ok(Self { inner })
     }
 
@@ -312,7 +312,7 @@ impl Alarms {
 
     /// Removes it from the list; one that is not cleared is as if it had been.
     pub fn remove(&self, id: AlarmId) -> Result<(), AlarmError> {
-        let _telling = self.inner.lock(&self.inner.telling);
+        let _telling = lock(&self.inner.telling);
         let alarm = {
             let mut state = self.inner.book.lock();
             let alarm = self.inner.book.get(id)?.ok_or(AlarmError::NotFound(id))?;
@@ -330,7 +330,7 @@ impl Alarms {
         AlarmStats {
             raised: inner.raised.load(Relaxed),
             cleared: inner.cleared.load(Relaxed),
-            queued: inner.lock(&inner.queue).len() as u64,
+            queued: lock(&inner.queue).len() as u64,
             watched_devices: inner.watches.len() as u64,
             unwatched: inner.watches.unwatched.load(Relaxed),
             write_errors: inner.write_errors.load(Relaxed),
@@ -341,7 +341,7 @@ impl Alarms {
     pub fn close(&self) {
         self.inner.is_stopping.store(true, Relaxed);
         self.inner.has_work.notify_all();
-        let thread = self.inner.lock(&self.inner.thread).take();
+        let thread = lock(&self.inner.thread).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the alarms ended by a panic; this is a bug");
         }
@@ -349,11 +349,6 @@ impl Alarms {
 }
 
 impl Inner {
-    #[expect(clippy::unused_self, reason = "short at the place of the call")]
-    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
-        mutex.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn observe(&self, device: &Arc<Device>, now_ms: u64, news: News<'_>) {
         let product = device.product.get();
         if product.definition.alarms.is_empty() {
@@ -401,7 +396,7 @@ impl Inner {
     }
 
     fn push(&self, work: Work) {
-        let mut queue = self.lock(&self.queue);
+        let mut queue = lock(&self.queue);
         queue.push_back(work);
         self.is_full
             .store(queue.len() >= self.config.max_queued, Relaxed);
@@ -482,7 +477,7 @@ impl Inner {
     }
 
     fn become_(&self, wanted: &Wanted<'_>) -> Result<(), store::Error> {
-        let _telling = self.lock(&self.telling);
+        let _telling = lock(&self.telling);
         let (change, alarm) = {
             let mut state = self.book.lock();
             let open = state.open(wanted.subject.no(), wanted.kind);
@@ -582,7 +577,7 @@ impl Inner {
         change: AlarmChange,
         make: impl FnOnce(&mut Alarm) -> Result<(), AlarmError>,
     ) -> Result<Alarm, AlarmError> {
-        let _telling = self.lock(&self.telling);
+        let _telling = lock(&self.telling);
         let alarm = {
             let mut state = self.book.lock();
             let before = self.book.get(id)?.ok_or(AlarmError::NotFound(id))?;
@@ -678,7 +673,7 @@ fn run(inner: &Weak<Inner>) {
             return;
         };
         let work = {
-            let mut queue = inner.lock(&inner.queue);
+            let mut queue = lock(&inner.queue);
             if queue.is_empty() && !inner.is_stopping.load(Relaxed) {
                 let left = TICK.saturating_sub(ticked_at.elapsed());
                 let waited = inner.has_work.wait_timeout(queue, left);
@@ -701,7 +696,7 @@ fn run(inner: &Weak<Inner>) {
             if inner.is_stopping.load(Relaxed) {
                 return;
             }
-            inner.lock(&inner.queue).push_front(work);
+            lock(&inner.queue).push_front(work);
             std::thread::sleep(RETRY_AFTER);
             continue;
         }
@@ -721,6 +716,10 @@ fn run(inner: &Weak<Inner>) {
             return;
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn shortened(mut text: String) -> String {
