@@ -38,6 +38,9 @@ pub(crate) struct DevicesArgs {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
+    /// Show no progress
+    #[arg(long)]
+    quiet: bool,
 }
 
 struct Line {
@@ -95,6 +98,7 @@ fn import(
     let started = Instant::now();
     let mut text = String::new();
     let mut number = 0;
+    let mut told = Instant::now();
     while number < arguments.devices {
         text.clear();
         let end = (number + PIECE).min(arguments.devices);
@@ -115,6 +119,14 @@ fn import(
             imported.refusals.first()
         );
         number = end;
+        if !arguments.quiet && told.elapsed() >= Duration::from_secs(1) {
+            let rate = number as f64 / started.elapsed().as_secs_f64();
+            eprintln!(
+                "{number} of {} devices, {rate:.0} per second",
+                arguments.devices
+            );
+            told = Instant::now();
+        }
     }
     let seconds = started.elapsed().as_secs_f64();
     push(lines, "import", seconds, "s");

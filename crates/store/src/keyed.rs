@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use fjall::config::PartitioningPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
 
 use crate::batch::Space;
@@ -35,6 +36,17 @@ pub(crate) struct Db {
     writing: Mutex<()>,
 }
 
+/// How every keyspace is laid out.
+///
+/// A filter answers whether a key is there at all. Filters of whole tables of the library are megabytes: too large for the cache
+/// beside everything else, they would be read and hashed anew for each key. In parts of a block each, those in use stay in the cache.
+pub(crate) fn keyspace_options() -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default()
+        .max_memtable_size(16 << 20)
+        .filter_block_partitioning_policy(PartitioningPolicy::all(true))
+        .index_block_partitioning_policy(PartitioningPolicy::all(true))
+}
+
 impl Db {
     fn open(path: &Path, cache_bytes: u64) -> Result<Self, Error> {
         let database = Database::builder(path)
@@ -45,9 +57,7 @@ impl Db {
             .map_err(Error::keyed("open its keyed state"))?;
         let space = |name: &str| {
             database
-                .keyspace(name, || {
-                    KeyspaceCreateOptions::default().max_memtable_size(16 << 20)
-                })
+                .keyspace(name, keyspace_options)
                 .map_err(Error::keyed("open its keyed state"))
         };
         Ok(Self {

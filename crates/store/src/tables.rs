@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
+use fjall::{Database, Keyspace, OwnedWriteBatch, PersistMode};
 use foldhash::fast::RandomState;
 
 use crate::error::Error;
-use crate::keyed::{Db, Keyed};
+use crate::keyed::{Db, Keyed, keyspace_options};
 
 /// Before the name of a table in the library.
 const PREFIX: &str = "table_";
@@ -48,9 +48,8 @@ impl Keyspaces {
         if let Some(keyspace) = open.get(name) {
             return Ok(keyspace.clone());
         }
-        let options = || KeyspaceCreateOptions::default().max_memtable_size(16 << 20);
         let keyspace = database
-            .keyspace(&format!("{PREFIX}{name}"), options)
+            .keyspace(&format!("{PREFIX}{name}"), keyspace_options)
             .map_err(Error::keyed("open a table"))?;
         open.insert(name.into(), keyspace.clone());
         Ok(keyspace)
