@@ -89,6 +89,8 @@ pub struct Client<'a> {
     pub username: Option<&'a str>,
     /// None once the session is without a connection.
     pub peer: Option<Peer>,
+    /// The node's address that it is connected to; `None`: it is not, or not over TCP.
+    pub local: Option<&'a SocketAddr>,
     pub version: Version,
 }
 
@@ -126,6 +128,8 @@ pub struct RefusedConnect<'a> {
     pub client_id: Option<&'a str>,
     pub username: Option<&'a str>,
     pub peer: Peer,
+    /// The node's address that it came to; `None`: it was not over TCP.
+    pub local: Option<SocketAddr>,
     pub listener: &'a str,
     pub code: ReasonCode,
     /// What it sent, if that was a whole CONNECT. With its password.

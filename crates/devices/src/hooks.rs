@@ -156,6 +156,7 @@ mod tests {
             client_id,
             username: None,
             peer: Some(Peer::Unix),
+            local: None,
             version: Version::V311,
         }
     }

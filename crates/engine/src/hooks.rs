@@ -169,6 +169,7 @@ impl Ears {
         self.tell(looked, None, Lineage::default(), |_, event| {
             event.username = client.username;
             event.peer = address(client.peer);
+            event.socket = client.local.copied();
             fill(event);
         });
     }
@@ -395,6 +396,7 @@ impl Hooks for Ears {
                 |_, event| {
                     event.username = refused.username;
                     event.peer = address(Some(refused.peer));
+                    event.socket = refused.local;
                     event.connection = connection.as_ref();
                     event.properties = refused
                         .connect

@@ -255,6 +255,7 @@ mod tests {
 
     fn ann() -> Client<'static> {
         Client {
+            local: None,
             client_id: "c1",
             username: Some("ann"),
             peer: Some(Peer::Unix),

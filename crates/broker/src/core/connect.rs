@@ -8,6 +8,7 @@ use mqtt::{
     QoS, ReasonCode, Version,
 };
 use ring::rand::SecureRandom;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::connection::{Closing, Extra, Phase};
@@ -25,6 +26,7 @@ use crate::metrics::Metric;
 pub(crate) struct Moving {
     listener: u16,
     peer: Peer,
+    local: Option<SocketAddr>,
     opened_ms: u64,
     partial: Vec<u8>,
     extra: Box<Extra>,
@@ -530,6 +532,7 @@ impl Shard {
             client_id: connect.as_ref().map(|connect| connect.client_id),
             username: connect.as_ref().and_then(|connect| connect.username),
             peer: connection.peer,
+            local: connection.local,
             listener: &self.node.listeners[usize::from(connection.listener)]
                 .config
                 .name,
@@ -612,6 +615,7 @@ impl Shard {
         let moving = Moving {
             listener: connection.listener,
             peer: connection.peer,
+            local: connection.local,
             opened_ms: connection.last_seen_ms,
             partial: std::mem::take(&mut connection.partial),
             extra: connection.extra.take().unwrap_or_default(),
@@ -625,6 +629,7 @@ impl Shard {
     pub(crate) fn take_over(&mut self, moving: Moving) -> (u32, Flow) {
         let at = self.open(moving.listener, moving.peer);
         let connection = &mut self.delivery.connections[at as usize];
+        connection.local = moving.local;
         connection.last_seen_ms = moving.opened_ms;
         connection.partial = moving.partial;
         let raw = moving.extra.connect.clone();

@@ -5,6 +5,7 @@
 use hashbrown::HashMap;
 use mqtt::{ReasonCode, Version};
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -59,6 +60,8 @@ pub(crate) struct Connection {
     /// The client wants reason strings and user properties with failures.
     pub(crate) problem_information: bool,
     pub(crate) peer: Peer,
+    /// Where the client came in; `None`: not over TCP.
+    pub(crate) local: Option<SocketAddr>,
     pub(crate) extra: Option<Box<Extra>>,
 }
 
@@ -180,6 +183,7 @@ impl Connection {
             wants_pump: false,
             problem_information: false,
             peer,
+            local: None,
             extra: None,
         }
     }

@@ -119,11 +119,13 @@ pub(crate) fn with_publisher<'a>(
 }
 
 /// The client of a session, for hooks.
-pub(crate) fn client_of<'a>(session: &'a Session, connections: &Slab<Connection>) -> Client<'a> {
+pub(crate) fn client_of<'a>(session: &'a Session, connections: &'a Slab<Connection>) -> Client<'a> {
+    let connection = session.connection.map(|c| &connections[c as usize]);
     Client {
         client_id: &session.client_id,
         username: session.username.as_deref(),
-        peer: session.connection.map(|c| connections[c as usize].peer),
+        peer: connection.map(|connection| connection.peer),
+        local: connection.and_then(|connection| connection.local.as_ref()),
         version: session.version,
     }
 }

@@ -6,6 +6,7 @@
 
 use hashbrown::HashMap;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
@@ -224,6 +225,10 @@ impl Shard {
     /// The client's certificate is known only after the TLS handshake.
     pub(crate) fn set_certificate(&mut self, at: u32, names: CertificateNames) {
         self.delivery.connections[at as usize].extra().certificate = Some(Box::new(names));
+    }
+
+    pub(crate) fn set_local(&mut self, at: u32, local: Option<SocketAddr>) {
+        self.delivery.connections[at as usize].local = local;
     }
 
     /// Where the client really is, told by a proxy in front of it.

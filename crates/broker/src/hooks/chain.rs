@@ -333,6 +333,7 @@ mod tests {
             client_id: "c",
             username: None,
             peer: None,
+            local: None,
             version: Version::V5,
         };
         let action = Action::Publish {

@@ -589,6 +589,10 @@ impl ShardIo {
         peer: Peer,
         layers: Option<Box<Layers>>,
     ) {
+        let local = match peer {
+            Peer::Tcp(_) => socket.local_addr().ok().and_then(|it| it.as_socket()),
+            Peer::Unix => None,
+        };
         let io = match Io::new(socket, layers) {
             Ok(io) => io,
             Err(error) => {
@@ -601,7 +605,9 @@ impl ShardIo {
         let at = {
             let mut core = self.borrow_now();
             core.metrics().inc(Metric::ConnectionsOpened);
-            core.open(listener, peer)
+            let at = core.open(listener, peer);
+            core.set_local(at, local);
+            at
         };
         connection::start(self, at, io, Flow::Continue);
     }

@@ -122,7 +122,8 @@ fn dropped_and_offline() {
 #[test]
 fn a_client_comes_and_goes() {
     let (node, mut watcher) = watched(
-        "SELECT event, clientid, keepalive, clean_start, proto_ver, reason FROM \"$EVENT.CONNECT\", \"$EVENT.DISCONNECT\" \
+        "SELECT event, clientid, keepalive, clean_start, proto_ver, reason, sockname \
+         FROM \"$EVENT.CONNECT\", \"$EVENT.DISCONNECT\" \
          WHERE clientid = 'device'",
     );
     let will = Will::new("will/topic", "gone").qos(1);
@@ -134,6 +135,7 @@ fn a_client_comes_and_goes() {
         (&json!(77), &json!(true))
     );
     assert_eq!(connected["proto_ver"], 5, "{connected}");
+    assert_eq!(connected["sockname"], node.address("mqtt"), "{connected}");
     device.ping();
     device.disconnect();
     let gone = told(&mut watcher);
@@ -141,6 +143,7 @@ fn a_client_comes_and_goes() {
         (&gone["event"], &gone["reason"]),
         (&json!("client.disconnected"), &json!("normal"))
     );
+    assert_eq!(gone["sockname"], node.address("mqtt"), "{gone}");
 }
 
 #[test]
