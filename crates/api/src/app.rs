@@ -14,6 +14,7 @@ use crate::device_tools::DeviceTools;
 use crate::node::{Node, Program};
 use crate::objects::ObjectRules;
 use crate::rule_tools::RuleTools;
+use crate::telemetry_tools::TelemetryTools;
 
 /// What the API is made of; the program has it all.
 pub struct Parts {
@@ -26,6 +27,7 @@ pub struct Parts {
     pub rule_tools: Arc<dyn RuleTools>,
     pub connector_tools: Arc<dyn ConnectorTools>,
     pub device_tools: Arc<dyn DeviceTools>,
+    pub telemetry_tools: Arc<dyn TelemetryTools>,
     /// The token in the data directory that makes its owner an admin, for requests from this machine.
     pub local_token: Option<String>,
 }
@@ -41,6 +43,7 @@ pub(crate) struct App {
     pub(crate) rule_tools: Arc<dyn RuleTools>,
     pub(crate) connector_tools: Arc<dyn ConnectorTools>,
     pub(crate) device_tools: Arc<dyn DeviceTools>,
+    pub(crate) telemetry_tools: Arc<dyn TelemetryTools>,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) started: SystemTime,
     /// Bound to loopback.

@@ -24,6 +24,7 @@ mod resources;
 mod routes;
 mod rule_tools;
 mod server;
+mod telemetry_tools;
 
 pub use access::new_local_token;
 pub use access::{FirstOperator, FirstOperatorError, NoRandomness, Role, ensure_first_operator};
@@ -38,3 +39,7 @@ pub use node::{Answer, Node, NotReady, Program, SettingError, SettingInfo};
 pub use objects::{Invalid, ObjectRules, RuledKind};
 pub use rule_tools::{NoRuleTools, RuleTools};
 pub use server::{Error, bind, serve};
+pub use telemetry_tools::{
+    IntervalQuery, IntervalRow, LiveItem, LiveRows, NoTelemetryTools, Numbers, Refusal, Refusals,
+    RowQuery, Sample, TelemetryProblem, TelemetryTools,
+};

@@ -35,6 +35,10 @@ const TAGS: &[(&str, &str)] = &[
         "devices",
         "Products with their thing models, devices with their credentials, states and attributes.",
     ),
+    (
+        "telemetry",
+        "What devices have measured: latest values, rows, intervals, files, as it comes.",
+    ),
     ("configuration", "Listeners, settings, backup."),
     ("events", "What happens, as it happens."),
 ];

@@ -34,6 +34,7 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::clients::endpoints,
         of::sessions::endpoints,
         of::subscriptions::endpoints,
+        of::telemetry::endpoints,
         of::queues::endpoints,
         of::retained::endpoints,
         of::publish::endpoints,

@@ -3,6 +3,7 @@
 //! - [`Registry`]: products and devices, in the store, the ones used lately in memory.
 //! - [`Directory`]: whether a client is a device; [`Device::may_publish`] and [`Device::may_subscribe`]: what it may do.
 //! - [`States`]: which devices are here.
+//! - [`platform`]: registry and pipeline put together.
 //! - [`Model`]: what messages of a product are checked against.
 
 pub mod alarm;
@@ -16,6 +17,7 @@ mod id;
 pub mod ingest;
 pub mod live;
 pub mod model;
+pub mod platform;
 mod product;
 mod registry;
 mod rights;

@@ -19,6 +19,9 @@ pub(crate) mod rules;
 pub(crate) mod sessions;
 pub(crate) mod settings;
 pub(crate) mod subscriptions;
+pub(crate) mod telemetry;
+mod telemetry_export;
+mod telemetry_feed;
 mod websocket;
 
 use broker::control::Refusal;

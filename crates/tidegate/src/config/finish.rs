@@ -55,6 +55,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         running,
         rules: draft.node.rules.clone(),
         devices: draft.node.devices.clone(),
+        telemetry: draft.node.telemetry.clone(),
         declared_rules,
         declared_connectors,
         queue,

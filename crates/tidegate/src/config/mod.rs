@@ -39,6 +39,7 @@ pub(crate) struct Config {
     pub(crate) auth: auth::Settings,
     pub(crate) rules: engine::Settings,
     pub(crate) devices: devices::Config,
+    pub(crate) telemetry: crate::serve::ingest::Settings,
     /// `[[rule]]`: names and what the API would take.
     pub(crate) declared_rules: Vec<(String, serde_json::Value)>,
     /// `[[connector]]`, `[[sink]]` and `[[source]]`, connectors first.

@@ -10,6 +10,7 @@ use broker::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, Limits, 
 use super::setting::Kind::{Bytes, Count, Credential, Flag, Levels, Path, Seconds, Secret, Text};
 use super::setting::{Bind, Choice, Field, Kind, Setting, choice, setting};
 use crate::logging::LogFormat;
+use crate::serve::ingest;
 
 const MAX_U16: u64 = u16::MAX as u64;
 const MAX_U32: u64 = u32::MAX as u64;
@@ -47,6 +48,10 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "devices",
         "The registry of devices. Products and devices are made over the API; see [Devices](devices.md).",
     ),
+    (
+        "telemetry",
+        "What devices report: how it is taken and where it is kept; see [Telemetry](telemetry.md) and [Telemetry storage](telemetry-storage.md).",
+    ),
     ("http", "The HTTP listener: API, metrics, health."),
     ("log", "What is written to standard error."),
     (
@@ -67,6 +72,7 @@ pub(super) struct Node {
     pub(super) auth: auth::Limits,
     pub(super) rules: engine::Settings,
     pub(super) devices: devices::Config,
+    pub(super) telemetry: ingest::Settings,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store_enabled: bool,
     pub(super) store: store::Config,
@@ -92,6 +98,7 @@ impl Default for Node {
             auth: auth::Limits::default(),
             rules: engine::Settings::default(),
             devices: devices::Config::default(),
+            telemetry: ingest::Settings::default(),
             data_dir: None,
             store_enabled: true,
             store: store::Config::default(),
@@ -241,6 +248,21 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("devices.cached_devices", devices.cached_devices, Count(16, 100_000_000), "Devices kept in memory, those used lately; each takes about 500 bytes."),
     setting!("devices.max_devices", devices.max_devices, Count(0, 60_000_000), "Devices there may be."),
     setting!("devices.max_products", devices.max_products, Count(0, 1_000_000), "Products there may be."),
+    setting!("devices.gateways_register", telemetry.gateways_register, Flag, "Whether a gateway may register devices by speaking of them."),
+
+    setting!("telemetry.directory", telemetry.directory, Path, "Where telemetry is kept; `telemetry` below `node.data_dir` without it."),
+    setting!("telemetry.fsync", telemetry.fsync, Kind::Fsync, "When telemetry is forced to disk: before a message is acknowledged (`always`), at this interval, or when the system does it (`never`). A killed process loses nothing with any of them."),
+    setting!("telemetry.retention_d", telemetry.retention_d, Count(0, 36_500), "Days that telemetry is kept; 0 means for ever."),
+    setting!("telemetry.memory_bytes", telemetry.memory_bytes, Bytes(1 << 20, MAX_MEMORY), "Memory for rows that are in no file of columns yet; up to twice this under load."),
+    setting!("telemetry.flush_after_s", telemetry.flush_after_s, Seconds(1, 86_400), "Rows are in a file of columns after this time at the latest."),
+    setting!("telemetry.max_wal_bytes", telemetry.max_wal_bytes, Bytes(64 << 20, MAX_MEMORY), "Size of the write-ahead log from which on rows are written to files of columns early."),
+    setting!("telemetry.min_free_bytes", telemetry.min_free_bytes, Bytes(0, MAX_MEMORY), "No telemetry is taken while the file system has less room than this."),
+    setting!("telemetry.max_keys", telemetry.max_keys, Count(1, 16_777_216), "Names of keys there may be, of all devices together."),
+    setting!("telemetry.max_future_s", telemetry.max_future_s, Seconds(0, 315_360_000), "How far ahead of the node's clock the time of a row may be."),
+    setting!("telemetry.latest_cache_bytes", telemetry.latest_cache_bytes, Bytes(0, MAX_MEMORY), "Memory for the latest values of devices that were asked for."),
+    setting!("telemetry.mailboxes", telemetry.mailboxes, Count(0, 1024), "Mailboxes of products in `actor` mode, each with a thread that empties it; 0 means one per core."),
+    setting!("telemetry.mailbox_bytes", telemetry.mailbox_bytes, Bytes(64 << 10, 1 << 30), "Bytes of messages that a mailbox holds. Each is two files of this size, mapped into memory."),
+    setting!("telemetry.max_batch", telemetry.max_batch, Count(1, 65_536), "Messages of a mailbox that are worked off together."),
 
     setting!("http.bind", http_bind, Kind::Bind, "Where HTTP is served."),
     setting!("http.tls.certificate", http_certificate, Path, "PEM file with the certificate and its chain: HTTP is then served over TLS only. Read again when it changes and on SIGHUP; open connections stay."),

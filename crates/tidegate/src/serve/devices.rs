@@ -1,17 +1,14 @@
-//! The devices of the node: clients that are devices to `auth`, lists and changes to the API, comings and goings to the registry.
+//! The devices of the node: clients that are devices to `auth`, lists and changes to the API. What they say and when they come is the matter of `ingest`.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use api::{DevicePage, DeviceProblem, DeviceQuery, DeviceTools, ExportedDevices, ShownDevice};
 use auth::{DeviceAnswer, DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceRights};
-use broker::hooks::{Accepted, Action, Client, Hooks, HooksFactory, Interest, Peer};
+use broker::hooks::Action;
 use devices::{
-    Device, DeviceChange, DeviceNo, Directory, Expected, Filter, Found, ImportFormat, ImportMode,
-    NewDevice, PROVISION_REQUEST, PROVISION_RESPONSE, Product, Registry, RegistryError, Scope,
-    Shown, States,
+    Device, DeviceNo, Directory, Expected, Filter, Found, ImportFormat, ImportMode, NewDevice,
+    PROVISION_REQUEST, PROVISION_RESPONSE, Product, Registry, RegistryError, Scope, Shown, States,
 };
 use serde_json::{Map, Value, json};
 use store::Store;
@@ -25,36 +22,6 @@ pub(super) struct Devices {
     pub(super) registry: Registry,
     pub(super) directory: Arc<Directory>,
     pub(super) states: States,
-    connections: Arc<Connections>,
-}
-
-/// The client ids of devices that are connected, by the device's number.
-#[derive(Default)]
-struct Connections {
-    by_device: [Mutex<HashMap<u32, Vec<Box<str>>>>; 16],
-}
-
-impl Connections {
-    fn of(&self, no: DeviceNo) -> MutexGuard<'_, HashMap<u32, Vec<Box<str>>>> {
-        let shard = &self.by_device[no.0 as usize % self.by_device.len()];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, no: DeviceNo, client_id: &str) {
-        self.of(no).entry(no.0).or_default().push(client_id.into());
-    }
-
-    fn remove(&self, no: DeviceNo, client_id: &str) {
-        let mut connections = self.of(no);
-        if let Some(clients) = connections.get_mut(&no.0) {
-            if let Some(at) = clients.iter().position(|known| **known == *client_id) {
-                clients.swap_remove(at);
-            }
-            if clients.is_empty() {
-                connections.remove(&no.0);
-            }
-        }
-    }
 }
 
 fn now_ms() -> u64 {
@@ -68,7 +35,6 @@ impl Devices {
         Ok(Self {
             directory: Arc::new(Directory::new(registry.clone())?),
             states: States::new(registry.clone()),
-            connections: Arc::default(),
             registry,
         })
     }
@@ -86,29 +52,6 @@ impl Devices {
                 tracing::error!(%error, "when devices were seen cannot be written; it is tried again");
             }
         }
-    }
-
-    /// Ends the connections of devices that were removed or disabled.
-    pub(super) fn send_away(&self, handle: &broker::Handle) {
-        let (handle, connections) = (handle.clone(), Arc::clone(&self.connections));
-        let runtime = tokio::runtime::Handle::current();
-        self.registry.on_change(Box::new(move |change| {
-            let device = match change {
-                DeviceChange::Removed(device) => device,
-                DeviceChange::Updated(device) if !device.is_let_in() => device,
-                DeviceChange::Created(_) | DeviceChange::Updated(_) => return,
-            };
-            let clients = connections.of(device.no).get(&device.no.0).cloned();
-            for client_id in clients.into_iter().flatten() {
-                let handle = handle.clone();
-                runtime.spawn(async move { handle.kick(&client_id).await });
-            }
-        }));
-    }
-
-    /// The hooks that notice devices that come and go. They stand behind all others that ask which device a client is.
-    pub(super) fn hooks(&self) -> Arc<dyn HooksFactory> {
-        Arc::new(self.clone())
     }
 
     /// Whether a product may be written like this, and as what it is stored.
@@ -289,63 +232,6 @@ impl DeviceDirectory for Devices {
         let found = self.directory.find_cold(&Self::shown(login));
         let found = found.map_err(|error| error.to_string())?;
         Ok(self.answer(login, found))
-    }
-}
-
-impl HooksFactory for Devices {
-    fn hooks_for(&self, _shard: u16) -> Box<dyn Hooks> {
-        Box::new(Presence {
-            devices: self.clone(),
-            connected: HashMap::new(),
-        })
-    }
-}
-
-/// Notices on one shard which devices come and go.
-struct Presence {
-    devices: Devices,
-    /// By client id.
-    connected: HashMap<Box<str>, Arc<Device>>,
-}
-
-fn address(client: &Client<'_>) -> Option<SocketAddr> {
-    match client.peer {
-        Some(Peer::Tcp(address)) => Some(address),
-        Some(Peer::Unix) | None => None,
-    }
-}
-
-impl Hooks for Presence {
-    fn interest(&self) -> Interest {
-        // The first product may be made at any time.
-        Interest::CONNECT | Interest::DISCONNECT
-    }
-
-    fn connected(&mut self, client: &Client<'_>, _accepted: &Accepted<'_>) {
-        if !self.devices.registry.has_products() {
-            return;
-        }
-        let directory = &self.devices.directory;
-        if let Some(device) = directory.take_admitted(address(client), client.client_id) {
-            self.devices.states.connected(&device, now_ms());
-            self.devices.connections.add(device.no, client.client_id);
-            let before = self.connected.insert(client.client_id.into(), device);
-            if let Some(before) = before {
-                let connections = &self.devices.connections;
-                connections.remove(before.no, client.client_id);
-                self.devices
-                    .states
-                    .disconnected(&before, "taken_over", now_ms());
-            }
-        }
-    }
-
-    fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
-        if let Some(device) = self.connected.remove(client.client_id) {
-            let connections = &self.devices.connections;
-            connections.remove(device.no, client.client_id);
-            self.devices.states.disconnected(&device, reason, now_ms());
-        }
     }
 }
 

@@ -7,8 +7,11 @@ pub(crate) mod data_dir;
 mod devices;
 mod fallbacks;
 mod greeting;
+pub(crate) mod ingest;
+mod ingest_metrics;
 mod node;
 mod open_files;
+mod outside;
 mod program;
 mod rules;
 mod signals;
@@ -16,6 +19,7 @@ mod sink_metrics;
 mod sinks;
 mod start_error;
 mod store_watch;
+mod telemetry;
 
 use std::io::{self, IsTerminal as _, Write as _};
 

@@ -18,6 +18,8 @@ use tokio::task::JoinHandle;
 use super::connectors::{Bridges, Connectors};
 use super::data_dir::{DataDir, OpenListener};
 use super::devices::Devices;
+use super::ingest::Ingest;
+use super::outside::Others;
 use super::program::{self, Program};
 use super::rules::{Rules, Tools};
 use super::sinks::Sinks;
@@ -34,6 +36,7 @@ pub(super) struct Node {
     engine: Engine,
     connectors: Connectors,
     devices: Devices,
+    ingest: Ingest,
     store: Store,
     http: Option<Http>,
     listeners: Vec<OpenListener>,
@@ -126,10 +129,21 @@ impl Node {
             .await
             .context("reading the rules ended by a panic")?
             .context("cannot read the rules from the store")?;
+        // Behind all that it hands on to.
+        let opening = (devices.clone(), store.clone(), config.telemetry.clone());
+        let data_path = data_dir.path().to_owned();
+        let opened = tokio::task::spawn_blocking(move || {
+            let (devices, store, settings) = opening;
+            Ingest::open(&data_path, &settings, &devices, &store, Others::new())
+        });
+        let ingest = opened
+            .await
+            .context("opening the telemetry ended by a panic")??;
+        // Last, since the hooks of devices take note of who was let in.
         let hooks = Chain::default()
             .with(Arc::new(auth.clone()))
             .with(engine.hooks())
-            .with(devices.hooks());
+            .with(ingest.hooks());
         let broker = Broker::start(config.broker.clone(), Arc::new(hooks), for_sessions)
             .map_err(|error| start_error::of_broker(&error, config))?;
         let handle = broker.handle();
@@ -140,7 +154,7 @@ impl Node {
             handle: handle.clone(),
         }));
         banned::send_away(&auth, &handle);
-        devices.send_away(&handle);
+        ingest.start(&devices, &handle);
         let mut listeners: Vec<_> = handle.listeners().into_iter().map(open_listener).collect();
         let mut first_operator = None;
         let http = match http_listener {
@@ -165,6 +179,7 @@ impl Node {
                             auth: auth.clone(),
                             engine: engine.clone(),
                             connectors: connectors.clone(),
+                            ingest: ingest.clone(),
                             http: live.clone(),
                         },
                         config,
@@ -180,6 +195,7 @@ impl Node {
                     rule_tools: Arc::new(Tools(engine.clone())),
                     connector_tools: Arc::new(connectors.clone()),
                     device_tools: Arc::new(devices.clone()),
+                    telemetry_tools: Arc::new(ingest.telemetry(&devices)),
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;
@@ -201,6 +217,7 @@ impl Node {
             engine,
             connectors,
             devices,
+            ingest,
             store,
             http,
             listeners,
@@ -236,6 +253,14 @@ impl Node {
                 Err(_) => tracing::error!("the HTTP listener ended by a panic; this is a bug"),
             }
         }
+        // Before those that it hands on to.
+        let ingest = self.ingest.clone();
+        if tokio::task::spawn_blocking(move || ingest.stop())
+            .await
+            .is_err()
+        {
+            tracing::error!("working off what devices have said ended by a panic; this is a bug");
+        }
         let engine = self.engine;
         if tokio::task::spawn_blocking(move || engine.stop())
             .await
@@ -245,11 +270,12 @@ impl Node {
         }
         self.connectors.stop(SINKS_STOP_WITHIN).await;
         let store = self.store;
-        let states = self.devices.states;
+        let (states, series) = (self.devices.states, self.ingest.series);
         let closed = tokio::task::spawn_blocking(move || {
             if let Err(error) = states.flush() {
                 tracing::error!(%error, "when devices were seen last cannot be written");
             }
+            series.close();
             store.close();
         });
         let closed = closed.await;

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use store::Store;
 
 use super::connectors::Connectors;
-use super::{allocator, sink_metrics, store_watch};
+use super::ingest::Ingest;
+use super::{allocator, ingest_metrics, sink_metrics, store_watch};
 use crate::config::{Config, Running};
 use crate::logging::LogLevels;
 
@@ -25,6 +26,7 @@ pub(super) struct Parts {
     pub(super) auth: Auth,
     pub(super) engine: Engine,
     pub(super) connectors: Connectors,
+    pub(super) ingest: Ingest,
     pub(super) http: LiveConfig,
 }
 
@@ -105,6 +107,7 @@ impl api::Program for Program {
         let mut metrics = allocator::metrics();
         metrics.extend(store_watch::metrics(&self.parts.store));
         metrics.extend(self.parts.auth.metrics());
+        metrics.extend(ingest_metrics::metrics(&self.parts.ingest));
         metrics.extend(sink_metrics::metrics(self.parts.connectors.service()));
         metrics
     }

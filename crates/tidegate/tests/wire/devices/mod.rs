@@ -1,5 +1,7 @@
 //! Registered devices: made over the API, connected by each kind of credentials, there and gone.
 
+mod telemetry;
+
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{SystemTime, UNIX_EPOCH};

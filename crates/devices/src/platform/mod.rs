@@ -1,0 +1,250 @@
+//! The registry and the pipeline put together: products become profiles, clients become speakers, and what devices say besides telemetry
+//! goes to attributes, states, tags and claims.
+
+mod answers;
+mod connections;
+mod desk;
+mod errand;
+mod profiles;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, OnceLock};
+
+use broker::hooks::{Client, Peer};
+use series::{DeviceNo, Point};
+
+use crate::dialect::{Dialect, Said};
+use crate::hooks::Clients;
+use crate::ingest::{Family, Message, Outside, Pipeline, Profile, Speaker, Voice};
+use crate::live::Live;
+use crate::{Device, DeviceChange, Directory, Registry, States, now_ms};
+
+use connections::Connections;
+use desk::{Desk, Job};
+use errand::Errand;
+use profiles::Numbers;
+
+/// Sends a message to one client.
+pub trait Teller: Send + Sync {
+    /// Never waits.
+    fn tell(&self, client_id: &str, topic: String, payload: String);
+}
+
+/// What the platform is made of.
+pub struct Parts {
+    pub registry: Registry,
+    pub directory: Arc<Directory>,
+    pub states: States,
+    pub live: Arc<Live>,
+    /// Everybody else: rules, sinks, alarms.
+    pub outside: Arc<dyn Outside>,
+    pub teller: Arc<dyn Teller>,
+    /// Whether a gateway may register devices by speaking of them.
+    pub gateways_register: bool,
+}
+
+/// Clones are the same platform.
+#[derive(Clone)]
+pub struct Platform {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    parts: Parts,
+    numbers: Numbers,
+    pipeline: OnceLock<Arc<Pipeline>>,
+    connections: Connections,
+    desk: Desk,
+}
+
+impl Platform {
+    /// Starts the desk's thread; [`Platform::begin`] is to follow.
+    ///
+    /// # Errors
+    /// If there can be no more threads.
+    pub fn start(parts: Parts) -> std::io::Result<Self> {
+        let platform = Self {
+            inner: Arc::new(Inner {
+                parts,
+                numbers: Numbers::default(),
+                pipeline: OnceLock::new(),
+                connections: Connections::default(),
+                desk: Desk::default(),
+            }),
+        };
+        desk::start(&platform)?;
+        Ok(platform)
+    }
+
+    /// From now on messages are worked off by this pipeline, which was opened with [`Platform::profiles`].
+    pub fn begin(&self, pipeline: Arc<Pipeline>) {
+        // The first one stays.
+        let _ = self.inner.pipeline.set(pipeline);
+    }
+
+    /// Ends the desk's thread when it has done what waits for it.
+    pub fn stop(&self) {
+        self.inner.desk.stop();
+    }
+
+    pub fn live(&self) -> &Arc<Live> {
+        &self.inner.parts.live
+    }
+
+    /// Waits until the desk has nothing to do.
+    pub fn settle(&self) {
+        self.inner.desk.settle();
+    }
+
+    fn registry(&self) -> &Registry {
+        &self.inner.parts.registry
+    }
+
+    /// The client as which a device is connected; of several the youngest.
+    pub fn client_of(&self, device: DeviceNo) -> Option<Box<str>> {
+        self.inner.connections.last(device)
+    }
+
+    /// The clients that may not stay as they are: their device was removed, disabled, or belongs to another product now.
+    pub fn sent_away(&self, change: &DeviceChange<'_>) -> Vec<Box<str>> {
+        let connections = &self.inner.connections;
+        let stays = match change {
+            DeviceChange::Created(_) => true,
+            DeviceChange::Removed(_) => false,
+            DeviceChange::Updated(device) => {
+                let product = connections.product(device.no);
+                device.is_let_in() && product.is_none_or(|product| product == *device.product.id())
+            }
+        };
+        let (DeviceChange::Created(device)
+        | DeviceChange::Removed(device)
+        | DeviceChange::Updated(device)) = change;
+        match stays {
+            true => Vec::new(),
+            false => connections.all(device.no),
+        }
+    }
+
+    pub fn speaker_of(&self, device: &Device) -> Speaker {
+        Speaker {
+            no: device.no,
+            product: self.number_of(device.product.id()),
+            id: device.id.clone(),
+        }
+    }
+}
+
+impl Clients for Platform {
+    fn is_in_use(&self) -> bool {
+        self.registry().has_products()
+    }
+
+    fn device_of(&self, client: &Client<'_>) -> Option<Arc<Speaker>> {
+        if !self.is_in_use() {
+            return None;
+        }
+        let peer = match client.peer {
+            Some(Peer::Tcp(address)) => Some(address),
+            Some(Peer::Unix) | None => None,
+        };
+        let parts = &self.inner.parts;
+        let device = parts.directory.take_admitted(peer, client.client_id)?;
+        parts.states.connected(&device, now_ms());
+        let speaker = Arc::new(self.speaker_of(&device));
+        self.inner.connections.add(device, client.client_id);
+        Some(speaker)
+    }
+
+    fn gone(&self, device: &Speaker, client: &Client<'_>, reason: &'static str) {
+        let connections = &self.inner.connections;
+        if let Some(device) = connections.remove(device.no, client.client_id) {
+            let states = &self.inner.parts.states;
+            states.disconnected(&device, reason, now_ms());
+        }
+    }
+}
+
+impl Family for Platform {
+    fn child(&self, gateway: Voice<'_>, name: &str) -> Option<Arc<Speaker>> {
+        let device = self.registry().hot(name)?;
+        let is_behind = device.parent == Some(gateway.no);
+        is_behind.then(|| Arc::new(self.speaker_of(&device)))
+    }
+
+    fn speaker(&self, device: DeviceNo) -> Option<Arc<Speaker>> {
+        let device = self.registry().by_no(device);
+        let device = device.unwrap_or_else(|error| {
+            tracing::error!(%error, "a device that has messages in a mailbox cannot be read");
+            None
+        })?;
+        Some(Arc::new(self.speaker_of(&device)))
+    }
+}
+
+impl Outside for Platform {
+    fn wants_rows(&self) -> bool {
+        let parts = &self.inner.parts;
+        parts.live.is_watched() || parts.outside.wants_rows()
+    }
+
+    fn stored(&self, speaker: Voice<'_>, profile: &Profile, ts_ms: i64, points: &[Point<'_>]) {
+        let parts = &self.inner.parts;
+        if parts.live.is_watched() {
+            parts.live.stored(speaker.no, ts_ms, points);
+        }
+        if parts.outside.wants_rows() {
+            parts.outside.stored(speaker, profile, ts_ms, points);
+        }
+    }
+
+    fn said(
+        &self,
+        by: Voice<'_>,
+        about: Voice<'_>,
+        dialect: Dialect,
+        said: &Said<'_>,
+        now_ms: i64,
+    ) {
+        let outside = &self.inner.parts.outside;
+        outside.said(by, about, dialect, said, now_ms);
+        if let Some(what) = Errand::of(said) {
+            self.inner.desk.push(Job::Errand(desk::Sent {
+                by: by.no,
+                about: about.no,
+                dialect,
+                now_ms,
+                what,
+            }));
+        }
+    }
+
+    fn later(&self, message: &Message<'_>) -> bool {
+        self.inner.desk.push(Job::again(message));
+        true
+    }
+
+    fn logged(&self, by: Voice<'_>, topic: &str, payload: &[u8], now_ms: i64) {
+        let outside = &self.inner.parts.outside;
+        outside.logged(by, topic, payload, now_ms);
+    }
+
+    fn alarm(&self, speaker: Voice<'_>, profile: &Profile, ts_ms: i64, points: &[Point<'_>]) {
+        let outside = &self.inner.parts.outside;
+        outside.alarm(speaker, profile, ts_ms, points);
+    }
+
+    fn republish(&self, topic: &str, payload: &[u8], qos: u8, retain: bool) {
+        let outside = &self.inner.parts.outside;
+        outside.republish(topic, payload, qos, retain);
+    }
+
+    fn sink(&self, name: &str, row: rules::Value<'_>) {
+        self.inner.parts.outside.sink(name, row);
+    }
+
+    fn is_full(&self) -> bool {
+        self.inner.desk.is_full() || self.inner.parts.outside.is_full()
+    }
+}

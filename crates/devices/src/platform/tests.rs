@@ -1,0 +1,235 @@
+//! Devices of a registry before a store in memory.
+
+use std::sync::{Arc, Mutex};
+
+use broker::hooks::{Client, Peer};
+use mqtt::Version;
+use serde_json::{Value, json};
+use series::{DeviceNo, Point, Series};
+use store::{Config as StoreConfig, Store};
+
+use super::*;
+use crate::ingest::{Config, Lane, NoOutside};
+use crate::{Config as RegistryConfig, Scope};
+
+/// What clients were told.
+#[derive(Default)]
+struct Told(Mutex<Vec<String>>);
+
+impl Teller for Told {
+    fn tell(&self, client_id: &str, topic: String, payload: String) {
+        let told = format!("{client_id} < {topic} {payload}");
+        self.0.lock().unwrap().push(told);
+    }
+}
+
+struct Setup {
+    platform: Platform,
+    pipeline: Arc<Pipeline>,
+    registry: Registry,
+    states: States,
+    series: Series,
+    told: Arc<Told>,
+    lane: Lane,
+    store: Store,
+    _directory: tempfile::TempDir,
+}
+
+fn setup() -> Setup {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(&directory.path().join("store"), StoreConfig::default()).unwrap();
+    let registry = Registry::open(store.objects(), RegistryConfig::default()).unwrap();
+    let (series, _) =
+        Series::open(&directory.path().join("series"), series::Config::default()).unwrap();
+    let (told, states) = (Arc::<Told>::default(), States::new(registry.clone()));
+    let platform = Platform::start(Parts {
+        directory: Arc::new(Directory::new(registry.clone()).unwrap()),
+        registry: registry.clone(),
+        states: states.clone(),
+        live: Arc::default(),
+        outside: Arc::new(NoOutside),
+        teller: told.clone(),
+        gateways_register: true,
+    })
+    .unwrap();
+    let pipeline = Pipeline::open(
+        &Config::default(),
+        platform.profiles(),
+        Arc::new(series.clone()),
+        Arc::new(platform.clone()),
+        Arc::new(platform.clone()),
+    )
+    .unwrap();
+    platform.begin(pipeline.clone());
+    Setup {
+        lane: pipeline.lane(),
+        platform,
+        pipeline,
+        registry,
+        states,
+        series,
+        told,
+        store,
+        _directory: directory,
+    }
+}
+
+impl Setup {
+    fn product(&self, id: &str, value: Value) {
+        let objects = self.store.objects();
+        objects
+            .put(crate::PRODUCT_KIND, id, value, store::Expected::Any)
+            .unwrap();
+        self.platform.take_product(id);
+    }
+
+    /// Registers a device and connects it; its client id has `client-` before its id.
+    fn device(&self, device: Value) -> Arc<Speaker> {
+        let device = serde_json::from_value(device).unwrap();
+        let device = self
+            .registry
+            .put(device, crate::Expected::Any)
+            .unwrap()
+            .device;
+        let client_id = format!("client-{}", device.id);
+        let client = Client {
+            client_id: &client_id,
+            username: None,
+            peer: Some(Peer::Unix),
+            version: Version::V311,
+        };
+        let directory = &self.platform.inner.parts.directory;
+        directory.remember(None, &client_id, &device);
+        self.platform.device_of(&client).unwrap()
+    }
+
+    fn send(&mut self, by: &Speaker, topic: &str, payload: Value) {
+        let payload = payload.to_string();
+        let message = Message {
+            by: by.voice(),
+            topic,
+            payload: payload.as_bytes(),
+            received_ms: now_ms() as i64,
+        };
+        self.pipeline.take(&mut self.lane, &message);
+        self.pipeline.flush();
+        self.platform.settle();
+    }
+
+    fn latest(&self, device: DeviceNo) -> Vec<String> {
+        let mut found = Vec::new();
+        let each = &mut |_, point: Point<'_>| {
+            let name = self.series.key_name(point.key).unwrap_or_default();
+            found.push(format!("{name}={:?}", point.value));
+        };
+        self.series.latest(device, None, each).unwrap();
+        found.sort();
+        found
+    }
+}
+
+#[test]
+fn a_product_says_what_is_stored_of_its_devices() {
+    let mut setup = setup();
+    setup.product(
+        "meter",
+        json!({
+            "mode": "sync", "unknown_keys": "refuse", "storage": {"keys": ["t", "on"]},
+            "model": {"properties": [
+                {"id": "t", "name": "t", "valueType": {"type": "double", "max": 100}},
+                {"id": "on", "name": "on", "valueType": {"type": "boolean"}},
+                {"id": "n", "name": "n", "valueType": {"type": "int"}},
+            ]},
+        }),
+    );
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    let payload = json!({"t": 21, "on": true, "n": 5, "other": 1});
+    setup.send(&device, "v1/devices/me/telemetry", payload);
+    assert_eq!(setup.latest(device.no), ["on=Bool(true)", "t=Float(21.0)"]);
+    setup.send(&device, "v1/devices/me/telemetry", json!({"t": 101}));
+    let trouble = setup.pipeline.trouble_of(device.no);
+    let subjects: Vec<_> = trouble.last.iter().map(|last| &*last.subject).collect();
+    assert_eq!(subjects, ["other", "t"]);
+    setup.product("meter", json!({"mode": "actor", "dialects": ["jetlinks"]}));
+    setup.send(&device, "v1/devices/me/telemetry", json!({"t": 5}));
+    setup.send(
+        &device,
+        "/meter/d/properties/report",
+        json!({"properties": {"t": 6}}),
+    );
+    assert!(setup.latest(device.no).contains(&"t=Int(6)".to_owned()));
+    setup.platform.stop();
+}
+
+#[test]
+fn a_device_writes_and_reads_attributes_and_calls_the_platform() {
+    let mut setup = setup();
+    setup.product("meter", json!({}));
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    setup.send(
+        &device,
+        "v1/devices/me/attributes",
+        json!({"model": "x", "n": 1}),
+    );
+    let known = setup.registry.by_no(device.no).unwrap().unwrap();
+    let shared = vec![("rate".to_owned(), json!(5))];
+    setup
+        .registry
+        .set_attributes(&known, Scope::Shared, shared)
+        .unwrap();
+    let asked = json!({"clientKeys": "model,missing", "sharedKeys": "rate"});
+    setup.send(&device, "v1/devices/me/attributes/request/7", asked);
+    let call = json!({"method": "getSessionLimits", "params": {}});
+    setup.send(&device, "v1/devices/me/rpc/request/8", call);
+    assert_eq!(
+        *setup.told.0.lock().unwrap(),
+        [
+            r#"client-d < v1/devices/me/attributes/response/7 {"client":{"model":"x"},"shared":{"rate":5}}"#,
+            r#"client-d < v1/devices/me/rpc/response/8 {"maxPayloadSize":65536,"maxInflightMessages":100,"rateLimits":{}}"#,
+        ]
+    );
+    setup.platform.stop();
+}
+
+#[test]
+fn a_gateway_brings_devices_along_and_no_others() {
+    let mut setup = setup();
+    setup.product("hub", json!({"gateway": true}));
+    setup.product("thermometer", json!({}));
+    let gateway = setup.device(json!({"id": "g", "product": "hub"}));
+    let stranger = setup.device(json!({"id": "s", "product": "hub"}));
+    let connect = json!({"device": "t1", "type": "thermometer"});
+    setup.send(&gateway, "v1/gateway/connect", connect);
+    let child = setup
+        .registry
+        .device("t1")
+        .unwrap()
+        .expect("it was registered");
+    assert_eq!(child.product.id().as_str(), "thermometer");
+    assert!(setup.states.is_online(child.no));
+    let telemetry = json!({"t1": [{"a": 1}], "t2": [{"ts": now_ms(), "values": {"b": 2}}]});
+    setup.send(&gateway, "v1/gateway/telemetry", telemetry.clone());
+    let second = setup
+        .registry
+        .device("t2")
+        .unwrap()
+        .expect("it was registered");
+    assert_eq!(setup.latest(child.no), ["a=Int(1)"]);
+    assert_eq!(setup.latest(second.no), ["b=Int(2)"]);
+    setup.send(&stranger, "v1/gateway/telemetry", json!({"t1": [{"c": 1}]}));
+    assert_eq!(
+        setup.latest(child.no),
+        ["a=Int(1)"],
+        "it is behind another gateway"
+    );
+    setup.send(&gateway, "v1/gateway/attributes", json!({"t1": {"x": 1}}));
+    let asked = json!({"id": 3, "device": "t1", "client": true, "key": "x"});
+    setup.send(&gateway, "v1/gateway/attributes/request", asked);
+    assert_eq!(
+        *setup.told.0.lock().unwrap(),
+        [r#"client-g < v1/gateway/attributes/response {"id":3,"device":"t1","value":1}"#]
+    );
+    setup.send(&gateway, "v1/gateway/disconnect", json!({"device": "t1"}));
+    assert!(!setup.states.is_online(child.no));
+    setup.platform.stop();
+}

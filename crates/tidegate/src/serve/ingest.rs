@@ -1,0 +1,253 @@
+//! What devices of the node say, on its way into the time series: the pipeline, and the platform that knows it and the registry.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use broker::Handle;
+use broker::control::Publication;
+use broker::hooks::HooksFactory;
+use devices::DeviceChange;
+use devices::hooks::{Clients as _, DeviceHooks};
+use devices::ingest::Pipeline;
+use devices::live::Live;
+use devices::platform::{Parts, Platform, Teller};
+use series::{Policy, Series};
+use store::Store;
+
+use super::devices::Devices;
+use super::outside::Others;
+use super::telemetry::Telemetry;
+
+const DAY_MS: i64 = 86_400_000;
+
+/// What the configuration says of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Of the time series; `None`: `telemetry` in the node's data directory.
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) fsync: series::Fsync,
+    /// 0: for ever.
+    pub(crate) retention_d: u32,
+    pub(crate) memory_bytes: usize,
+    pub(crate) flush_after_s: u32,
+    pub(crate) max_wal_bytes: u64,
+    pub(crate) min_free_bytes: u64,
+    pub(crate) max_keys: u32,
+    pub(crate) max_future_s: u32,
+    pub(crate) latest_cache_bytes: usize,
+    /// 0: one per core.
+    pub(crate) mailboxes: usize,
+    pub(crate) mailbox_bytes: usize,
+    pub(crate) max_batch: usize,
+    pub(crate) gateways_register: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let series = series::Config::default();
+        let ingest = devices::ingest::Config::default();
+        Self {
+            directory: None,
+            fsync: series.fsync,
+            retention_d: 90,
+            memory_bytes: series.memory_bytes,
+            flush_after_s: series.flush_after.as_secs() as u32,
+            max_wal_bytes: series.max_wal_bytes,
+            min_free_bytes: series.min_free_bytes,
+            max_keys: series.max_keys,
+            max_future_s: (series.max_future_ms / 1000) as u32,
+            latest_cache_bytes: series.latest_cache_bytes,
+            mailboxes: 0,
+            mailbox_bytes: ingest.mailbox_bytes,
+            max_batch: ingest.max_batch,
+            gateways_register: true,
+        }
+    }
+}
+
+impl Settings {
+    fn series(&self) -> series::Config {
+        let retention_ms = i64::from(self.retention_d) * DAY_MS;
+        let policy = Policy {
+            retention_ms: (retention_ms > 0).then_some(retention_ms),
+            ..Policy::default()
+        };
+        series::Config {
+            fsync: self.fsync,
+            memory_bytes: self.memory_bytes,
+            flush_after: Duration::from_secs(self.flush_after_s.into()),
+            max_wal_bytes: self.max_wal_bytes,
+            min_free_bytes: self.min_free_bytes,
+            max_keys: self.max_keys,
+            max_future_ms: i64::from(self.max_future_s) * 1000,
+            latest_cache_bytes: self.latest_cache_bytes,
+            policies: vec![(0, policy)],
+            ..series::Config::default()
+        }
+    }
+
+    fn ingest(&self, directory: PathBuf) -> devices::ingest::Config {
+        let default = devices::ingest::Config::default();
+        devices::ingest::Config {
+            directory: Some(directory),
+            mailboxes: match self.mailboxes {
+                0 => default.mailboxes,
+                count => count,
+            },
+            mailbox_bytes: self.mailbox_bytes,
+            max_batch: self.max_batch,
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Ingest {
+    pub(super) series: Series,
+    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) platform: Platform,
+    pub(super) others: Arc<Others>,
+    teller: Arc<Clients>,
+}
+
+/// Sends to clients, once the broker is there.
+#[derive(Default)]
+struct Clients(OnceLock<Handle>);
+
+impl Teller for Clients {
+    fn tell(&self, client_id: &str, topic: String, payload: String) {
+        let Some(handle) = self.0.get() else { return };
+        let publication = Publication {
+            topic,
+            payload: payload.into(),
+            qos: 1,
+            ..Publication::default()
+        };
+        let told = |outcome: Result<bool, broker::control::Refusal>| {
+            if let Err(refusal) = outcome {
+                tracing::debug!(%refusal, "a device cannot be told something");
+            }
+        };
+        handle.tell_soon(client_id, publication, told);
+    }
+}
+
+impl Ingest {
+    /// Opens what there is, and works off what a process before has left in mailboxes. May wait.
+    pub(super) fn open(
+        data_dir: &Path,
+        settings: &Settings,
+        devices: &Devices,
+        store: &Store,
+        others: Others,
+    ) -> anyhow::Result<Self> {
+        let directory = settings.directory.clone();
+        let directory = directory.unwrap_or_else(|| data_dir.join("telemetry"));
+        let opened = Series::open(&directory, settings.series());
+        let (series, report) = opened.context("cannot open the telemetry of devices")?;
+        for cut in &report.cuts {
+            tracing::warn!(
+                ?cut,
+                "the end of the telemetry's log was not whole, as after a crash; it was cut off"
+            );
+        }
+        let (others, teller) = (Arc::new(others), Arc::<Clients>::default());
+        let platform = Platform::start(Parts {
+            registry: devices.registry.clone(),
+            directory: devices.directory.clone(),
+            states: devices.states.clone(),
+            live: Arc::<Live>::default(),
+            outside: others.clone(),
+            teller: teller.clone(),
+            gateways_register: settings.gateways_register,
+        })
+        .context("cannot start the thread for what devices say")?;
+        let pipeline = Pipeline::open(
+            &settings.ingest(data_dir.join("mailboxes")),
+            platform.profiles(),
+            Arc::new(series.clone()),
+            Arc::new(platform.clone()),
+            Arc::new(platform.clone()),
+        )?;
+        platform.begin(pipeline.clone());
+        let ingest = Self {
+            series,
+            pipeline,
+            platform,
+            others,
+            teller,
+        };
+        ingest.follow(devices, store);
+        Ok(ingest)
+    }
+
+    /// Heeds what becomes of products and devices.
+    fn follow(&self, devices: &Devices, store: &Store) {
+        let (platform, teller) = (self.platform.clone(), self.teller.clone());
+        let was_in_use = AtomicBool::new(platform.is_in_use());
+        // Behind the registry, which was there first: the product is as it is now when this is told.
+        store.objects().on_change(Box::new(move |change| {
+            if change.kind != devices::PRODUCT_KIND {
+                return;
+            }
+            platform.take_product(&change.id);
+            let is_in_use = platform.is_in_use();
+            if was_in_use.swap(is_in_use, Relaxed) != is_in_use
+                && let Some(handle) = teller.0.get()
+            {
+                handle.renew_interest();
+            }
+        }));
+        let (series, pipeline) = (self.series.clone(), self.pipeline.clone());
+        devices.registry.on_change(Box::new(move |change| {
+            if let DeviceChange::Removed(device) = change {
+                pipeline.forget(device.no);
+                if let Err(error) = series.delete_device(device.no) {
+                    let device = device.id.as_str();
+                    tracing::error!(device, %error, "the telemetry of a removed device stays");
+                }
+            }
+        }));
+    }
+
+    pub(super) fn hooks(&self) -> Arc<dyn HooksFactory> {
+        Arc::new(DeviceHooks {
+            pipeline: self.pipeline.clone(),
+            clients: Arc::new(self.platform.clone()),
+        })
+    }
+
+    /// The broker runs. To be called within the runtime.
+    pub(super) fn start(&self, devices: &Devices, handle: &Handle) {
+        // There is one broker.
+        let _ = self.teller.0.set(handle.clone());
+        // A product may have been made meanwhile.
+        handle.renew_interest();
+        self.others.start(handle.clone());
+        let (platform, handle) = (self.platform.clone(), handle.clone());
+        let runtime = tokio::runtime::Handle::current();
+        devices.registry.on_change(Box::new(move |change| {
+            for client_id in platform.sent_away(change) {
+                let handle = handle.clone();
+                runtime.spawn(async move { handle.kick(&client_id).await });
+            }
+        }));
+    }
+
+    pub(super) fn telemetry(&self, devices: &Devices) -> Telemetry {
+        Telemetry {
+            registry: devices.registry.clone(),
+            series: self.series.clone(),
+            pipeline: self.pipeline.clone(),
+            live: self.platform.live().clone(),
+        }
+    }
+
+    /// Works off what waits. May wait; nobody may say anything any more.
+    pub(super) fn stop(&self) {
+        self.pipeline.stop();
+        self.platform.stop();
+    }
+}

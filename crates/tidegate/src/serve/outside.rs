@@ -1,0 +1,87 @@
+//! Everybody who wants to know of what devices say and what of it is stored. Who is new gets a field in [`Others`] and a line in
+//! the methods that concern it; all of them are called on shards and workers and never wait.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use broker::Handle;
+use broker::control::Publication;
+use devices::dialect::{Dialect, Said};
+use devices::ingest::{Outside, Profile, Voice};
+use series::Point;
+use tokio::sync::mpsc;
+
+/// Messages of rule chains that may wait to be published.
+const MAX_REPUBLISHED: usize = 16_384;
+/// From so many on, publishers wait.
+const MANY_REPUBLISHED: usize = MAX_REPUBLISHED / 4;
+
+pub(super) struct Others {
+    republished: mpsc::Sender<Publication>,
+    /// Until the broker runs.
+    waiting: Mutex<Option<mpsc::Receiver<Publication>>>,
+    lost: AtomicU64,
+}
+
+impl Others {
+    pub(super) fn new() -> Self {
+        let (republished, waiting) = mpsc::channel(MAX_REPUBLISHED);
+        Self {
+            republished,
+            waiting: Mutex::new(Some(waiting)),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// The broker runs. To be called within the runtime.
+    pub(super) fn start(&self, handle: Handle) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut waiting) = waiting.take() else {
+            return;
+        };
+        tokio::spawn(async move {
+            while let Some(publication) = waiting.recv().await {
+                if let Err(refusal) = handle.publish(publication).await {
+                    tracing::warn!(%refusal, "what a rule chain publishes was not published");
+                }
+            }
+        });
+    }
+}
+
+impl Outside for Others {
+    fn wants_rows(&self) -> bool {
+        false
+    }
+
+    fn stored(&self, _: Voice<'_>, _: &Profile, _ts_ms: i64, _: &[Point<'_>]) {}
+
+    fn said(&self, _by: Voice<'_>, _about: Voice<'_>, _: Dialect, _: &Said<'_>, _now_ms: i64) {}
+
+    fn logged(&self, _by: Voice<'_>, _topic: &str, _payload: &[u8], _now_ms: i64) {}
+
+    fn alarm(&self, _: Voice<'_>, _: &Profile, _ts_ms: i64, _: &[Point<'_>]) {}
+
+    fn republish(&self, topic: &str, payload: &[u8], qos: u8, retain: bool) {
+        let publication = Publication {
+            topic: topic.to_owned(),
+            payload: payload.to_vec().into(),
+            qos,
+            retain,
+            ..Publication::default()
+        };
+        if self.republished.try_send(publication).is_err() {
+            let lost = self.lost.fetch_add(1, Relaxed) + 1;
+            // Once per power of two.
+            if lost.is_power_of_two() {
+                tracing::warn!(lost, "rule chains publish faster than the node takes it");
+            }
+        }
+    }
+
+    fn sink(&self, _name: &str, _row: rules::Value<'_>) {}
+
+    fn is_full(&self) -> bool {
+        self.republished.capacity() < MAX_REPUBLISHED - MANY_REPUBLISHED
+    }
+}

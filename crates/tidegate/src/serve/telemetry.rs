@@ -1,0 +1,284 @@
+//! What the API asks of the telemetry of devices, from the time series and the registry.
+
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use api::{
+    IntervalQuery, IntervalRow, LiveItem, LiveRows, Numbers, Refusal, Refusals, RowQuery, Sample,
+    TelemetryProblem, TelemetryTools,
+};
+use devices::Registry;
+use devices::ingest::Pipeline;
+use devices::live::{Live, LiveValue, Watching};
+use serde_json::Value;
+use series::{DeviceNo, Error, Intervals, KeyId, Order, Point, Range, Series};
+
+/// Intervals of one answer.
+const MAX_INTERVALS: usize = 1_000_000;
+
+#[derive(Clone)]
+pub(super) struct Telemetry {
+    pub(super) registry: Registry,
+    pub(super) series: Series,
+    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) live: Arc<Live>,
+}
+
+fn problem(error: Error) -> TelemetryProblem {
+    match error {
+        Error::Query {
+            field,
+            found,
+            expected,
+        } => TelemetryProblem::Parameter {
+            name: field,
+            detail: format!("{found}; expected {expected}"),
+        },
+        other => TelemetryProblem::Unavailable(other.to_string()),
+    }
+}
+
+fn json_of(value: series::Value<'_>) -> Value {
+    match value {
+        series::Value::Bool(value) => value.into(),
+        series::Value::Int(value) => value.into(),
+        series::Value::Float(value) => value.into(),
+        series::Value::Text(text) => text.into(),
+        // It was checked when it came.
+        series::Value::Json(json) => serde_json::from_str(json).unwrap_or_default(),
+    }
+}
+
+impl Telemetry {
+    fn number(&self, device: &str) -> Result<DeviceNo, TelemetryProblem> {
+        match self.registry.device(device) {
+            Ok(Some(device)) => Ok(device.no),
+            Ok(None) => Err(TelemetryProblem::NoDevice(device.to_owned())),
+            Err(error) => Err(TelemetryProblem::Unavailable(error.to_string())),
+        }
+    }
+
+    /// The numbers of keys that there are. `None`: all keys are wanted.
+    fn keys(&self, names: Option<&[String]>) -> Option<Vec<KeyId>> {
+        let names = names?.iter();
+        Some(
+            names
+                .filter_map(|name| self.series.find_key(name))
+                .collect(),
+        )
+    }
+
+    fn name(&self, key: KeyId) -> String {
+        self.series.key_name(key).unwrap_or_default().to_owned()
+    }
+
+    fn values(&self, points: &[Point<'_>]) -> Vec<(String, Value)> {
+        let points = points.iter();
+        points
+            .map(|point| (self.name(point.key), json_of(point.value)))
+            .collect()
+    }
+}
+
+impl TelemetryTools for Telemetry {
+    fn latest(
+        &self,
+        device: &str,
+        keys: Option<&[String]>,
+    ) -> Result<Vec<Sample>, TelemetryProblem> {
+        let device = self.number(device)?;
+        let keys = self.keys(keys);
+        let mut samples = Vec::new();
+        let latest = self
+            .series
+            .latest(device, keys.as_deref(), &mut |ts_ms, point| {
+                samples.push(Sample {
+                    key: self.name(point.key),
+                    ts_ms,
+                    value: json_of(point.value),
+                });
+            });
+        latest.map_err(problem)?;
+        samples.sort_by(|one, other| one.key.cmp(&other.key));
+        Ok(samples)
+    }
+
+    fn rows(
+        &self,
+        query: &RowQuery,
+        each: &mut dyn FnMut(i64, Vec<(String, Value)>) -> bool,
+    ) -> Result<(), TelemetryProblem> {
+        let device = self.number(&query.device)?;
+        let keys = self.keys(query.keys.as_deref());
+        if keys.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        let range = Range {
+            from_ms: query.from_ms,
+            to_ms: query.to_ms,
+            limit: query.limit,
+            order: match query.newest_first {
+                true => Order::NewestFirst,
+                false => Order::OldestFirst,
+            },
+        };
+        let read = self
+            .series
+            .range(device, keys.as_deref(), &range, &mut |row| match each(
+                row.ts_ms,
+                self.values(row.points),
+            ) {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            });
+        read.map_err(problem)
+    }
+
+    fn intervals(&self, query: &IntervalQuery) -> Result<Vec<IntervalRow>, TelemetryProblem> {
+        let numbers = query.devices.iter().map(|device| self.number(device));
+        let numbers: Vec<DeviceNo> = numbers.collect::<Result<_, _>>()?;
+        let keys = self.keys(Some(&query.keys)).unwrap_or_default();
+        let intervals = Intervals {
+            from_ms: query.from_ms,
+            to_ms: query.to_ms,
+            interval_ms: query.interval_ms,
+            origin_ms: query.origin_ms,
+        };
+        let (mut rows, mut is_too_much) = (Vec::new(), false);
+        let read = self.series.aggregate(
+            &numbers,
+            &keys,
+            &intervals,
+            &mut |device, key, ts_ms, summary| {
+                if rows.len() >= MAX_INTERVALS {
+                    is_too_much = true;
+                    return;
+                }
+                let at = numbers.iter().position(|number| *number == device);
+                rows.push(IntervalRow {
+                    device: at.map_or_else(String::new, |at| query.devices[at].clone()),
+                    key: self.name(key),
+                    ts_ms,
+                    count: summary.count,
+                    numbers: (summary.numbers > 0).then_some(Numbers {
+                        count: summary.numbers,
+                        min: summary.min,
+                        max: summary.max,
+                        sum: summary.sum,
+                        first: summary.first,
+                        last: summary.last,
+                    }),
+                });
+            },
+        );
+        read.map_err(problem)?;
+        if is_too_much {
+            return Err(TelemetryProblem::Parameter {
+                name: "interval_ms",
+                detail: format!("expected so long ones that there are {MAX_INTERVALS} or fewer"),
+            });
+        }
+        Ok(rows)
+    }
+
+    fn delete(
+        &self,
+        device: &str,
+        keys: Option<&[String]>,
+        from_ms: i64,
+        to_ms: i64,
+    ) -> Result<(), TelemetryProblem> {
+        let device = self.number(device)?;
+        let keys = self.keys(keys);
+        if keys.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        let deleted = (self.series).delete_range(device, keys.as_deref(), from_ms, to_ms);
+        deleted.map_err(problem)
+    }
+
+    fn refusals(&self, device: &str) -> Result<Refusals, TelemetryProblem> {
+        let trouble = self.pipeline.trouble_of(self.number(device)?);
+        let refusals = trouble.last.into_iter().map(|trouble| Refusal {
+            subject: trouble.subject.into(),
+            reason: trouble.reason.into(),
+            count: trouble.count,
+            last_at_ms: trouble.at_ms,
+        });
+        Ok(Refusals {
+            device: device.to_owned(),
+            count: trouble.count,
+            refusals: refusals.collect(),
+        })
+    }
+
+    fn watch(
+        &self,
+        devices: &[String],
+        keys: Option<&[String]>,
+    ) -> Result<Box<dyn LiveRows>, TelemetryProblem> {
+        let numbers = devices.iter().map(|device| self.number(device));
+        let numbers: Vec<DeviceNo> = numbers.collect::<Result<_, _>>()?;
+        // A key may come that nobody has sent yet.
+        let keys = match keys {
+            None => None,
+            Some(names) => {
+                let made = names.iter().map(|name| self.series.key(name));
+                Some(made.collect::<Result<Vec<_>, _>>().map_err(problem)?)
+            }
+        };
+        let watching = self.live.watch(&numbers, keys.as_deref());
+        let watching = watching.map_err(|error| TelemetryProblem::Parameter {
+            name: "devices",
+            detail: error.to_string(),
+        })?;
+        let names = numbers.into_iter().zip(devices.iter().cloned());
+        Ok(Box::new(Rows {
+            series: self.series.clone(),
+            names: names.collect(),
+            watching,
+        }))
+    }
+}
+
+struct Rows {
+    series: Series,
+    names: Vec<(DeviceNo, String)>,
+    watching: Watching,
+}
+
+impl Rows {
+    async fn next_item(&mut self) -> Option<LiveItem> {
+        let lost = self.watching.take_lost();
+        if lost > 0 {
+            return Some(LiveItem::Lost(lost));
+        }
+        let update = self.watching.next().await?;
+        let values = update.values.into_iter().map(|(key, value)| {
+            let name = self.series.key_name(key).unwrap_or_default().to_owned();
+            let value = match value {
+                LiveValue::Bool(value) => value.into(),
+                LiveValue::Int(value) => value.into(),
+                LiveValue::Float(value) => value.into(),
+                LiveValue::Text(text) => Value::from(&*text),
+                LiveValue::Json(json) => serde_json::from_str(&json).unwrap_or_default(),
+            };
+            (name, value)
+        });
+        let values = values.collect();
+        let name = self.names.iter().find(|(no, _)| *no == update.device);
+        Some(LiveItem::Row {
+            device: name.map_or_else(String::new, |(_, name)| name.clone()),
+            ts_ms: update.ts_ms,
+            values,
+        })
+    }
+}
+
+impl LiveRows for Rows {
+    fn next(&mut self) -> Pin<Box<dyn Future<Output = Option<LiveItem>> + Send + '_>> {
+        Box::pin(self.next_item())
+    }
+}
