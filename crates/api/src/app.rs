@@ -8,6 +8,7 @@ use store::Objects;
 use tokio::sync::{Mutex, Semaphore, watch};
 
 use crate::access::Gatekeeper;
+use crate::alarm_tools::AlarmTools;
 use crate::config::{Anonymous, LiveConfig, Openness};
 use crate::connector_tools::ConnectorTools;
 use crate::device_tools::DeviceTools;
@@ -26,6 +27,7 @@ pub struct Parts {
     pub rule_tools: Arc<dyn RuleTools>,
     pub connector_tools: Arc<dyn ConnectorTools>,
     pub device_tools: Arc<dyn DeviceTools>,
+    pub alarm_tools: Arc<dyn AlarmTools>,
     /// The token in the data directory that makes its owner an admin, for requests from this machine.
     pub local_token: Option<String>,
 }
@@ -41,6 +43,7 @@ pub(crate) struct App {
     pub(crate) rule_tools: Arc<dyn RuleTools>,
     pub(crate) connector_tools: Arc<dyn ConnectorTools>,
     pub(crate) device_tools: Arc<dyn DeviceTools>,
+    pub(crate) alarm_tools: Arc<dyn AlarmTools>,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) started: SystemTime,
     /// Bound to loopback.

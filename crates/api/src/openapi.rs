@@ -35,6 +35,10 @@ const TAGS: &[(&str, &str)] = &[
         "devices",
         "Products with their thing models, devices with their credentials, states and attributes.",
     ),
+    (
+        "alarms",
+        "What is wrong with devices and with the node itself, and who is told.",
+    ),
     ("configuration", "Listeners, settings, backup."),
     ("events", "What happens, as it happens."),
 ];

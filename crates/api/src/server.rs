@@ -129,6 +129,7 @@ fn router(
         rule_tools: parts.rule_tools,
         connector_tools: parts.connector_tools,
         device_tools: parts.device_tools,
+        alarm_tools: parts.alarm_tools,
         config: live.clone(),
         anonymous: config.anonymous,
         max_event_streams: config.max_event_streams,

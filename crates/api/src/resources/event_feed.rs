@@ -1,6 +1,7 @@
 //! What happens at the node as one listener of the API gets it: filtered, with counters now and then, and ended when
 //! the listener's credentials are.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,11 +53,23 @@ pub(super) struct Filter {
     pub(super) stats_every: Duration,
 }
 
+/// What one listener is told, item by item.
+pub(super) trait Items: Send + 'static {
+    /// `None`: that was all.
+    fn next(&mut self) -> impl Future<Output = Option<Item>> + Send;
+}
+
 pub(super) enum Item {
     /// Its name and JSON.
     Event(String, String),
     /// Nothing happened for a while.
     KeepAlive,
+}
+
+impl Items for Feed {
+    fn next(&mut self) -> impl Future<Output = Option<Item>> + Send {
+        self.next_item()
+    }
 }
 
 impl Feed {
@@ -79,8 +92,7 @@ impl Feed {
         }
     }
 
-    /// The next thing to be told; `None`: that was all.
-    pub(super) async fn next(&mut self) -> Option<Item> {
+    async fn next_item(&mut self) -> Option<Item> {
         enum Woken {
             Event(Result<Arc<Event>, RecvError>),
             Stats,

@@ -5,8 +5,9 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use futures_util::stream;
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::event_feed::{Feed, Filter, Item, TYPES};
+use super::event_feed::{Feed, Filter, Item, Items, TYPES};
 use super::websocket;
 use crate::access::Role;
 use crate::call::{Call, text};
@@ -57,14 +58,24 @@ async fn events(mut call: Call) -> Outcome {
         client_id: call.query.owned(CLIENT_ID),
         stats_every: Duration::from_secs(seconds.unwrap_or(DEFAULT_STATS_INTERVAL_S)),
     };
-    let permit = call.app.streams.clone().try_acquire_owned().map_err(|_| {
+    let permit = permit(&call)?;
+    let feed = Feed::new(&call, filter, permit);
+    stream_of(&mut call, feed)
+}
+
+/// A place among the streams that may be open.
+pub(super) fn permit(call: &Call) -> Result<OwnedSemaphorePermit, Problem> {
+    call.app.streams.clone().try_acquire_owned().map_err(|_| {
         let max = call.app.max_event_streams;
         let detail = format!("{max} event streams are open, more are not allowed.");
         Problem::too_many_requests(10, detail)
-    })?;
-    let feed = Feed::new(&call, filter, permit);
+    })
+}
+
+/// Server-Sent Events, or a WebSocket if that is asked for.
+pub(super) fn stream_of(call: &mut Call, feed: impl Items) -> Outcome {
     if websocket::is_asked_for(call.headers()) {
-        return websocket::answer(&mut call, feed);
+        return websocket::answer(call, feed);
     }
     call.keep_connection();
     // A first line at once, so that a client knows that it is connected.

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 use ws::{Decoder, DecoderOptions, Event, Opcode, Role};
 
-use super::event_feed::{Feed, Item};
+use super::event_feed::{Item, Items};
 use crate::call::Call;
 use crate::endpoint::Outcome;
 use crate::problem::Problem;
@@ -31,7 +31,7 @@ pub(super) fn is_asked_for(headers: &HeaderMap) -> bool {
 }
 
 /// 101, and a task that tells what happens.
-pub(super) fn answer(call: &mut Call, feed: Feed) -> Outcome {
+pub(super) fn answer(call: &mut Call, feed: impl Items) -> Outcome {
     let headers = call.headers();
     let is_version = |value: &HeaderValue| value.as_bytes() == b"13";
     if !headers
@@ -69,7 +69,10 @@ pub(super) fn answer(call: &mut Call, feed: Feed) -> Outcome {
     Ok((StatusCode::SWITCHING_PROTOCOLS, fields).into_response())
 }
 
-async fn tell(mut socket: TokioIo<hyper::upgrade::Upgraded>, mut feed: Feed) -> io::Result<()> {
+async fn tell(
+    mut socket: TokioIo<hyper::upgrade::Upgraded>,
+    mut feed: impl Items,
+) -> io::Result<()> {
     let mut decoder = Decoder::new(OPTIONS);
     let mut incoming = Vec::with_capacity(READ_BUFFER_BYTES);
     let mut out = Vec::new();

@@ -523,6 +523,7 @@ impl Server {
             rule_tools: Arc::new(api::NoRuleTools),
             connector_tools: Arc::new(api::NoConnectorTools),
             device_tools: Arc::new(api::NoDeviceTools),
+            alarm_tools: Arc::new(api::NoAlarmTools),
             local_token: Some(LOCAL_TOKEN.into()),
         };
         let running = tokio::spawn(async move {

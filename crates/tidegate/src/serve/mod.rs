@@ -8,6 +8,7 @@ mod devices;
 mod fallbacks;
 mod greeting;
 mod node;
+mod notifications;
 mod open_files;
 mod program;
 mod rules;

@@ -180,6 +180,7 @@ impl Node {
                     rule_tools: Arc::new(Tools(engine.clone())),
                     connector_tools: Arc::new(connectors.clone()),
                     device_tools: Arc::new(devices.clone()),
+                    alarm_tools: Arc::new(api::NoAlarmTools),
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;
