@@ -8,6 +8,7 @@ use store::Objects;
 use tokio::sync::{Mutex, Semaphore, watch};
 
 use crate::access::Gatekeeper;
+use crate::alarm_tools::AlarmTools;
 use crate::config::{Anonymous, LiveConfig, Openness};
 use crate::connector_tools::ConnectorTools;
 use crate::device_tools::DeviceTools;
@@ -28,6 +29,7 @@ pub struct Parts {
     pub connector_tools: Arc<dyn ConnectorTools>,
     pub device_tools: Arc<dyn DeviceTools>,
     pub telemetry_tools: Arc<dyn TelemetryTools>,
+    pub alarm_tools: Arc<dyn AlarmTools>,
     /// The token in the data directory that makes its owner an admin, for requests from this machine.
     pub local_token: Option<String>,
 }
@@ -44,6 +46,7 @@ pub(crate) struct App {
     pub(crate) connector_tools: Arc<dyn ConnectorTools>,
     pub(crate) device_tools: Arc<dyn DeviceTools>,
     pub(crate) telemetry_tools: Arc<dyn TelemetryTools>,
+    pub(crate) alarm_tools: Arc<dyn AlarmTools>,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) started: SystemTime,
     /// Bound to loopback.

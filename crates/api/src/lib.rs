@@ -4,6 +4,7 @@
 //! `routes` is the table of what there is; the router, the checks and the OpenAPI document come from it.
 
 mod access;
+mod alarm_tools;
 mod app;
 mod audit;
 mod call;
@@ -28,6 +29,7 @@ mod telemetry_tools;
 
 pub use access::new_local_token;
 pub use access::{FirstOperator, FirstOperatorError, NoRandomness, Role, ensure_first_operator};
+pub use alarm_tools::{AlarmNews, AlarmPage, AlarmProblem, AlarmQuery, AlarmTools, NoAlarmTools};
 pub use app::Parts;
 pub use config::{Anonymous, HttpConfig, LiveConfig, Openness};
 pub use connector_tools::{Asking, ConnectorTools, NoConnectorTools, PostRefused, Posted, Tested};

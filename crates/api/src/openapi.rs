@@ -39,6 +39,10 @@ const TAGS: &[(&str, &str)] = &[
         "telemetry",
         "What devices have measured: latest values, rows, intervals, files, as it comes.",
     ),
+    (
+        "alarms",
+        "What is wrong with devices and with the node itself, and who is told.",
+    ),
     ("configuration", "Listeners, settings, backup."),
     ("events", "What happens, as it happens."),
 ];

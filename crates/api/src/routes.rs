@@ -41,6 +41,7 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::rules::endpoints,
         of::connectors::endpoints,
         of::devices::endpoints,
+        of::alarms::endpoints,
         of::listeners::endpoints,
         of::settings::endpoints,
         of::events::endpoints,

@@ -130,6 +130,7 @@ fn router(
         connector_tools: parts.connector_tools,
         device_tools: parts.device_tools,
         telemetry_tools: parts.telemetry_tools,
+        alarm_tools: parts.alarm_tools,
         config: live.clone(),
         anonymous: config.anonymous,
         max_event_streams: config.max_event_streams,

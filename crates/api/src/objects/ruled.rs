@@ -33,6 +33,8 @@ pub enum RuledKind {
     Source,
     /// What devices of a kind have in common.
     Product,
+    /// Who is told of alarms.
+    Notification,
 }
 
 /// What a client wrote is not an object of its kind.
@@ -80,6 +82,7 @@ pub(super) fn kinds(rules: &Arc<dyn ObjectRules>) -> Vec<Ruled> {
         RuledKind::Sink,
         RuledKind::Source,
         RuledKind::Product,
+        RuledKind::Notification,
     ]
     .into_iter()
     .map(|kind| Ruled {
@@ -216,6 +219,19 @@ fn names_of(kind: RuledKind) -> Names {
             write: Role::Operator,
             id_prefix: None,
             about: "What devices of a kind have in common: their thing model, topics, credentials and storage.",
+        },
+        RuledKind::Notification => Names {
+            kind: "notification",
+            path: "notifications",
+            one: "a notification",
+            many: "notifications",
+            type_name: "Notification",
+            id_field: "name",
+            tag: "alarms",
+            read: Role::Viewer,
+            write: Role::Operator,
+            id_prefix: None,
+            about: "Who is told of which alarms, and how: by a sink (a webhook, mail ...) or by a message.",
         },
     }
 }

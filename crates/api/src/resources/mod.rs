@@ -1,5 +1,7 @@
 //! What the API offers beside configuration objects: one file per subject, each with its rows of the table of routes.
 
+mod alarm_feed;
+pub(crate) mod alarms;
 pub(crate) mod backup;
 pub(crate) mod clients;
 pub(crate) mod connectors;

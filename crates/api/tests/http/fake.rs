@@ -524,6 +524,7 @@ impl Server {
             connector_tools: Arc::new(api::NoConnectorTools),
             device_tools: Arc::new(api::NoDeviceTools),
             telemetry_tools: Arc::new(api::NoTelemetryTools),
+            alarm_tools: Arc::new(api::NoAlarmTools),
             local_token: Some(LOCAL_TOKEN.into()),
         };
         let running = tokio::spawn(async move {

@@ -1,5 +1,6 @@
 //! `tidegate ctl`: steers a node over its HTTP API, with tables for people and JSON for scripts.
 
+mod alarms;
 mod commands;
 mod connectors;
 mod devices;
@@ -83,6 +84,15 @@ enum Command {
     /// Registered devices
     #[command(subcommand)]
     Devices(devices::Devices),
+    /// What is wrong with devices, and was
+    #[command(subcommand)]
+    Alarms(alarms::Alarms),
+    /// Who is told of alarms
+    #[command(subcommand)]
+    Notifications(alarms::Notifications),
+    /// Rules of the alarms about the node itself
+    #[command(subcommand)]
+    PlatformAlarms(alarms::PlatformAlarms),
     /// People who use the HTTP API
     #[command(subcommand)]
     Operators(objects::Objects),
@@ -151,6 +161,9 @@ async fn run(command: Command, client: &Client, output: &Output) -> anyhow::Resu
         Command::Sources(command) => command.run(client, output).await,
         Command::Products(command) => command.run(Kind::Products, client, output).await,
         Command::Devices(command) => command.run(client, output).await,
+        Command::Alarms(command) => command.run(client, output).await,
+        Command::Notifications(command) => command.run(client, output).await,
+        Command::PlatformAlarms(command) => command.run(client, output).await,
         Command::Operators(command) => command.run(Kind::Operators, client, output).await,
         Command::Keys(command) => command.run(Kind::ApiKeys, client, output).await,
         Command::Listeners(command) => command.run(client, output).await,

@@ -24,6 +24,7 @@ pub(super) enum Kind {
     Sinks,
     Sources,
     Products,
+    Notifications,
     Operators,
     ApiKeys,
 }
@@ -40,6 +41,7 @@ impl Kind {
             Self::Sinks => "/api/v1/sinks",
             Self::Sources => "/api/v1/sources",
             Self::Products => "/api/v1/products",
+            Self::Notifications => "/api/v1/notifications",
             Self::Operators => "/api/v1/operators",
             Self::ApiKeys => "/api/v1/api-keys",
         }
@@ -48,7 +50,9 @@ impl Kind {
     fn id_field(self) -> &'static str {
         match self {
             Self::Users | Self::Operators => "username",
-            Self::Rules | Self::Connectors | Self::Sinks | Self::Sources => "name",
+            Self::Rules | Self::Connectors | Self::Sinks | Self::Sources | Self::Notifications => {
+                "name"
+            }
             _ => "id",
         }
     }
@@ -112,6 +116,14 @@ impl Kind {
                 ("ENABLED", "enabled"),
                 ("DESCRIPTION", "description"),
                 ("CHANGED", "updated_at_ms"),
+            ],
+            Self::Notifications => &[
+                ("NOTIFICATION", "name"),
+                ("ENABLED", "enabled"),
+                ("ALL", "all"),
+                ("SEVERITIES", "severities"),
+                ("TO", "to"),
+                ("DESCRIPTION", "description"),
             ],
             Self::Operators => &[
                 ("OPERATOR", "username"),

@@ -10,6 +10,7 @@ mod greeting;
 pub(crate) mod ingest;
 mod ingest_metrics;
 mod node;
+mod notifications;
 mod open_files;
 mod outside;
 mod program;

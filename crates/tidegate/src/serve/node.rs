@@ -196,6 +196,7 @@ impl Node {
                     connector_tools: Arc::new(connectors.clone()),
                     device_tools: Arc::new(devices.clone()),
                     telemetry_tools: Arc::new(ingest.telemetry(&devices)),
+                    alarm_tools: Arc::new(api::NoAlarmTools),
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;

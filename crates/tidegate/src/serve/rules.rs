@@ -11,6 +11,7 @@ use tokio::sync::broadcast;
 
 use super::connectors::{self, Connectors};
 use super::devices::{self, Devices};
+use super::notifications;
 
 pub(super) struct Rules {
     pub(super) auth: Auth,
@@ -30,7 +31,8 @@ fn name(kind: RuledKind) -> Option<&'static str> {
         | RuledKind::Connector
         | RuledKind::Sink
         | RuledKind::Source
-        | RuledKind::Product => None,
+        | RuledKind::Product
+        | RuledKind::Notification => None,
     }
 }
 
@@ -47,6 +49,10 @@ impl ObjectRules for Rules {
         }
         if kind == RuledKind::Product {
             return self.devices.accept_product(id, input, current);
+        }
+        if kind == RuledKind::Notification {
+            let sinks = self.connectors.service();
+            return notifications::accept(&input, &|name| sinks.sink(name).is_some());
         }
         let Some(name) = name(kind) else {
             return self.engine.accept(id, &input).map_err(invalid);
@@ -72,6 +78,9 @@ impl ObjectRules for Rules {
         if kind == RuledKind::Product {
             return Devices::show_product(stored);
         }
+        if kind == RuledKind::Notification {
+            return stored.clone();
+        }
         match name(kind) {
             Some(name) => objects::shown(name, stored.clone()),
             // A rule has no secrets; those of its sinks stand elsewhere.
@@ -85,6 +94,9 @@ impl ObjectRules for Rules {
         }
         if kind == RuledKind::Product {
             return devices::product_schemas();
+        }
+        if kind == RuledKind::Notification {
+            return notifications::schemas();
         }
         match name(kind) {
             Some(name) => objects::schemas(name),

@@ -1,0 +1,384 @@
+//! Alarms: lists, one by one, acknowledging and clearing them, and the rules of those about the node itself. What raises the alarms of
+//! devices stands in their products.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::alarm_feed;
+use crate::access::Role;
+use crate::alarm_tools::{AlarmProblem, AlarmQuery, AlarmTools};
+use crate::app::App;
+use crate::audit;
+use crate::call::{self, Call, Page};
+use crate::endpoint::{Endpoint, Outcome, delete, get, post, put};
+use crate::parameters::{Cursor, Parameter, Shape};
+use crate::problem::Problem;
+
+pub(super) const DEVICE: Parameter = text(
+    "device",
+    "Alarms of this device, and those of devices behind it that are propagated.",
+);
+pub(super) const PRODUCT: Parameter = text(
+    "product",
+    "Alarms of devices of this product; `$platform`: of the node itself.",
+);
+pub(super) const TYPE: Parameter = text("type", "Alarms of this type.");
+const STATE: Parameter = Parameter {
+    name: "state",
+    about: "Alarms in these states.",
+    shape: Shape::Words(&["ACTIVE_UNACK", "ACTIVE_ACK", "CLEARED_UNACK", "CLEARED_ACK"]),
+};
+pub(super) const SEVERITY: Parameter = Parameter {
+    name: "severity",
+    about: "Alarms of these severities.",
+    shape: Shape::Words(&["CRITICAL", "MAJOR", "MINOR", "WARNING", "INDETERMINATE"]),
+};
+/// Year 9999; beyond, clients mean something else.
+const MAX_TIME_MS: u64 = 253_402_300_799_999;
+const FROM: Parameter = Parameter {
+    name: "from_ms",
+    about: "Raised at or after this time, in milliseconds since 1970.",
+    shape: Shape::Number(0, MAX_TIME_MS),
+};
+const TO: Parameter = Parameter {
+    name: "to_ms",
+    about: "Raised before this time.",
+    shape: Shape::Number(0, MAX_TIME_MS),
+};
+
+const fn text(name: &'static str, about: &'static str) -> Parameter {
+    Parameter {
+        name,
+        about,
+        shape: Shape::Text,
+    }
+}
+
+/// Something that is, or was, wrong with a device.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the alarms answer")]
+pub(super) struct Alarm {
+    /// Later ones have larger numbers.
+    id: u64,
+    /// What is wrong: the id of the product's rule, or the name that an SQL rule gave.
+    #[serde(rename = "type")]
+    kind: String,
+    /// `CRITICAL`, `MAJOR`, `MINOR`, `WARNING` or `INDETERMINATE`.
+    severity: String,
+    /// `ACTIVE_UNACK`, `ACTIVE_ACK`, `CLEARED_UNACK` or `CLEARED_ACK`.
+    state: String,
+    /// `$node`: the node itself.
+    #[serde(rename = "deviceId")]
+    device: String,
+    #[serde(rename = "productId")]
+    product: String,
+    /// For people.
+    details: String,
+    /// What the conditions speak of, as it was when the severity last changed.
+    values: Map<String, Value>,
+    /// The SQL rule that raised it; empty: a rule of the product.
+    rule: String,
+    /// Notifications that its rule names.
+    notify: Vec<String>,
+    /// By the device's time, in milliseconds since 1970.
+    raised_ms: u64,
+    /// When its severity last changed.
+    changed_ms: u64,
+    cleared_ms: Option<u64>,
+    /// Who cleared it; `null`: a condition did, or it is not cleared.
+    cleared_by: Option<String>,
+    acknowledged_ms: Option<u64>,
+    acknowledged_by: Option<String>,
+}
+
+/// How many alarms there are.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the alarms answer")]
+struct Counts {
+    alarms: u64,
+    /// Not cleared.
+    active: u64,
+    unacknowledged: u64,
+    by_state: BTreeMap<String, u64>,
+    /// Of those that are not cleared.
+    active_by_severity: BTreeMap<String, u64>,
+}
+
+/// How often a notification was sent, since the node started.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the alarms answer")]
+struct NotificationStatus {
+    name: String,
+    /// Handed to its sink or published.
+    sent: u64,
+    /// Not sent because of `at_most_every_s`.
+    suppressed: u64,
+    /// Its sink is not there or takes nothing.
+    failed: u64,
+}
+
+/// Rules of the alarms of the node about itself.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct PlatformInput {
+    /// As the `alarms` of products.
+    #[schemars(length(max = 64))]
+    rules: Vec<Map<String, Value>>,
+    /// As they are shown; they are left aside.
+    #[serde(default, rename = "enabled")]
+    _enabled: Option<bool>,
+    #[serde(default, rename = "is_changed")]
+    _is_changed: Option<bool>,
+}
+
+/// Rules of the alarms of the node about itself.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the alarms answer")]
+struct Platform {
+    rules: Vec<Map<String, Value>>,
+    /// Whether they are looked at: the setting `alarms.platform`.
+    enabled: bool,
+    /// `false`: they are those of the program.
+    is_changed: bool,
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    let one = |endpoint: Endpoint| {
+        endpoint
+            .tag("alarms")
+            .path_parameter("id", "The alarm's number.")
+    };
+    vec![
+        get("/api/v1/alarms", "listAlarms", list)
+            .role(Role::Viewer)
+            .tag("alarms")
+            .summary("List alarms")
+            .description(
+                "The newest first. A page may be short or empty and still have a next one: the node looks at a bounded number of \
+                 alarms for each.",
+            )
+            .parameters(&[DEVICE, PRODUCT, TYPE, STATE, SEVERITY, FROM, TO])
+            .pages::<Alarm>(),
+        get("/api/v1/alarm-counts", "countAlarms", counts)
+            .role(Role::Viewer)
+            .tag("alarms")
+            .summary("Count alarms")
+            .answers::<Counts>(200, "Now."),
+        get("/api/v1/alarm-events", "watchAlarms", alarm_feed::watch)
+            .role(Role::Viewer)
+            .tag("alarms")
+            .summary("What becomes of alarms, as it happens")
+            .description(
+                "Server-Sent Events; with `Upgrade: websocket` a WebSocket whose text messages are the same JSON objects. Each has \
+                 `event` (raised, severity_changed, acknowledged, cleared, removed), `at_ms` and `alarm`, or is lost if this listener \
+                 was too slow for `count` others. The stream ends when the credentials do.",
+            )
+            .parameters(&[DEVICE, PRODUCT, TYPE, SEVERITY])
+            .answers_raw(200, "The stream.", "text/event-stream")
+            .answers_nothing(101, "A WebSocket.")
+            .problem(404, "There is no such device.")
+            .problem(429, "Too many streams are open."),
+        one(get("/api/v1/alarms/{id}", "getAlarm", read))
+            .role(Role::Viewer)
+            .summary("Look at an alarm")
+            .answers::<Alarm>(200, "It, as it is now."),
+        one(post("/api/v1/alarms/{id}/acknowledge", "acknowledgeAlarm", acknowledge))
+            .role(Role::Operator)
+            .summary("Say that somebody has seen an alarm")
+            .answers::<Alarm>(200, "It, as it is now.")
+            .problem(409, "It is acknowledged already."),
+        one(post("/api/v1/alarms/{id}/clear", "clearAlarm", clear))
+            .role(Role::Operator)
+            .summary("Clear an alarm")
+            .description(
+                "Whatever its conditions say. If what is wrong still is, the device's next message raises another one.",
+            )
+            .answers::<Alarm>(200, "It, as it is now.")
+            .problem(409, "It is cleared already."),
+        one(delete("/api/v1/alarms/{id}", "deleteAlarm", remove))
+            .role(Role::Operator)
+            .summary("Delete an alarm")
+            .description("One that is not cleared is as if it had been.")
+            .answers_nothing(204, "Deleted."),
+        get(
+            "/api/v1/notification-status",
+            "listNotificationStatus",
+            notification_status,
+        )
+        .role(Role::Viewer)
+        .tag("alarms")
+        .summary("How often notifications were sent")
+        .list::<NotificationStatus>(),
+        post(
+            "/api/v1/notifications/{name}/test",
+            "testNotification",
+            test_notification,
+        )
+        .role(Role::Operator)
+        .tag("alarms")
+        .path_parameter("name", "Its name, percent-encoded.")
+        .summary("Send a notification to try it")
+        .description(
+            "About an alarm of the type `test` that is none. Whether it arrives, its sink tells; disabled ones are sent, too.",
+        )
+        .answers_nothing(204, "Handed to its sink, or published.")
+        .problem(409, "It cannot be sent now; it says why."),
+        get("/api/v1/platform-alarms", "getPlatformAlarms", platform)
+            .role(Role::Viewer)
+            .tag("alarms")
+            .summary("Rules of the alarms about the node itself")
+            .description("As rules of products have them; keys are figures of the node.")
+            .answers::<Platform>(200, "Those that hold."),
+        put("/api/v1/platform-alarms", "putPlatformAlarms", set_platform)
+            .role(Role::Operator)
+            .tag("alarms")
+            .summary("Replace the rules of the alarms about the node itself")
+            .body::<PlatformInput>()
+            .answers::<Platform>(200, "Those that hold from now on."),
+        delete(
+            "/api/v1/platform-alarms",
+            "resetPlatformAlarms",
+            reset_platform,
+        )
+        .role(Role::Operator)
+        .tag("alarms")
+        .summary("Have the rules of the program hold again")
+        .answers::<Platform>(200, "Those that hold from now on."),
+    ]
+}
+
+pub(super) fn problem(error: AlarmProblem) -> Problem {
+    match error {
+        AlarmProblem::NotFound(detail) => Problem::not_found(detail),
+        AlarmProblem::Conflict(detail) => Problem::conflict(detail),
+        AlarmProblem::Field { field, detail } if field.is_empty() => Problem::unprocessable(detail),
+        AlarmProblem::Field { field, detail } => {
+            Problem::field(&field, format!("{field}: {detail}."))
+        }
+        AlarmProblem::Unavailable(detail) => Problem::unavailable(detail),
+    }
+}
+
+/// Asks on a thread that may read the disk.
+pub(super) async fn ask<T: Send + 'static>(
+    app: &App,
+    question: impl FnOnce(&dyn AlarmTools) -> Result<T, AlarmProblem> + Send + 'static,
+) -> Result<T, Problem> {
+    let tools = Arc::clone(&app.alarm_tools);
+    let asked = tokio::task::spawn_blocking(move || question(&*tools)).await;
+    asked
+        .map_err(|_| Problem::unavailable("The alarms cannot be read now."))?
+        .map_err(problem)
+}
+
+fn no_alarm(id: &str) -> Problem {
+    Problem::not_found(format!("There is no alarm {id}."))
+}
+
+fn id_of(call: &Call) -> Result<u64, Problem> {
+    let id = call.path("id");
+    id.parse().map_err(|_| no_alarm(id))
+}
+
+pub(super) fn words(call: &Call, parameter: Parameter) -> Vec<String> {
+    let given = call.query.text(parameter.name).unwrap_or_default();
+    let words = given.split(',').filter(|word| !word.is_empty());
+    words.map(str::to_owned).collect()
+}
+
+async fn list(call: Call) -> Outcome {
+    let before = match call.query.after() {
+        None => None,
+        Some(cursor) => {
+            let before = cursor.first.parse();
+            let wrong = |_| Problem::parameter("after", "after is not of a list of alarms.");
+            Some(before.map_err(wrong)?)
+        }
+    };
+    let query = AlarmQuery {
+        device: call.query.owned(DEVICE),
+        product: call.query.owned(PRODUCT),
+        kind: call.query.owned(TYPE),
+        states: words(&call, STATE),
+        severities: words(&call, SEVERITY),
+        from_ms: call.query.number(FROM),
+        to_ms: call.query.number(TO),
+        before,
+        limit: call.query.limit(),
+    };
+    let page = ask(&call.app, move |tools| tools.list(&query)).await?;
+    let next = page.next.map(|id| Cursor::new(&id.to_string(), ""));
+    call::ok(Page {
+        data: page.rows,
+        next: next.map(|cursor| cursor.encode()),
+    })
+}
+
+async fn counts(call: Call) -> Outcome {
+    call::ok(ask(&call.app, |tools| Ok(tools.counts())).await?)
+}
+
+async fn read(call: Call) -> Outcome {
+    let id = id_of(&call)?;
+    let alarm = ask(&call.app, move |tools| tools.get(id)).await?;
+    call::ok(alarm.ok_or_else(|| no_alarm(call.path("id")))?)
+}
+
+async fn acknowledge(call: Call) -> Outcome {
+    let (id, who) = (id_of(&call)?, call.who.name.clone());
+    let alarm = ask(&call.app, move |tools| tools.acknowledge(id, &who)).await?;
+    audit::action(&call, "alarm.acknowledge", Some(call.path("id")), None).await;
+    call::ok(alarm)
+}
+
+async fn clear(call: Call) -> Outcome {
+    let (id, who) = (id_of(&call)?, call.who.name.clone());
+    let alarm = ask(&call.app, move |tools| tools.clear(id, &who)).await?;
+    audit::action(&call, "alarm.clear", Some(call.path("id")), None).await;
+    call::ok(alarm)
+}
+
+async fn remove(call: Call) -> Outcome {
+    let id = id_of(&call)?;
+    ask(&call.app, move |tools| tools.remove(id)).await?;
+    audit::action(&call, "alarm.delete", Some(call.path("id")), None).await;
+    call::done()
+}
+
+async fn notification_status(call: Call) -> Outcome {
+    let status = ask(&call.app, |tools| Ok(tools.notification_status())).await?;
+    call::whole(status)
+}
+
+async fn test_notification(call: Call) -> Outcome {
+    let name = call.path("name").to_owned();
+    ask(&call.app, move |tools| tools.test_notification(&name)).await?;
+    audit::action(&call, "notification.test", Some(call.path("name")), None).await;
+    call::done()
+}
+
+async fn platform(call: Call) -> Outcome {
+    call::ok(ask(&call.app, |tools| tools.platform_rules()).await?)
+}
+
+async fn set_platform(mut call: Call) -> Outcome {
+    let PlatformInput { rules, .. } = call.json().await?;
+    let rules: Vec<_> = rules.into_iter().map(Value::Object).collect();
+    let told = json!(rules);
+    let answer = ask(&call.app, move |tools| {
+        tools.set_platform_rules(Some(rules))
+    })
+    .await?;
+    audit::action(&call, "platform_alarms.change", None, Some(told)).await;
+    call::ok(answer)
+}
+
+async fn reset_platform(call: Call) -> Outcome {
+    let answer = ask(&call.app, |tools| tools.set_platform_rules(None)).await?;
+    audit::action(&call, "platform_alarms.reset", None, None).await;
+    call::ok(answer)
+}

@@ -1,0 +1,250 @@
+//! `tidegate ctl alarms`, `notifications` and `platform-alarms`: what is wrong, who is told, and when the node thinks ill of itself.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::commands::Limit;
+use super::events;
+use super::http::{Client, encoded, with_query};
+use super::objects::{Kind, Objects};
+use super::show::{Column, Output, date};
+
+const COLUMNS: &[Column] = &[
+    ("ALARM", "id"),
+    ("SEVERITY", "severity"),
+    ("STATE", "state"),
+    ("DEVICE", "deviceId"),
+    ("TYPE", "type"),
+    ("RAISED", "raised_at_ms"),
+    ("DETAILS", "details"),
+];
+
+#[derive(Subcommand)]
+pub(super) enum Alarms {
+    /// List alarms, the newest first
+    List(ListArgs),
+    /// Show one
+    Show { id: u64 },
+    /// Say that somebody has seen one or several
+    Ack {
+        #[arg(required = true)]
+        ids: Vec<u64>,
+    },
+    /// Clear one or several, whatever their conditions say
+    Clear {
+        #[arg(required = true)]
+        ids: Vec<u64>,
+    },
+    /// Delete one or several
+    Delete {
+        #[arg(required = true)]
+        ids: Vec<u64>,
+    },
+    /// How many there are
+    Count,
+    /// Print what becomes of alarms, as it happens
+    Watch {
+        #[command(flatten)]
+        wanted: Wanted,
+        /// End after this many
+        #[arg(short = 'n', long, value_name = "N")]
+        count: Option<u64>,
+    },
+}
+
+#[derive(Args)]
+pub(super) struct Wanted {
+    /// Only those of this device, and those propagated to it
+    #[arg(long, value_name = "ID")]
+    device: Option<String>,
+    /// Only those of devices of this product
+    #[arg(long, value_name = "ID")]
+    product: Option<String>,
+    /// Only those of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+    /// Only these, such as CRITICAL,MAJOR
+    #[arg(long, value_name = "SEVERITIES")]
+    severity: Option<String>,
+}
+
+#[derive(Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Only those in these states, such as ACTIVE_UNACK,ACTIVE_ACK
+    #[arg(long, value_name = "STATES")]
+    state: Option<String>,
+    /// Only those that are not cleared
+    #[arg(long, conflicts_with = "state")]
+    active: bool,
+    #[command(flatten)]
+    limit: Limit,
+}
+
+impl Wanted {
+    fn parameters(self) -> Vec<(&'static str, Option<String>)> {
+        vec![
+            ("device", self.device),
+            ("product", self.product),
+            ("type", self.kind),
+            ("severity", self.severity),
+        ]
+    }
+}
+
+impl Alarms {
+    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+        let one = |id: u64| format!("/api/v1/alarms/{id}");
+        match self {
+            Self::List(arguments) => arguments.run(client, output).await,
+            Self::Show { id } => output.one(&client.get(&one(id)).await?),
+            Self::Ack { ids } => {
+                for id in ids {
+                    let path = format!("{}/acknowledge", one(id));
+                    let alarm = client.ask(&path).await?;
+                    output.done(&format!("alarm {id} is acknowledged"), &alarm)?;
+                }
+                Ok(())
+            }
+            Self::Clear { ids } => {
+                for id in ids {
+                    let alarm = client.ask(&format!("{}/clear", one(id))).await?;
+                    output.done(&format!("alarm {id} is cleared"), &alarm)?;
+                }
+                Ok(())
+            }
+            Self::Delete { ids } => {
+                for id in ids {
+                    let answer = client.delete(&one(id)).await?;
+                    output.done(&format!("alarm {id} is deleted"), &answer)?;
+                }
+                Ok(())
+            }
+            Self::Count => output.one(&client.get("/api/v1/alarm-counts").await?),
+            Self::Watch { wanted, count } => {
+                let path = with_query("/api/v1/alarm-events", &wanted.parameters());
+                events::follow(client, &path, count, told).await
+            }
+        }
+    }
+}
+
+impl ListArgs {
+    async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+        let mut parameters = self.wanted.parameters();
+        let active = self.active.then(|| "ACTIVE_UNACK,ACTIVE_ACK".to_owned());
+        parameters.push(("state", self.state.or(active)));
+        let path = with_query("/api/v1/alarms", &parameters);
+        let (rows, has_more) = client.rows(&path, self.limit.limit).await?;
+        let rows = match output.format {
+            super::show::Format::Json => rows,
+            // Columns of times are known by their names.
+            super::show::Format::Table => rows.into_iter().map(dated).collect(),
+        };
+        output.rows((rows, has_more), COLUMNS)
+    }
+}
+
+fn dated(mut alarm: Value) -> Value {
+    alarm["raised_at_ms"] = alarm["raised_ms"].take();
+    alarm
+}
+
+fn told(json: &str) -> String {
+    let Ok(event) = serde_json::from_str::<Value>(json) else {
+        return format!("{json}\n");
+    };
+    let at_ms = event["at_ms"].as_u64().unwrap_or(0);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let alarm = &event["alarm"];
+    if alarm.is_null() {
+        return format!("{}  {event}\n", date(at_ms));
+    }
+    format!(
+        "{}  {:16} {:13} {} {} {}: {}\n",
+        date(at_ms),
+        text(&event["event"]),
+        text(&alarm["severity"]),
+        alarm["id"],
+        text(&alarm["deviceId"]),
+        text(&alarm["type"]),
+        text(&alarm["details"]),
+    )
+}
+
+#[derive(Subcommand)]
+pub(super) enum Notifications {
+    #[command(flatten)]
+    Objects(Objects),
+    /// How often they were sent
+    Status,
+    /// Send one to try it, about an alarm that is none
+    Test { name: String },
+}
+
+impl Notifications {
+    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+        match self {
+            Self::Objects(objects) => objects.run(Kind::Notifications, client, output).await,
+            Self::Status => {
+                let columns = [
+                    ("NOTIFICATION", "name"),
+                    ("SENT", "sent"),
+                    ("SUPPRESSED", "suppressed"),
+                    ("FAILED", "failed"),
+                ];
+                let mut answer = client.get("/api/v1/notification-status").await?;
+                let rows = match answer["data"].take() {
+                    Value::Array(rows) => rows,
+                    _ => Vec::new(),
+                };
+                output.rows((rows, false), &columns)
+            }
+            Self::Test { name } => {
+                let path = format!("/api/v1/notifications/{}/test", encoded(&name));
+                let answer = client.ask(&path).await?;
+                output.done(&format!("{name} is on its way"), &answer)
+            }
+        }
+    }
+}
+
+#[derive(Subcommand)]
+pub(super) enum PlatformAlarms {
+    /// Print them, as `set` takes them
+    Show,
+    /// Replace them by those of a file: a JSON array, or an object with it in `rules`
+    Set { file: PathBuf },
+    /// Have those of the program hold again
+    Reset,
+}
+
+impl PlatformAlarms {
+    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+        const PATH: &str = "/api/v1/platform-alarms";
+        match self {
+            Self::Show => super::show::print(&format!("{:#}\n", client.get(PATH).await?)),
+            Self::Set { file } => {
+                let shown = file.display();
+                let text = std::fs::read_to_string(&file);
+                let text = text.with_context(|| format!("cannot read {shown}"))?;
+                let read: Value =
+                    serde_json::from_str(&text).with_context(|| format!("{shown} is not JSON"))?;
+                let body = match read {
+                    Value::Array(rules) => json!({"rules": rules}),
+                    other => other,
+                };
+                let answer = client.put(PATH, &body, None).await?;
+                output.done("the rules of the node's own alarms are changed", &answer)
+            }
+            Self::Reset => {
+                let answer = client.delete(PATH).await?;
+                output.done("the rules of the program hold again", &answer)
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Notifications as objects of the API: what they may be, and what is shown of them. They hold no secrets: those stand in their sinks.
+
+use api::Invalid;
+use devices::alarm::{Notification, check_notification};
+use serde_json::{Value, json};
+
+/// Whether a notification may be written like this, and as what it is stored.
+pub(super) fn accept(input: &Value, has_sink: &dyn Fn(&str) -> bool) -> Result<Value, Invalid> {
+    let notification = check_notification(input, has_sink).map_err(|problem| Invalid {
+        field: problem.field,
+        detail: format!("{}.", problem.detail),
+    })?;
+    Ok(json!(notification))
+}
+
+/// JSON schemas of what is written and shown.
+pub(super) fn schemas() -> (Value, Value) {
+    let schema = |settings: schemars::generate::SchemaSettings| {
+        let mut settings = settings;
+        settings.inline_subschemas = true;
+        let generator = settings.into_generator();
+        let mut schema = generator.into_root_schema_for::<Notification>().to_value();
+        if let Some(fields) = schema.as_object_mut() {
+            fields.remove("$schema");
+            fields.remove("title");
+        }
+        schema
+    };
+    let settings = schemars::generate::SchemaSettings::draft2020_12;
+    (schema(settings()), schema(settings().for_serialize()))
+}
