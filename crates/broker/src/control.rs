@@ -21,6 +21,15 @@ pub struct Publication {
     pub user_properties: Vec<(String, String)>,
 }
 
+/// A message that one client was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// As its subscription has it.
+    pub qos: u8,
+    /// Whether its acknowledgement will be told. With QoS 1 it is, unless messages before it have to go first.
+    pub is_watched: bool,
+}
+
 /// Why the broker did not take what it was asked to publish or to subscribe to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {

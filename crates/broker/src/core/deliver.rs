@@ -16,6 +16,7 @@ use super::outbox::{BufferPool, SHARE_FROM_BYTES};
 use super::retained::Retained;
 use super::session::{Parcel, QueueSize, Session, Window};
 use super::sublist::{GroupId, NO_GROUP, Subscriber};
+use super::watched::Watched;
 use crate::config::Limits;
 use crate::hooks::{AckKind, Client, DropReason, Hooks, Interest};
 use crate::metrics::{Metric, ShardMetrics};
@@ -49,6 +50,7 @@ pub(crate) struct Delivery {
     pub(crate) only: Option<(u64, u64)>,
     /// None: nothing is durable here.
     pub(crate) journal: Option<Box<Journal>>,
+    pub(crate) watched: Watched,
     sample_in: u32,
 }
 
@@ -154,6 +156,7 @@ impl Delivery {
             retained,
             only: None,
             journal: None,
+            watched: Watched::default(),
             sample_in: SAMPLE_EVERY,
         }
     }
@@ -584,6 +587,9 @@ impl Delivery {
     ) {
         if kind != AckKind::PubRec {
             self.metrics.inc(Metric::Acknowledged);
+        }
+        if !self.watched.is_empty() && kind == AckKind::PubAck {
+            self.watched.acked(session, packet_id);
         }
         if self.interest.contains(Interest::ACK)
             && let Some(parcel) = parcel

@@ -209,6 +209,7 @@ impl Shard {
         // [MQTT-3.1.2-10]: the will is due at the latest when the session ends.
         self.publish_will(session_at);
         let estate = self.estate_of(session_at);
+        self.delivery.watched.forget(session_at);
         let session = &mut self.delivery.sessions[session_at as usize];
         debug_assert!(session.connection.is_none());
         let timers = [session.expiry_timer.take(), session.will_timer.take()];

@@ -32,6 +32,7 @@ pub(crate) mod sublist;
 pub(crate) mod subscribe;
 pub(crate) mod timers;
 pub(crate) mod tree;
+pub(crate) mod watched;
 
 #[cfg(test)]
 mod tests;

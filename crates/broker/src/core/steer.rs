@@ -10,8 +10,9 @@ use super::message::{MessageView, NEVER_MS, expires_ms};
 use super::outbox::SHARE_FROM_BYTES;
 use super::publish::SYS;
 use super::shard::Shard;
-use super::sublist::NO_GROUP;
-use crate::control::{NewSubscription, Publication, Published, Refusal};
+use super::sublist::{NO_GROUP, Subscriber};
+use super::watched::Watcher;
+use crate::control::{NewSubscription, Publication, Published, Refusal, Told};
 use crate::hooks::Client;
 
 /// Connections looked at in one turn, and those of them that are closed in it.
@@ -192,15 +193,7 @@ impl Shard {
         };
         let from = Publisher::default();
         self.send_for_node(publication, &from, |shard, view| {
-            let subscriptions = &shard.delivery.sessions[session as usize].subscriptions;
-            let filters = &shard.tree.filters;
-            let wanting = subscriptions
-                .iter()
-                .map(|(filter, _)| &filters[*filter as usize])
-                .filter(|filter| mqtt::filter_matches(&filter.text, view.topic));
-            let subscribers = wanting.filter_map(|filter| filter.subscribers.get(session));
-            let Some(subscriber) = subscribers.max_by_key(|found| found.options.qos).copied()
-            else {
+            let Some(subscriber) = shard.wants(session, view.topic) else {
                 return false;
             };
             let mut dispatch = Dispatch::new(*view, None);
@@ -209,6 +202,53 @@ impl Shard {
                 .deliver(&mut dispatch, &subscriber, &[], NO_GROUP);
             true
         })
+    }
+
+    /// The same for a client that is connected now; nothing is kept for one that is not. `acked` is called when it has acknowledged
+    /// the message.
+    pub(crate) fn tell_connected(
+        &mut self,
+        client_id: &str,
+        publication: &Publication,
+        acked: Watcher,
+    ) -> Result<Option<Told>, Refusal> {
+        let sessions = &self.delivery.sessions;
+        let session = self.by_client_id.get(client_id).copied();
+        let connected = session.filter(|at| sessions[*at as usize].connection.is_some());
+        let Some(session) = connected else {
+            return Ok(None);
+        };
+        let from = Publisher::default();
+        self.send_for_node(publication, &from, |shard, view| {
+            let subscriber = shard.wants(session, view.topic)?;
+            let qos = view.qos.min(subscriber.options.qos);
+            let delivery = &mut shard.delivery;
+            let outbound = delivery.sessions[session as usize].outbound.as_ref();
+            let (before, _) = outbound.map_or((0, 0), |outbound| outbound.flown());
+            let mut dispatch = Dispatch::new(*view, None);
+            delivery.deliver(&mut dispatch, &subscriber, &[], NO_GROUP);
+            let outbound = delivery.sessions[session as usize].outbound.as_ref();
+            let (now, packet_id) = outbound.map_or((0, 0), |outbound| outbound.flown());
+            let is_watched = qos == QoS::AtLeastOnce
+                && now > before
+                && delivery.watched.add(session, packet_id, acked);
+            Some(Told {
+                qos: qos as u8,
+                is_watched,
+            })
+        })
+    }
+
+    /// The subscription by which a session gets messages on a topic, of several the one with the highest QoS.
+    fn wants(&self, session: u32, topic: &str) -> Option<Subscriber> {
+        let subscriptions = &self.delivery.sessions[session as usize].subscriptions;
+        let filters = &self.tree.filters;
+        let wanting = subscriptions
+            .iter()
+            .map(|(filter, _)| &filters[*filter as usize])
+            .filter(|filter| mqtt::filter_matches(&filter.text, topic));
+        let subscribers = wanting.filter_map(|filter| filter.subscribers.get(session));
+        subscribers.max_by_key(|found| found.options.qos).copied()
     }
 
     /// Takes a retained message away, as a client's empty message would but without telling subscribers; false if there

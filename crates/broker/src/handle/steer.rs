@@ -9,7 +9,7 @@ use tokio::sync::{broadcast, oneshot};
 
 use super::{ANSWER_WITHIN, Handle};
 use crate::config::Limits;
-use crate::control::{Event, NewSubscription, Publication, Published, Refusal};
+use crate::control::{Event, NewSubscription, Publication, Published, Refusal, Told};
 use crate::core::shard::Shard;
 use crate::core::steer::{Publisher, SendAway, Whom};
 use crate::hooks::{Client, Outgoing};
@@ -94,6 +94,26 @@ impl Handle {
         };
         let client_id = client_id.to_owned();
         let tell = move |shard: &mut Shard| done(shard.tell_for_node(&client_id, &publication));
+        self.shared.inboxes[usize::from(shard)].push(Parcel::Ask(Box::new(tell)));
+    }
+
+    /// Sends a message to one client that is connected and has subscribed to the topic. `done` is called on its shard: `None` if it is
+    /// not or has not, and nothing is kept for it then. `acked` is called there when the client has acknowledged the message; it is
+    /// dropped when that cannot be any more, with the session or because nothing was sent.
+    pub fn tell_watched(
+        &self,
+        client_id: &str,
+        publication: Publication,
+        done: impl FnOnce(Result<Option<Told>, Refusal>) + Send + 'static,
+        acked: impl FnOnce() + Send + 'static,
+    ) {
+        let Some(shard) = self.shared.node.directory.holder(client_id) else {
+            return done(Ok(None));
+        };
+        let client_id = client_id.to_owned();
+        let tell = move |shard: &mut Shard| {
+            done(shard.tell_connected(&client_id, &publication, Box::new(acked)));
+        };
         self.shared.inboxes[usize::from(shard)].push(Parcel::Ask(Box::new(tell)));
     }
 

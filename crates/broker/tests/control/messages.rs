@@ -1,6 +1,6 @@
 //! Publishing in the broker's name; retained messages.
 
-use broker::control::{Publication, Published, Refusal, RetainedQuery};
+use broker::control::{Publication, Published, Refusal, RetainedQuery, Told};
 use bytes::Bytes;
 use mqtt::QoS;
 
@@ -83,6 +83,46 @@ fn what_is_told_to_one_client_reaches_it_alone() {
         refused,
         Err(Refusal::Invalid { field: "topic", .. })
     ));
+}
+
+#[test]
+fn whoever_tells_a_client_something_learns_whether_it_has_come() {
+    let node = Node::start();
+    let handle = node.handle();
+    let tell = |client_id: &str, topic: &str| {
+        let ((done, is_done), (acked, is_acked)) =
+            (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+        let done = move |told| done.send(told).expect("the test waits");
+        let acked = move || assert_eq!(acked.send(()), Ok(()), "the test waits");
+        handle.tell_watched(client_id, publication(topic, "x"), done, acked);
+        (is_done.recv().expect("it is always told"), is_acked)
+    };
+    let mut client = node.client("c");
+    client.subscribe("zero", QoS::AtMostOnce);
+    client.subscribe("one", QoS::AtLeastOnce);
+    let (told, is_acked) = tell("c", "one");
+    let watched = |qos, is_watched| Ok(Some(Told { qos, is_watched }));
+    assert_eq!(told, watched(1, true));
+    let Got::Message { packet_id, .. } = client.next() else {
+        panic!("a message was sent");
+    };
+    assert!(is_acked.try_recv().is_err(), "it is not acknowledged yet");
+    client.ack(packet_id);
+    is_acked.recv().expect("it is acknowledged");
+    let (told, is_acked) = tell("c", "zero");
+    assert_eq!(told, watched(0, false));
+    assert!(is_acked.recv().is_err(), "nobody will say so");
+    assert_eq!(tell("c", "other").0, Ok(None));
+    assert_eq!(tell("nobody", "one").0, Ok(None));
+    // What nobody acknowledges goes with the session.
+    let (told, is_acked) = tell("c", "one");
+    assert_eq!(told, watched(1, true));
+    client.drop_connection();
+    assert!(is_acked.recv().is_err());
+    let mut durable = crate::client::Client::connect(&node.address(), "d", false);
+    durable.subscribe("one", QoS::AtLeastOnce);
+    durable.drop_connection();
+    eventually("the client is away", || tell("d", "one").0 == Ok(None));
 }
 
 #[test]

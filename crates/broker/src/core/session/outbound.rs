@@ -202,6 +202,12 @@ impl Outbound {
         self.ring.is_empty() && self.queue.is_empty() && self.has_all()
     }
 
+    /// How many are in flight or wait for earlier ones, and the packet id of the last of them.
+    pub(crate) fn flown(&self) -> (usize, u16) {
+        let count = self.ring.len();
+        (count, self.id_at(count.saturating_sub(1)))
+    }
+
     /// Whether a new message may go out at once, ahead of nothing.
     #[inline]
     pub(crate) fn can_send(&self, window: Window) -> bool {
