@@ -13,7 +13,12 @@ pub mod connector;
 mod dated;
 mod kinds;
 mod machine;
-#[cfg(any(feature = "kafka", feature = "mqtt", feature = "nats"))]
+#[cfg(any(
+    feature = "email",
+    feature = "kafka",
+    feature = "mqtt",
+    feature = "nats"
+))]
 mod net;
 pub mod objects;
 pub mod post;

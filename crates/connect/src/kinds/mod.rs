@@ -4,6 +4,8 @@
 mod clickhouse;
 #[cfg(feature = "http")]
 mod elasticsearch;
+#[cfg(feature = "email")]
+mod email;
 mod file;
 #[cfg(feature = "http")]
 mod http;
@@ -32,6 +34,8 @@ pub const KINDS: &[&Kind] = &[
     &clickhouse::KIND,
     #[cfg(feature = "http")]
     &elasticsearch::KIND,
+    #[cfg(feature = "email")]
+    &email::KIND,
     &file::KIND,
     #[cfg(feature = "http")]
     &http::KIND,

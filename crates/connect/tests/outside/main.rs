@@ -6,6 +6,7 @@
 mod bench;
 mod clickhouse;
 mod elasticsearch;
+mod email;
 mod http;
 mod influxdb;
 mod kafka;

@@ -1,0 +1,214 @@
+//! E-mail over SMTP: a mail per row. The library writes mails and speaks SMTP; connections and TLS are ours, as towards all systems.
+
+mod line;
+mod sink;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lettre::transport::smtp::authentication::{Credentials, Mechanism};
+use lettre::transport::smtp::client::AsyncSmtpConnection;
+use lettre::transport::smtp::extension::ClientId;
+use rustls::ClientConfig;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::time::timeout;
+
+use crate::connector::{
+    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, schema_of,
+};
+use crate::net;
+use crate::secret::Secret;
+use crate::settings::{Invalid, check_range, host_and_port, read};
+use crate::tls::Tls;
+
+pub(super) const KIND: Kind = Kind {
+    name: "email",
+    title: "E-mail over SMTP",
+    batch: BatchDefaults {
+        max_rows: 20,
+        ..BatchDefaults::USUAL
+    },
+    connector_schema: schema_of::<Settings>,
+    sink_schema: schema_of::<sink::Settings>,
+    source_schema: None,
+    open,
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// `HOST` or `HOST:PORT` of a mail server that takes mails from us. Without a port 587, with `security = "tls"` 465, with
+    /// `"none"` 25.
+    server: String,
+    #[serde(default)]
+    security: Security,
+    username: Option<String>,
+    password: Option<Secret>,
+    /// File that holds the password.
+    password_file: Option<PathBuf>,
+    /// Whom to trust and who we are, where that is not what the system says.
+    tls: Option<Tls>,
+    /// How we call ourselves to the server (EHLO).
+    #[serde(default = "own_name")]
+    #[schemars(length(min = 1, max = 255))]
+    hello: String,
+    /// For the server to take a mail.
+    #[serde(default = "half_a_minute")]
+    #[schemars(range(min = 100, max = 600_000))]
+    timeout_ms: u64,
+}
+
+/// How what is sent is kept from others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Security {
+    /// TLS after the greeting; a server without it is not told anything.
+    #[default]
+    Starttls,
+    /// TLS from the first byte on.
+    Tls,
+    /// Not at all: for servers on this machine, and such as nobody listens to.
+    None,
+}
+
+fn own_name() -> String {
+    "[127.0.0.1]".into()
+}
+
+fn half_a_minute() -> u64 {
+    30_000
+}
+
+struct Email {
+    host: String,
+    port: u16,
+    security: Security,
+    tls: Option<Arc<ClientConfig>>,
+    credentials: Option<Credentials>,
+    hello: String,
+    within: Duration,
+}
+
+fn open(fields: Map<String, Value>, _: &Context) -> Opened {
+    let settings: Settings = read(fields)?;
+    let usual_port = match settings.security {
+        Security::Starttls => 587,
+        Security::Tls => 465,
+        Security::None => 25,
+    };
+    let (host, port) = host_and_port("server", &settings.server, usual_port)?;
+    check_range("timeout_ms", settings.timeout_ms, 100..=600_000)?;
+    let is_name = |byte: u8| byte.is_ascii_graphic();
+    if settings.hello.is_empty() || !settings.hello.bytes().all(is_name) {
+        let detail = "expected the name of a host, or an address in brackets";
+        return Err(Invalid::new("hello", detail));
+    }
+    let password = Secret::of_setting(
+        "password",
+        settings.password.as_ref(),
+        settings.password_file.as_ref(),
+    )?;
+    let credentials = match (settings.username, password) {
+        (None, None) => None,
+        (Some(user), Some(password)) => Some(Credentials::new(user, password.reveal().into())),
+        (Some(_), None) => return Err(Invalid::new("password", "missing; there is a username")),
+        (None, Some(_)) => return Err(Invalid::new("username", "missing; there is a password")),
+    };
+    let is_here = matches!(host.as_str(), "localhost" | "127.0.0.1" | "::1");
+    if settings.security == Security::None && credentials.is_some() && !is_here {
+        let detail = "a password is not sent over the network without TLS";
+        return Err(Invalid::new("security", detail));
+    }
+    let tls = match (settings.security, settings.tls) {
+        (Security::None, None) => None,
+        (Security::None, Some(_)) => {
+            let detail = "it is not used with security = \"none\"";
+            return Err(Invalid::new("tls", detail));
+        }
+        (_, tls) => Some(tls.unwrap_or_default().client_config("tls")?),
+    };
+    Ok(Arc::new(Email {
+        host,
+        port,
+        security: settings.security,
+        tls,
+        credentials,
+        hello: settings.hello,
+        within: Duration::from_millis(settings.timeout_ms),
+    }))
+}
+
+impl Email {
+    /// A connection that mails can be sent on. Whatever the server says against it may pass.
+    async fn connect(&self) -> Result<AsyncSmtpConnection, Failure> {
+        let connecting = timeout(self.within, self.connect_at_length());
+        let late = |_| {
+            let ms = self.within.as_millis();
+            Failure::passing(format!("{}: no connection within {ms} ms", self.host))
+        };
+        connecting.await.map_err(late)?
+    }
+
+    async fn connect_at_length(&self) -> Result<AsyncSmtpConnection, Failure> {
+        let wrong = |error: lettre::transport::smtp::Error| {
+            Failure::passing(format!("{}:{}: {}", self.host, self.port, told(&error)))
+        };
+        let stream = net::connect(&self.host, self.port).await?;
+        let stream = match (self.security, &self.tls) {
+            (Security::Tls, Some(tls)) => {
+                line::Line::new(net::secure(stream, &self.host, tls).await?)
+            }
+            (Security::Starttls, Some(tls)) => {
+                let stream = line::ask_for_tls(stream, &self.hello).await;
+                let stream = stream.map_err(|error| {
+                    Failure::passing(format!("{}:{}: {error}", self.host, self.port))
+                })?;
+                line::Line::greeted(net::secure(stream, &self.host, tls).await?)
+            }
+            _ => line::Line::new(net::Stream::Plain(stream)),
+        };
+        let hello = ClientId::Domain(self.hello.clone());
+        let mut connection = AsyncSmtpConnection::connect_with_transport(Box::new(stream), &hello)
+            .await
+            .map_err(wrong)?;
+        if let Some(credentials) = &self.credentials {
+            let mechanisms = [Mechanism::Plain, Mechanism::Login];
+            let let_in = connection.auth(&mechanisms, credentials).await;
+            let_in.map_err(wrong)?;
+        }
+        Ok(connection)
+    }
+}
+
+/// With its causes.
+fn told(error: &lettre::transport::smtp::Error) -> String {
+    let mut what = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !what.contains(&text) {
+            what = format!("{what}: {text}");
+        }
+        cause = error.source();
+    }
+    what
+}
+
+impl Connector for Email {
+    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
+        Ok(Arc::new(sink::Sink::new(self, &read(settings)?)?))
+    }
+
+    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+        Box::pin(async {
+            let mut connection = self.connect().await?;
+            let name = connection.server_info().name().to_owned();
+            // It has answered; how it says good-bye is its business.
+            let _ = timeout(self.within, connection.quit()).await;
+            Ok(format!("SMTP server {name}"))
+        })
+    }
+}

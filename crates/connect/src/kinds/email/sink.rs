@@ -1,0 +1,175 @@
+//! Writing: a mail per row, those of a batch on one connection.
+
+use std::sync::Arc;
+
+use lettre::Message;
+use lettre::message::header::ContentType;
+use lettre::message::{Mailbox, MessageBuilder};
+use lettre::transport::smtp::client::AsyncSmtpConnection;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use super::{Email, told};
+use crate::batch::{Batch, RowId};
+use crate::connector::{Doing, Failure, Lasting, Writer, Written};
+use crate::row::Row;
+use crate::settings::Invalid;
+use crate::template::Template;
+
+const MAX_RECIPIENTS: usize = 100;
+/// Longer ones are cut: many readers show no more, and a line of a mail has an end.
+const MAX_SUBJECT_CHARS: usize = 250;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settings {
+    /// An address, `ops@example.org` or `Tidegate <ops@example.org>`.
+    #[schemars(length(min = 1, max = 512))]
+    from: String,
+    /// Addresses.
+    #[schemars(length(min = 1, max = 100))]
+    to: Vec<String>,
+    #[serde(default)]
+    #[schemars(length(max = 100))]
+    cc: Vec<String>,
+    reply_to: Option<String>,
+    /// One line; `${...}` is filled in.
+    subject: String,
+    /// The text; `${...}` is filled in.
+    text: String,
+}
+
+pub(super) struct Sink {
+    email: Arc<Email>,
+    envelope: MessageBuilder,
+    /// Behind the `@` of the names of mails.
+    domain: String,
+    subject: Template,
+    text: Template,
+}
+
+fn mailbox(field: &str, text: &str) -> Result<Mailbox, Invalid> {
+    text.parse().map_err(|error| {
+        let detail =
+            format!("expected an address such as ops@example.org, found {text:?}: {error}");
+        Invalid::new(field, detail)
+    })
+}
+
+impl Sink {
+    pub(super) fn new(email: Arc<Email>, settings: &Settings) -> Result<Self, Invalid> {
+        if settings.to.is_empty() || settings.to.len() + settings.cc.len() > MAX_RECIPIENTS {
+            let detail = format!("expected 1 to {MAX_RECIPIENTS} addresses, those of cc counted");
+            return Err(Invalid::new("to", detail));
+        }
+        let from = mailbox("from", &settings.from)?;
+        let domain = from.email.domain().to_owned();
+        let mut envelope = Message::builder().from(from);
+        for (at, address) in settings.to.iter().enumerate() {
+            envelope = envelope.to(mailbox(&format!("to[{at}]"), address)?);
+        }
+        for (at, address) in settings.cc.iter().enumerate() {
+            envelope = envelope.cc(mailbox(&format!("cc[{at}]"), address)?);
+        }
+        if let Some(address) = &settings.reply_to {
+            envelope = envelope.reply_to(mailbox("reply_to", address)?);
+        }
+        Ok(Self {
+            email,
+            envelope,
+            domain,
+            subject: Template::parse("subject", &settings.subject)?,
+            text: Template::parse("text", &settings.text)?,
+        })
+    }
+
+    /// The mail for a row; its name is the same each time it is tried, so that one that comes twice can be told.
+    fn mail(&self, row: Row<'_>, id: RowId) -> Result<Message, Failure> {
+        let subject = self.subject.render_string(row);
+        let is_kept = |sign: &char| !sign.is_control();
+        let subject: String = subject
+            .chars()
+            .filter(is_kept)
+            .take(MAX_SUBJECT_CHARS)
+            .collect();
+        let mail = self
+            .envelope
+            .clone()
+            .date_now()
+            .message_id(Some(format!("<{id}@{}>", self.domain)))
+            .subject(subject)
+            .header(ContentType::TEXT_PLAIN)
+            .body(self.text.render_string(row));
+        mail.map_err(|error| Failure::of_rows(format!("no mail can be made of it: {error}")))
+    }
+
+    async fn send(
+        &self,
+        connection: &mut AsyncSmtpConnection,
+        mail: &Message,
+    ) -> Result<(), Failure> {
+        let bytes = mail.formatted();
+        let sending = connection.send(mail.envelope(), &bytes);
+        match timeout(self.email.within, sending).await {
+            Ok(Ok(_)) => Ok(()),
+            // What it says of this mail for good, and what the server cannot do.
+            Ok(Err(error)) if error.is_permanent() || error.is_client() => {
+                Err(Failure::of_rows(told(&error)))
+            }
+            Ok(Err(error)) => Err(Failure::passing(told(&error))),
+            Err(_) => {
+                let ms = self.email.within.as_millis();
+                let what = format!("the server has not taken the mail within {ms} ms");
+                Err(Failure::passing(what))
+            }
+        }
+    }
+
+    async fn send_all(&self, batch: &Batch) -> Written {
+        let mut failures = Vec::new();
+        let mut connection = None;
+        for (at, row) in batch.rows().enumerate() {
+            let sent = match self.mail(row, batch.id(at)) {
+                Err(failure) => Err(failure),
+                Ok(mail) => match self.connected(&mut connection).await {
+                    Ok(connection) => self.send(connection, &mail).await,
+                    Err(failure) => Err(failure),
+                },
+            };
+            let Err(failure) = sent else { continue };
+            if failure.lasting == Lasting::Passing {
+                // Those behind it wait for it.
+                failures.extend((at..batch.len()).map(|at| (at, failure.clone())));
+                break;
+            }
+            failures.push((at, failure));
+        }
+        if let Some(mut connection) = connection.filter(|connection| !connection.has_broken()) {
+            // It has all it shall have; how it says good-bye is its business.
+            let _ = timeout(self.email.within, connection.quit()).await;
+        }
+        Written::except(batch.len(), failures)
+    }
+
+    /// The connection of this batch. A server that refuses a mail may end it.
+    async fn connected<'c>(
+        &self,
+        connection: &'c mut Option<AsyncSmtpConnection>,
+    ) -> Result<&'c mut AsyncSmtpConnection, Failure> {
+        let is_usable = connection.as_ref().is_some_and(|known| !known.has_broken());
+        if !is_usable {
+            *connection = Some(self.email.connect().await?);
+        }
+        // It was made above if it was not there.
+        connection
+            .as_mut()
+            .ok_or_else(|| Failure::passing("there is no connection"))
+    }
+}
+
+impl Writer for Sink {
+    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+        Box::pin(self.send_all(batch))
+    }
+}
