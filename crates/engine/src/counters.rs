@@ -179,6 +179,19 @@ impl Totals {
         self.counts[count as usize]
     }
 
+    /// What was counted since.
+    pub fn since(&self, before: &Self) -> Self {
+        let mut since = self.clone();
+        for (count, before) in since.counts.iter_mut().zip(&before.counts) {
+            *count = count.saturating_sub(*before);
+        }
+        for (bucket, before) in since.buckets.iter_mut().zip(&before.buckets) {
+            *bucket = bucket.saturating_sub(*before);
+        }
+        since.sum_ns = since.sum_ns.saturating_sub(before.sum_ns);
+        since
+    }
+
     pub(crate) fn add(&mut self, other: &Self) {
         for (sum, count) in self.counts.iter_mut().zip(&other.counts) {
             *sum += count;
@@ -194,7 +207,7 @@ impl Totals {
         self.buckets.iter().sum()
     }
 
-    pub(crate) fn sum_ns(&self) -> u64 {
+    pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 

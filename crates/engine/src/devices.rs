@@ -25,6 +25,8 @@ pub enum DeviceEventKind {
     Offline,
     Alarm,
     Command,
+    /// Attributes have changed: `key` is their scope, `properties` what they are now; `null`: one is gone.
+    Attributes,
 }
 
 impl DeviceEventKind {
@@ -37,6 +39,7 @@ impl DeviceEventKind {
             Self::Offline => "offline",
             Self::Alarm => "alarm",
             Self::Command => "command",
+            Self::Attributes => "attributes",
         }
     }
 }

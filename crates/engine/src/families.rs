@@ -66,6 +66,13 @@ const FAMILIES: [Family; 6] = [
 ];
 
 impl Engine {
+    /// What all rules have counted.
+    pub fn totals(&self) -> Totals {
+        let mut sum = Totals::default();
+        self.for_each_touched(|_, totals| sum.add(totals));
+        sum
+    }
+
     /// Names begin with `rule_engine_`, without the program's prefix. Rules that nothing has met have none; beyond
     /// `rules.max_metric_rules`, rules are only in the sums, which have the label `rule=""`.
     pub fn metrics(&self) -> Vec<MetricFamily> {

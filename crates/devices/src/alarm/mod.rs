@@ -24,11 +24,14 @@ pub use notify::{
     Channel, Courier, Message, NOTIFICATION_KIND, Notification, NotificationCounts, Notifications,
     check_notification,
 };
-pub use platform::{PlatformAlarms, PlatformSample, platform_rules};
+pub use platform::{PlatformAlarms, PlatformSample, check_platform_rules, platform_rules};
 pub use record::{Alarm, AlarmId, AlarmState};
 pub use service::{
     AlarmChange, AlarmConfig, AlarmError, AlarmEvent, AlarmStats, Alarms, NamedAlarm,
 };
+
+/// The number of the node itself among those of devices.
+pub const NODE_NO: series::DeviceNo = watch::NODE;
 
 /// A field of a definition cannot be what it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -13,13 +13,15 @@ use store::Objects;
 use super::Invalid;
 use super::definition::{Severity, read};
 use super::details::{Text, Writer};
-use super::record::Alarm;
+use super::record::{Alarm, AlarmId, AlarmState, Numbers};
 use super::service::{AlarmChange, AlarmEvent};
 
 /// The kind of configuration objects that are notifications.
 pub const NOTIFICATION_KIND: &str = "notification";
 const MAX_NOTIFICATIONS: usize = 256;
 const MAX_LIST: usize = 256;
+const MAX_DESCRIPTION_CHARS: usize = 1000;
+const MAX_EVERY_S: u32 = 604_800;
 /// What was told lately, for `at_most_every_s`; over it, the oldest half is forgotten.
 const MAX_REMEMBERED: usize = 100_000;
 
@@ -148,6 +150,14 @@ pub fn check_notification(
             return Err(Invalid::new(field, format!("expected at most {MAX_LIST}")));
         }
     }
+    if definition.description.chars().count() > MAX_DESCRIPTION_CHARS {
+        let detail = format!("expected at most {MAX_DESCRIPTION_CHARS} characters");
+        return Err(Invalid::new("description", detail));
+    }
+    if definition.at_most_every_s > MAX_EVERY_S {
+        let detail = format!("expected at most {MAX_EVERY_S} seconds");
+        return Err(Invalid::new("at_most_every_s", detail));
+    }
     match &definition.to {
         Channel::Sink(name) if !has_sink(name) => {
             let detail = format!("there is no sink {name:?}; make it first");
@@ -155,6 +165,15 @@ pub fn check_notification(
         }
         Channel::Mqtt(message) if message.qos > 2 => {
             return Err(Invalid::new("to.mqtt.qos", "expected 0, 1 or 2"));
+        }
+        Channel::Mqtt(message) if message.topic.is_empty() => {
+            return Err(Invalid::new("to.mqtt.topic", "expected a topic"));
+        }
+        Channel::Mqtt(message)
+            if !message.topic.contains("${") && message.topic.contains(['+', '#']) =>
+        {
+            let detail = "expected the name of a topic, without wildcards";
+            return Err(Invalid::new("to.mqtt.topic", detail));
         }
         _ => {}
     }
@@ -239,12 +258,58 @@ impl Notifications {
         }
     }
 
+    /// Sends one about an alarm that is none, whatever it is to be told of. `None`: there is no such notification.
+    pub fn test(&self, name: &str, now_ms: u64) -> Option<Result<(), String>> {
+        let all = self.ready.read().unwrap_or_else(PoisonError::into_inner);
+        let ready = all.iter().find(|ready| *ready.name == *name)?.clone();
+        drop(all);
+        let alarm = Alarm {
+            id: AlarmId(0),
+            kind: "test".to_owned(),
+            severity: Severity::Indeterminate,
+            state: AlarmState::ActiveUnack,
+            device: "$node".to_owned(),
+            product: "$platform".to_owned(),
+            details: format!("This is a test of the notification {name:?}."),
+            values: Map::new(),
+            rule: String::new(),
+            notify: vec![name.to_owned()],
+            raised_ms: now_ms,
+            changed_ms: now_ms,
+            cleared_ms: None,
+            cleared_by: None,
+            acknowledged_ms: None,
+            acknowledged_by: None,
+            device_no: Numbers::default(),
+        };
+        let event = AlarmEvent {
+            change: AlarmChange::Raised,
+            alarm: Arc::new(alarm),
+            tag: 0,
+        };
+        let sent = self.bring(&ready, &event, now_ms);
+        ready.counts[if sent.is_ok() { 0 } else { 2 }].fetch_add(1, Relaxed);
+        Some(sent)
+    }
+
     /// Which count the outcome belongs to.
     fn send(&self, ready: &Ready, event: &AlarmEvent, now_ms: u64) -> usize {
         let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         if writing.has_told(ready, event, now_ms) {
             return 1;
         }
+        drop(writing);
+        match self.bring(ready, event, now_ms) {
+            Ok(()) => 0,
+            Err(error) => {
+                tracing::warn!(notification = &*ready.name, alarm = event.alarm.id.0, %error, "a notification cannot be sent");
+                2
+            }
+        }
+    }
+
+    fn bring(&self, ready: &Ready, event: &AlarmEvent, now_ms: u64) -> Result<(), String> {
+        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let row = row_of(event);
         let values: Vec<_> = row
             .iter()
@@ -257,21 +322,14 @@ impl Notifications {
         let mut row = row;
         row.insert("text".to_owned(), text.into());
         let Some(courier) = self.courier.get() else {
-            return 2;
+            return Err("the node has only begun to start".to_owned());
         };
-        let sent = match &ready.definition.to {
+        match &ready.definition.to {
             Channel::Sink(name) => courier.to_sink(name, &row),
             Channel::Mqtt(message) => {
                 let payload = Json::Object(row).to_string().into_bytes();
                 let topic = topic.unwrap_or_default();
                 courier.publish(&topic, payload, message.qos, message.retain)
-            }
-        };
-        match sent {
-            Ok(()) => 0,
-            Err(error) => {
-                tracing::warn!(notification = &*ready.name, alarm = event.alarm.id.0, %error, "a notification cannot be sent");
-                2
             }
         }
     }

@@ -97,24 +97,34 @@ pub fn platform_rules() -> Json {
     ])
 }
 
+fn compiled(rules: &Json) -> Result<Compiled, Invalid> {
+    let mut key = |name: &str| {
+        let at = FIGURES.iter().position(|(known, _)| *known == name);
+        at.map(|at| KeyId(at as u32)).ok_or_else(|| {
+            let names = FIGURES.map(|(name, _)| name).join(", ");
+            Invalid::new(
+                "alarms",
+                format!("{name:?} is no figure of the node; expected one of {names}"),
+            )
+        })
+    };
+    Compiled::from_json(0, rules, &mut key)
+}
+
+/// Whether these can be rules of the node's own alarms.
+pub fn check_platform_rules(rules: &Json) -> Result<(), Invalid> {
+    compiled(rules).map(drop)
+}
+
 impl PlatformAlarms {
-    /// With rules as [`platform_rules`] has them.
+    /// With rules as [`platform_rules`] has them. What is raised by a rule that is not among them is cleared.
     pub fn new(alarms: Alarms, rules: &Json) -> Result<Self, Invalid> {
-        let mut key = |name: &str| {
-            let at = FIGURES.iter().position(|(known, _)| *known == name);
-            at.map(|at| KeyId(at as u32)).ok_or_else(|| {
-                let names = FIGURES.map(|(name, _)| name).join(", ");
-                Invalid::new(
-                    "alarms",
-                    format!("{name:?} is no figure of the node; expected one of {names}"),
-                )
-            })
-        };
-        let compiled = Compiled::from_json(0, rules, &mut key)?;
+        let compiled = compiled(rules)?;
         let mut machine = DeviceAlarms::new(&compiled.set);
         for (kind, severity) in alarms.open_of_node() {
-            if let Some(rule) = compiled.set.rule(&kind) {
-                machine.restore(rule, severity);
+            match compiled.set.rule(&kind) {
+                Some(rule) => machine.restore(rule, severity),
+                None => alarms.clear_of_node(&kind),
             }
         }
         Ok(Self {

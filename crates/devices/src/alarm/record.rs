@@ -109,6 +109,11 @@ impl Alarm {
         self.acknowledged_ms.is_some()
     }
 
+    /// The numbers of the devices it counts for: its own first, then those it is propagated to.
+    pub fn devices(&self) -> &[DeviceNo] {
+        &self.device_no.0
+    }
+
     pub(super) fn renew_state(&mut self) {
         self.state = AlarmState::of(self.cleared_ms.is_some(), self.is_acknowledged());
     }

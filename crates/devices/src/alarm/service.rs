@@ -86,6 +86,8 @@ impl AlarmChange {
 pub struct AlarmEvent {
     pub change: AlarmChange,
     pub alarm: Arc<Alarm>,
+    /// Of [`NamedAlarm::tag`], if it came of one; else 0.
+    pub tag: u64,
 }
 
 /// An alarm that an SQL rule raises or clears.
@@ -97,6 +99,8 @@ pub struct NamedAlarm {
     pub at_ms: u64,
     pub details: String,
     pub rule: String,
+    /// To be told with what comes of it, so that loops of rules end.
+    pub tag: u64,
 }
 
 /// What has been counted since the start.
@@ -140,6 +144,7 @@ struct Inner {
     queue: Mutex<VecDeque<Work>>,
     has_work: Condvar,
     is_full: AtomicBool,
+    is_in_use: AtomicBool,
     is_stopping: AtomicBool,
     /// Held while alarms are changed and told, so that they are told in the order of their changes.
     telling: Mutex<()>,
@@ -167,6 +172,7 @@ struct Wanted<'a> {
     rule: &'a str,
     notify: &'a [String],
     propagate: bool,
+    tag: u64,
 }
 
 impl Alarms {
@@ -187,6 +193,7 @@ impl Alarms {
             queue: Mutex::default(),
             has_work: Condvar::new(),
             is_full: AtomicBool::new(false),
+            is_in_use: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
             telling: Mutex::default(),
             listeners: RwLock::default(),
@@ -210,18 +217,54 @@ impl Alarms {
             .spawn(move || run(&running))
             .expect("a thread at start");
         *lock(&inner.thread) = Some(thread);
-        Ok(Self { inner })
+        let alarms = Self { inner };
+        alarms.products_changed();
+        Ok(alarms)
     }
 
     /// Takes a row of a device's telemetry. Does not wait.
     pub fn observe(&self, device: &Arc<Device>, now_ms: u64, ts_ms: i64, points: &[Point<'_>]) {
-        self.inner
-            .observe(device, now_ms, News::Row { ts_ms, points });
+        let find = || Some(Arc::clone(device));
+        let news = News::Row { ts_ms, points };
+        self.inner.observe(device.no, &find, now_ms, news);
+    }
+
+    /// The same of a device that only its number is known of. It is read from the disk if it is neither watched nor in memory.
+    pub fn observe_row(&self, device: DeviceNo, now_ms: u64, ts_ms: i64, points: &[Point<'_>]) {
+        let find = || {
+            let found = self.inner.registry.by_no(device);
+            found.unwrap_or_else(|error| {
+                tracing::error!(%error, "a device cannot be read, and its alarms do not see a message of it");
+                None
+            })
+        };
+        let news = News::Row { ts_ms, points };
+        self.inner.observe(device, &find, now_ms, news);
+    }
+
+    /// Whether any product has alarm rules, as [`Alarms::products_changed`] found it.
+    #[inline]
+    pub fn is_in_use(&self) -> bool {
+        self.inner.is_in_use.load(Relaxed)
+    }
+
+    /// A product was made, has changed or is gone.
+    pub fn products_changed(&self) {
+        let products = self.inner.registry.products();
+        let has_rules = products
+            .iter()
+            .any(|product| !product.get().definition.alarms.is_empty());
+        self.inner.is_in_use.store(has_rules, Relaxed);
     }
 
     /// A device has come or gone. Does not wait.
     pub fn observe_state(&self, device: &Arc<Device>, now_ms: u64, is_online: bool) {
-        self.inner.observe(device, now_ms, News::Online(is_online));
+        if device.product.get().definition.alarms.is_empty() {
+            return;
+        }
+        let find = || Some(Arc::clone(device));
+        let news = News::Online(is_online);
+        self.inner.observe(device.no, &find, now_ms, news);
     }
 
     /// Takes an alarm of an SQL rule. Does not wait.
@@ -240,9 +283,28 @@ impl Alarms {
         Surroundings::open(&*self.inner, NODE)
     }
 
+    /// Clears an alarm of the node whose rule is gone.
+    pub(super) fn clear_of_node(&self, kind: &str) {
+        let cleared = NamedAlarm {
+            kind: kind.to_owned(),
+            severity: Severity::Indeterminate,
+            is_cleared: true,
+            at_ms: crate::now_ms(),
+            details: String::new(),
+            rule: String::new(),
+            tag: 0,
+        };
+        self.inner.push(Work::Named(Subject::Node, cleared));
+    }
+
     /// Attributes of the server have changed.
     pub fn attributes_changed(&self, device: DeviceNo) {
         self.inner.watches.attributes_changed(device);
+    }
+
+    /// Something of a device has changed, such as its parent.
+    pub fn device_changed(&self, device: &Arc<Device>) {
+        self.inner.watches.replace(device);
     }
 
     /// A device is gone, and its alarms with it.
@@ -321,7 +383,7 @@ impl Alarms {
             alarm
         };
         self.inner.unwatch(&alarm);
-        self.inner.tell(AlarmChange::Removed, alarm);
+        self.inner.tell(AlarmChange::Removed, alarm, 0);
         Ok(())
     }
 
@@ -349,16 +411,24 @@ impl Alarms {
 }
 
 impl Inner {
-    fn observe(&self, device: &Arc<Device>, now_ms: u64, news: News<'_>) {
-        let product = device.product.get();
-        if product.definition.alarms.is_empty() {
-            return;
-        }
-        let version = product.version;
-        let compiled = || self.compiled(product.id.as_str(), version, &product.definition.alarms);
+    fn observe(
+        &self,
+        device: DeviceNo,
+        find: &dyn Fn() -> Option<Arc<Device>>,
+        now_ms: u64,
+        news: News<'_>,
+    ) {
+        let compiled = |device: &Device| {
+            let product = device.product.get();
+            let rules = &product.definition.alarms;
+            match rules.is_empty() {
+                true => None,
+                false => self.compiled(product.id.as_str(), product.version, rules),
+            }
+        };
         let turned = self
             .watches
-            .observe(device, version, &compiled, self, now_ms, news);
+            .observe(device, find, &compiled, self, now_ms, news);
         if let Some(turned) = turned {
             self.push(Work::Turned(turned));
         }
@@ -424,6 +494,7 @@ impl Inner {
                 rule: &named.rule,
                 notify: &[],
                 propagate: false,
+                tag: named.tag,
             }),
             Work::Forget(device) => self.forget(*device),
         }
@@ -473,6 +544,7 @@ impl Inner {
             rule: "",
             notify: &meta.notify,
             propagate: meta.propagate,
+            tag: 0,
         })
     }
 
@@ -521,7 +593,7 @@ impl Inner {
             AlarmChange::Cleared => self.cleared.fetch_add(1, Relaxed),
             _ => 0,
         };
-        self.tell(change, alarm);
+        self.tell(change, alarm, wanted.tag);
         Ok(())
     }
 
@@ -590,7 +662,7 @@ impl Inner {
         if change == AlarmChange::Cleared {
             self.unwatch(&alarm);
         }
-        self.tell(change, alarm.clone());
+        self.tell(change, alarm.clone(), 0);
         Ok(alarm)
     }
 
@@ -619,10 +691,11 @@ impl Inner {
         }
     }
 
-    fn tell(&self, change: AlarmChange, alarm: Alarm) {
+    fn tell(&self, change: AlarmChange, alarm: Alarm, tag: u64) {
         let event = AlarmEvent {
             change,
             alarm: Arc::new(alarm),
+            tag,
         };
         let listeners = self
             .listeners

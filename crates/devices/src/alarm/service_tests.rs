@@ -106,6 +106,7 @@ impl Fixture {
             at_ms: 1,
             details: String::new(),
             rule: "test".into(),
+            tag: 0,
         };
         self.alarms.take_named(device, marker);
         let event = self.next();
@@ -312,6 +313,7 @@ fn a_long_list_comes_in_pages_the_newest_first() {
             at_ms: at as u64,
             details: String::new(),
             rule: "r".into(),
+            tag: 0,
         };
         node.alarms.take_named(&device, alarm);
         node.next();

@@ -124,35 +124,45 @@ impl Watches {
         partition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at a device with these rules. `compiled` is asked for if the ones that it was looked at with are of another version.
+    /// Looks at a device. `find` is asked for it, and `compiled` for its rules, if they are not known in the version that holds now.
     pub(super) fn observe(
         &self,
-        device: &Arc<Device>,
-        version: u64,
-        compiled: &dyn Fn() -> Option<Arc<Compiled>>,
+        no: DeviceNo,
+        find: &dyn Fn() -> Option<Arc<Device>>,
+        compiled: &dyn Fn(&Device) -> Option<Arc<Compiled>>,
         around: &dyn Surroundings,
         now_ms: u64,
         news: News<'_>,
     ) -> Option<Turned> {
-        let mut partition = self.partition(device.no);
-        let is_known = match partition.devices.get(&device.no) {
-            Some(watched) if watched.compiled.version == version => true,
-            Some(_) => {
-                partition.devices.remove(&device.no);
-                false
-            }
-            None => false,
-        };
-        if !is_known {
-            let compiled = compiled()?;
+        let mut partition = self.partition(no);
+        let known = partition.devices.get(&no);
+        if !known.is_some_and(Watched::is_current) {
+            // Whoever is asked may wait for the disk.
+            drop(partition);
+            let device = find()?;
+            let compiled = compiled(&device);
+            partition = self.partition(no);
+            partition.devices.remove(&no);
+            let compiled = compiled?;
             if !partition.make_room(self.max_per_partition) {
                 self.unwatched.fetch_add(1, Relaxed);
                 return None;
             }
-            let watched = Watched::new(device, compiled, around);
-            partition.devices.insert(device.no, watched);
+            let watched = Watched::new(&device, compiled, around);
+            partition.devices.insert(no, watched);
         }
-        partition.look(device.no, around, now_ms, news)
+        partition.look(no, around, now_ms, news)
+    }
+
+    /// A device has changed: what is known of its conditions stays, unless it has another product.
+    pub(super) fn replace(&self, device: &Arc<Device>) {
+        let mut partition = self.partition(device.no);
+        if let Some(watched) = partition.devices.get_mut(&device.no) {
+            match watched.device.product.id() == device.product.id() {
+                true => watched.device = Arc::clone(device),
+                false => drop(partition.devices.remove(&device.no)),
+            }
+        }
     }
 
     /// Looks at all devices that are due.
@@ -279,6 +289,11 @@ impl Partition {
 }
 
 impl Watched {
+    /// Whether its rules are those of its product now.
+    fn is_current(&self) -> bool {
+        self.compiled.version == self.device.product.get().version
+    }
+
     fn new(device: &Arc<Device>, compiled: Arc<Compiled>, around: &dyn Surroundings) -> Self {
         let mut alarms = DeviceAlarms::new(&compiled.set);
         for (kind, severity) in around.open(device.no) {

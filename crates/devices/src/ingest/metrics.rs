@@ -138,6 +138,19 @@ impl Times {
         }
     }
 
+    /// What was recorded since.
+    pub fn since(&self, before: &Self) -> Self {
+        let mut counts = self.counts.clone();
+        for (count, before) in counts.iter_mut().zip(&before.counts) {
+            *count = count.saturating_sub(*before);
+        }
+        Self {
+            count: counts.iter().sum(),
+            counts,
+            sum_ns: self.sum_ns.saturating_sub(before.sum_ns),
+        }
+    }
+
     /// What so many of a thousand took at most.
     pub fn quantile_ns(&self, per_mille: u64) -> u64 {
         let wanted = (self.count * per_mille).div_ceil(1000).max(1);

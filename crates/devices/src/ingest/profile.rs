@@ -91,6 +91,8 @@ pub struct Profile {
     pub is_stored: bool,
     /// Whether messages are logged as a second document.
     pub is_logged: bool,
+    /// Whether it has alarm rules.
+    pub has_alarms: bool,
 }
 
 impl Profile {
@@ -104,6 +106,7 @@ impl Profile {
             chain: Arc::new(Chain::root()),
             is_stored: true,
             is_logged: false,
+            has_alarms: false,
         }
     }
 }

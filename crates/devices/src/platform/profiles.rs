@@ -75,6 +75,7 @@ fn profile(product: &Arc<Product>) -> Profile {
         chain: Arc::new(Chain::root()),
         is_stored: storage.enabled,
         is_logged: storage.device_log,
+        has_alarms: !product.definition.alarms.is_empty(),
     }
 }
 
