@@ -56,6 +56,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         rules: draft.node.rules.clone(),
         devices: draft.node.devices.clone(),
         telemetry: draft.node.telemetry.clone(),
+        alarms: draft.node.alarms.clone(),
         declared_rules,
         declared_connectors,
         queue,

@@ -1,13 +1,17 @@
 //! `[[rule]]`: tables the crate `engine` understands, as the JSON it reads from the store, too.
 
+use std::sync::Arc;
+
 use engine::Engine;
 use serde_json::Value;
 
 use super::draft::Draft;
+use crate::serve::NoDevices;
 
 /// The rules of the file, checked as the node will read them.
 pub(super) fn finish(draft: &mut Draft) -> Vec<(String, Value)> {
     let engine = Engine::new(draft.node.rules.clone(), 1);
+    engine.set_devices(Arc::new(NoDevices));
     let mut rules: Vec<(String, Value)> = Vec::new();
     for mut table in std::mem::take(&mut draft.rules) {
         let name = table

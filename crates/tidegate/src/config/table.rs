@@ -10,7 +10,7 @@ use broker::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, Limits, 
 use super::setting::Kind::{Bytes, Count, Credential, Flag, Levels, Path, Seconds, Secret, Text};
 use super::setting::{Bind, Choice, Field, Kind, Setting, choice, setting};
 use crate::logging::LogFormat;
-use crate::serve::ingest;
+use crate::serve::{alarms, ingest};
 
 const MAX_U16: u64 = u16::MAX as u64;
 const MAX_U32: u64 = u32::MAX as u64;
@@ -52,6 +52,10 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "telemetry",
         "What devices report: how it is taken and where it is kept; see [Telemetry](telemetry.md) and [Telemetry storage](telemetry-storage.md).",
     ),
+    (
+        "alarms",
+        "What is wrong with devices and with the node itself; see [Alarms](alarms.md).",
+    ),
     ("http", "The HTTP listener: API, metrics, health."),
     ("log", "What is written to standard error."),
     (
@@ -73,6 +77,7 @@ pub(super) struct Node {
     pub(super) rules: engine::Settings,
     pub(super) devices: devices::Config,
     pub(super) telemetry: ingest::Settings,
+    pub(super) alarms: alarms::Settings,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store_enabled: bool,
     pub(super) store: store::Config,
@@ -99,6 +104,7 @@ impl Default for Node {
             rules: engine::Settings::default(),
             devices: devices::Config::default(),
             telemetry: ingest::Settings::default(),
+            alarms: alarms::Settings::default(),
             data_dir: None,
             store_enabled: true,
             store: store::Config::default(),
@@ -263,6 +269,14 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("telemetry.mailboxes", telemetry.mailboxes, Count(0, 1024), "Mailboxes of products in `actor` mode, each with a thread that empties it; 0 means one per core."),
     setting!("telemetry.mailbox_bytes", telemetry.mailbox_bytes, Bytes(64 << 10, 1 << 30), "Bytes of messages that a mailbox holds. Each is two files of this size, mapped into memory."),
     setting!("telemetry.max_batch", telemetry.max_batch, Count(1, 65_536), "Messages of a mailbox that are worked off together."),
+
+
+    setting!("alarms.max_alarms", alarms.alarms.max_alarms, Count(1000, 1_000_000_000), "Alarms that are kept. Over it, the oldest that are cleared go; those that are not stay in any case."),
+    setting!("alarms.cleared_retention_d", alarms.alarms.cleared_retention_d, Count(0, 36_500), "Days that alarms are kept after they were cleared."),
+    setting!("alarms.max_queued", alarms.alarms.max_queued, Count(16, 10_000_000), "What may wait to be written of alarms; beyond, publishers of devices are not read."),
+    setting!("alarms.max_devices", alarms.alarms.max_devices, Count(32, 100_000_000), "Devices whose conditions are in memory at a time."),
+    setting!("alarms.platform", alarms.platform, Flag, "Whether the node raises alarms about itself."),
+    setting!("alarms.platform_interval_s", alarms.platform_interval_s, Seconds(1, 3600), "How often the node looks at its own figures."),
 
     setting!("http.bind", http_bind, Kind::Bind, "Where HTTP is served."),
     setting!("http.tls.certificate", http_certificate, Path, "PEM file with the certificate and its chain: HTTP is then served over TLS only. Read again when it changes and on SIGHUP; open connections stay."),

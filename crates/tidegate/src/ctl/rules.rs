@@ -1,6 +1,7 @@
 //! `tidegate ctl rules`: the rules of a node, switching them, how they do. `tidegate rule`: trying one, watching one.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -13,6 +14,7 @@ use super::objects::{Kind, Objects};
 use super::show::{Format, Output, print};
 use super::target::TargetArgs;
 use super::{CtlError, events};
+use crate::serve::NoDevices;
 
 #[derive(Subcommand)]
 pub(super) enum Rules {
@@ -174,6 +176,7 @@ impl RuleArgs {
                     }
                     None => {
                         let engine = Engine::new(engine::Settings::default(), 1);
+                        engine.set_devices(Arc::new(NoDevices));
                         let trial = Trial::from_json(&arguments.event()?);
                         let trial =
                             trial.map_err(|problem| CtlError::Usage(problem.to_string()))?;

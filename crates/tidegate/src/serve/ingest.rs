@@ -135,14 +135,8 @@ impl Teller for Clients {
 }
 
 impl Ingest {
-    /// Opens what there is, and works off what a process before has left in mailboxes. May wait.
-    pub(super) fn open(
-        data_dir: &Path,
-        settings: &Settings,
-        devices: &Devices,
-        store: &Store,
-        others: Others,
-    ) -> anyhow::Result<Self> {
+    /// Opens the time series. May wait.
+    pub(super) fn open_series(data_dir: &Path, settings: &Settings) -> anyhow::Result<Series> {
         let directory = settings.directory.clone();
         let directory = directory.unwrap_or_else(|| data_dir.join("telemetry"));
         let opened = Series::open(&directory, settings.series());
@@ -153,6 +147,18 @@ impl Ingest {
                 "the end of the telemetry's log was not whole, as after a crash; it was cut off"
             );
         }
+        Ok(series)
+    }
+
+    /// Begins with what there is, and works off what a process before has left in mailboxes. May wait.
+    pub(super) fn open(
+        data_dir: &Path,
+        settings: &Settings,
+        series: Series,
+        devices: &Devices,
+        store: &Store,
+        others: Others,
+    ) -> anyhow::Result<Self> {
         let (others, teller) = (Arc::new(others), Arc::<Clients>::default());
         let platform = Platform::start(Parts {
             registry: devices.registry.clone(),

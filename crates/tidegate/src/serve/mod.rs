@@ -1,9 +1,14 @@
 //! `tidegate serve`: a node from start to graceful stop.
 
+mod alarm_metrics;
+pub(crate) mod alarms;
 mod allocator;
 mod banned;
 mod connectors;
+mod courier;
 pub(crate) mod data_dir;
+mod device_events;
+mod device_outlet;
 mod devices;
 mod fallbacks;
 mod greeting;
@@ -13,6 +18,7 @@ mod node;
 mod notifications;
 mod open_files;
 mod outside;
+mod platform_sampler;
 mod program;
 mod rules;
 mod signals;
@@ -30,6 +36,7 @@ use api::FirstOperator;
 use crate::config::Config;
 use crate::logging::{self, LogFormat};
 use data_dir::DataDir;
+pub(crate) use device_outlet::NoDevices;
 use node::Node;
 use signals::{Request, Signals};
 

@@ -15,20 +15,27 @@ use store::Store;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::alarms::Alarming;
 use super::connectors::{Bridges, Connectors};
+use super::courier::Post;
 use super::data_dir::{DataDir, OpenListener};
+use super::device_events::DeviceEvents;
+use super::device_outlet::RuleDevices;
 use super::devices::Devices;
 use super::ingest::Ingest;
 use super::outside::Others;
+use super::platform_sampler::Sampler;
 use super::program::{self, Program};
 use super::rules::{Rules, Tools};
 use super::sinks::Sinks;
-use super::{banned, fallbacks, start_error, store_watch};
+use super::{banned, device_outlet, fallbacks, start_error, store_watch};
 use crate::config::Config;
 use crate::logging::LogLevels;
 
 /// How long sinks may go on writing what they have when the node stops.
 const SINKS_STOP_WITHIN: Duration = Duration::from_secs(5);
+/// How long rules may go on hearing of devices.
+const EVENTS_STOP_WITHIN: Duration = Duration::from_secs(2);
 
 pub(super) struct Node {
     broker: Broker,
@@ -37,6 +44,8 @@ pub(super) struct Node {
     connectors: Connectors,
     devices: Devices,
     ingest: Ingest,
+    alarming: Alarming,
+    of_rules: RuleDevices,
     store: Store,
     http: Option<Http>,
     listeners: Vec<OpenListener>,
@@ -92,6 +101,9 @@ impl Node {
         auth.follow(store.objects())
             .context("cannot read who may come in from the store")?;
         let engine = Engine::new(config.rules.clone(), config.broker.shard_count());
+        // Before rules are compiled, which are told whether there are devices.
+        let of_rules = RuleDevices::default();
+        engine.set_devices(Arc::new(of_rules.clone()));
         engine
             .declare(&config.declared_rules)
             .map_err(|problems| start_error::of_rules(&problems))?;
@@ -108,8 +120,8 @@ impl Node {
             tokio::runtime::Handle::current(),
             connect::Options {
                 directory: Some(data_dir.path().join("sinks")),
-                // The last two push what comes of windows and of bridges.
-                shards: config.broker.shard_count() + 2,
+                // The last three push what comes of windows, of bridges and of alarms.
+                shards: config.broker.shard_count() + 3,
             },
         );
         engine.set_outlet(Arc::new(Sinks(connectors.clone())));
@@ -130,15 +142,33 @@ impl Node {
             .context("reading the rules ended by a panic")?
             .context("cannot read the rules from the store")?;
         // Behind all that it hands on to.
-        let opening = (devices.clone(), store.clone(), config.telemetry.clone());
+        let lane = config.broker.shard_count() as u16 + 2;
+        let post = Arc::new(Post::new(connectors.service().clone(), lane));
+        let opening = (devices.clone(), store.clone(), engine.clone(), post.clone());
+        let settings = (config.telemetry.clone(), config.alarms.clone());
         let data_path = data_dir.path().to_owned();
         let opened = tokio::task::spawn_blocking(move || {
-            let (devices, store, settings) = opening;
-            Ingest::open(&data_path, &settings, &devices, &store, Others::new())
+            let (devices, store, engine, post) = opening;
+            let (telemetry, alarms) = settings;
+            let series = Ingest::open_series(&data_path, &telemetry)?;
+            let events = DeviceEvents::new(engine, series.clone());
+            let alarming = Alarming::open(&alarms, &store, &devices, &series, events, post)
+                .context("cannot open the alarms of the store")?;
+            let others = Others::new(alarming.clone());
+            let ingest = Ingest::open(&data_path, &telemetry, series, &devices, &store, others)?;
+            anyhow::Ok((alarming, ingest))
         });
-        let ingest = opened
+        let (alarming, ingest) = opened
             .await
             .context("opening the telemetry ended by a panic")??;
+        of_rules
+            .start(device_outlet::Parts {
+                registry: devices.registry.clone(),
+                platform: ingest.platform.clone(),
+                pipeline: ingest.pipeline.clone(),
+                alarms: alarming.alarms.clone(),
+            })
+            .context("cannot start the thread for what rules make of devices")?;
         // Last, since the hooks of devices take note of who was let in.
         let hooks = Chain::default()
             .with(Arc::new(auth.clone()))
@@ -155,6 +185,17 @@ impl Node {
         }));
         banned::send_away(&auth, &handle);
         ingest.start(&devices, &handle);
+        post.start(handle.clone());
+        // Both end with the runtime.
+        tokio::spawn(alarming.events.clone().show());
+        let sampler = Sampler {
+            alarming: alarming.clone(),
+            pipeline: ingest.pipeline.clone(),
+            engine: engine.clone(),
+            sinks: connectors.service().clone(),
+        };
+        let every = Duration::from_secs(config.alarms.platform_interval_s.into());
+        tokio::spawn(sampler.run(every));
         let mut listeners: Vec<_> = handle.listeners().into_iter().map(open_listener).collect();
         let mut first_operator = None;
         let http = match http_listener {
@@ -180,6 +221,8 @@ impl Node {
                             engine: engine.clone(),
                             connectors: connectors.clone(),
                             ingest: ingest.clone(),
+                            alarming: alarming.clone(),
+                            of_rules: of_rules.clone(),
                             http: live.clone(),
                         },
                         config,
@@ -196,7 +239,7 @@ impl Node {
                     connector_tools: Arc::new(connectors.clone()),
                     device_tools: Arc::new(devices.clone()),
                     telemetry_tools: Arc::new(ingest.telemetry(&devices)),
-                    alarm_tools: Arc::new(api::NoAlarmTools),
+                    alarm_tools: Arc::new(alarming.clone()),
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;
@@ -219,6 +262,8 @@ impl Node {
             connectors,
             devices,
             ingest,
+            alarming,
+            of_rules,
             store,
             http,
             listeners,
@@ -241,6 +286,7 @@ impl Node {
 
     /// Sends the clients away, then ends HTTP, which until then tells that the node is stopping.
     pub(super) async fn stop(self) {
+        self.alarming.expect_stop();
         let broker = self.broker;
         if tokio::task::spawn_blocking(|| broker.stop()).await.is_err() {
             tracing::error!("stopping the shards ended by a panic; this is a bug");
@@ -262,6 +308,16 @@ impl Node {
         {
             tracing::error!("working off what devices have said ended by a panic; this is a bug");
         }
+        let (alarming, of_rules) = (self.alarming.clone(), self.of_rules.clone());
+        alarming.events.finish(EVENTS_STOP_WITHIN).await;
+        let stopping = move || {
+            of_rules.stop();
+            alarming.stop();
+        };
+        if tokio::task::spawn_blocking(stopping).await.is_err() {
+            tracing::error!("stopping the alarms ended by a panic; this is a bug");
+        }
+        self.alarming.events.finish(EVENTS_STOP_WITHIN).await;
         let engine = self.engine;
         if tokio::task::spawn_blocking(move || engine.stop())
             .await

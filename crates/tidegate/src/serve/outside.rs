@@ -11,6 +11,8 @@ use devices::ingest::{Outside, Profile, Voice};
 use series::Point;
 use tokio::sync::mpsc;
 
+use super::alarms::Alarming;
+
 /// Messages of rule chains that may wait to be published.
 const MAX_REPUBLISHED: usize = 16_384;
 /// From so many on, publishers wait.
@@ -21,15 +23,17 @@ pub(super) struct Others {
     /// Until the broker runs.
     waiting: Mutex<Option<mpsc::Receiver<Publication>>>,
     lost: AtomicU64,
+    alarming: Alarming,
 }
 
 impl Others {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(alarming: Alarming) -> Self {
         let (republished, waiting) = mpsc::channel(MAX_REPUBLISHED);
         Self {
             republished,
             waiting: Mutex::new(Some(waiting)),
             lost: AtomicU64::new(0),
+            alarming,
         }
     }
 
@@ -51,16 +55,40 @@ impl Others {
 
 impl Outside for Others {
     fn wants_rows(&self) -> bool {
-        false
+        self.alarming.alarms.is_in_use() || self.alarming.events.are_wanted()
     }
 
-    fn stored(&self, _: Voice<'_>, _: &Profile, _ts_ms: i64, _: &[Point<'_>]) {}
+    fn stored(&self, speaker: Voice<'_>, profile: &Profile, ts_ms: i64, points: &[Point<'_>]) {
+        // Other chains say themselves when alarms are to look.
+        if profile.has_alarms && profile.chain.only_saves() {
+            self.alarm(speaker, profile, ts_ms, points);
+        }
+        let events = &self.alarming.events;
+        if events.are_wanted() {
+            events.stored(speaker.id, profile.product.as_str(), ts_ms, points);
+        }
+    }
 
-    fn said(&self, _by: Voice<'_>, _about: Voice<'_>, _: Dialect, _: &Said<'_>, _now_ms: i64) {}
+    fn said(&self, _by: Voice<'_>, about: Voice<'_>, _: Dialect, said: &Said<'_>, now_ms: i64) {
+        if let Said::Event {
+            id,
+            ts_ms,
+            data_json,
+        } = said
+            && self.alarming.events.are_wanted()
+        {
+            self.alarming
+                .said_event(about, id, ts_ms.unwrap_or(now_ms), data_json);
+        }
+    }
 
     fn logged(&self, _by: Voice<'_>, _topic: &str, _payload: &[u8], _now_ms: i64) {}
 
-    fn alarm(&self, _: Voice<'_>, _: &Profile, _ts_ms: i64, _: &[Point<'_>]) {}
+    fn alarm(&self, speaker: Voice<'_>, profile: &Profile, ts_ms: i64, points: &[Point<'_>]) {
+        if profile.has_alarms {
+            self.alarming.observe(speaker.no, ts_ms, points);
+        }
+    }
 
     fn republish(&self, topic: &str, payload: &[u8], qos: u8, retain: bool) {
         let publication = Publication {
@@ -83,5 +111,7 @@ impl Outside for Others {
 
     fn is_full(&self) -> bool {
         self.republished.capacity() < MAX_REPUBLISHED - MANY_REPUBLISHED
+            || self.alarming.alarms.is_full()
+            || self.alarming.events.is_full()
     }
 }

@@ -10,9 +10,11 @@ use engine::Engine;
 use serde_json::{Value, json};
 use store::Store;
 
+use super::alarms::Alarming;
 use super::connectors::Connectors;
+use super::device_outlet::RuleDevices;
 use super::ingest::Ingest;
-use super::{allocator, ingest_metrics, sink_metrics, store_watch};
+use super::{alarm_metrics, allocator, ingest_metrics, sink_metrics, store_watch};
 use crate::config::{Config, Running};
 use crate::logging::LogLevels;
 
@@ -27,6 +29,8 @@ pub(super) struct Parts {
     pub(super) engine: Engine,
     pub(super) connectors: Connectors,
     pub(super) ingest: Ingest,
+    pub(super) alarming: Alarming,
+    pub(super) of_rules: RuleDevices,
     pub(super) http: LiveConfig,
 }
 
@@ -108,6 +112,10 @@ impl api::Program for Program {
         metrics.extend(store_watch::metrics(&self.parts.store));
         metrics.extend(self.parts.auth.metrics());
         metrics.extend(ingest_metrics::metrics(&self.parts.ingest));
+        metrics.extend(alarm_metrics::metrics(
+            &self.parts.alarming,
+            &self.parts.of_rules,
+        ));
         metrics.extend(sink_metrics::metrics(self.parts.connectors.service()));
         metrics
     }

@@ -1,0 +1,132 @@
+//! What alarms, notifications and events of devices count, as metrics.
+
+use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use devices::alarm::NotificationCounts;
+
+use super::alarms::Alarming;
+use super::device_outlet::RuleDevices;
+
+type Get = fn(&NotificationCounts) -> u64;
+
+fn family(
+    name: &'static str,
+    kind: MetricKind,
+    help: &'static str,
+    samples: Vec<MetricSample>,
+) -> MetricFamily {
+    MetricFamily {
+        name,
+        help,
+        kind,
+        samples,
+    }
+}
+
+fn sample(labels: Vec<(&'static str, String)>, value: f64) -> MetricSample {
+    MetricSample {
+        labels,
+        value: MetricValue::Number(value),
+    }
+}
+
+pub(super) fn metrics(alarming: &Alarming, of_rules: &RuleDevices) -> Vec<MetricFamily> {
+    let stats = alarming.alarms.stats();
+    let one = |name, kind, help, value: u64| {
+        family(name, kind, help, vec![sample(Vec::new(), value as f64)])
+    };
+    let (counter, gauge) = (MetricKind::Counter, MetricKind::Gauge);
+    let alarms = alarming.alarms.counts().into_iter();
+    let alarms = alarms.map(|(state, severity, count)| {
+        let labels = vec![
+            ("state", state.as_str().to_owned()),
+            ("severity", severity.as_str().to_owned()),
+        ];
+        sample(labels, count as f64)
+    });
+    let mut families = vec![
+        family(
+            "alarms",
+            gauge,
+            "Alarms there are, by state and severity.",
+            alarms.collect(),
+        ),
+        one(
+            "alarms_raised_total",
+            counter,
+            "Alarms raised.",
+            stats.raised,
+        ),
+        one(
+            "alarms_cleared_total",
+            counter,
+            "Alarms cleared.",
+            stats.cleared,
+        ),
+        one(
+            "alarms_queued",
+            gauge,
+            "What waits to be written of alarms; devices wait while it is too much.",
+            stats.queued,
+        ),
+        one(
+            "alarms_watched_devices",
+            gauge,
+            "Devices whose conditions are in memory.",
+            stats.watched_devices,
+        ),
+        one(
+            "alarms_unwatched_total",
+            counter,
+            "Messages that conditions did not see because of alarms.max_devices.",
+            stats.unwatched,
+        ),
+        one(
+            "alarms_write_errors_total",
+            counter,
+            "Alarms that could not be written, and were tried again.",
+            stats.write_errors,
+        ),
+        one(
+            "device_events_waiting",
+            gauge,
+            "Events of devices that wait for rules.",
+            alarming.events.waiting() as u64,
+        ),
+        one(
+            "device_events_lost_total",
+            counter,
+            "Events of devices that no rule has seen, because too many waited.",
+            alarming.events.lost(),
+        ),
+        one(
+            "rule_device_unknown_total",
+            counter,
+            "Telemetry and alarms that rules made of devices that nobody knows.",
+            of_rules.unknown(),
+        ),
+    ];
+    let counts = alarming.notifications().counts();
+    if !counts.is_empty() {
+        let outcomes: [(&str, Get); 3] = [
+            ("sent", |counts| counts.sent),
+            ("suppressed", |counts| counts.suppressed),
+            ("failed", |counts| counts.failed),
+        ];
+        let samples = counts.iter().flat_map(|(name, counts)| {
+            outcomes.map(|(outcome, get)| {
+                let labels = vec![
+                    ("notification", name.clone()),
+                    ("outcome", outcome.to_owned()),
+                ];
+                sample(labels, get(counts) as f64)
+            })
+        });
+        families.push(family(
+            "notifications_total",
+            counter,
+            "Notifications of alarms, by what became of them.",
+            samples.collect(),
+        ));
+    }
+    families
+}

@@ -1,0 +1,463 @@
+//! The alarms of the node: what raises them, who is told, and how the API sees them.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use api::{AlarmNews, AlarmPage, AlarmProblem, AlarmQuery, AlarmTools};
+use devices::alarm::{
+    Alarm, AlarmConfig, AlarmError, AlarmEvent, AlarmFilter, AlarmId, AlarmState, Alarms,
+    Notifications, PlatformAlarms, PlatformSample, Severity, platform_rules,
+};
+use devices::ingest::Voice;
+use devices::{DeviceChange, DeviceNo, PRODUCT_KIND, Scope};
+use engine::DeviceEventKind;
+use serde_json::{Map, Value, json};
+use series::{Point, Series};
+use store::{Expected, Objects, Store};
+use tokio::sync::broadcast;
+
+use super::courier::Post;
+use super::device_events::{DeviceEvents, Happened, What};
+use super::devices::Devices;
+
+/// The object that holds other rules than those of the program.
+const PLATFORM_KIND: &str = "platform_alarms";
+const PLATFORM_ID: &str = "rules";
+/// What a listener of the API may be behind.
+const NEWS: usize = 1024;
+
+/// What the configuration says of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) alarms: AlarmConfig,
+    /// Whether the node raises alarms about itself.
+    pub(crate) platform: bool,
+    pub(crate) platform_interval_s: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            alarms: AlarmConfig::default(),
+            platform: true,
+            platform_interval_s: 10,
+        }
+    }
+}
+
+/// Clones are the same.
+#[derive(Clone)]
+pub(super) struct Alarming {
+    pub(super) alarms: Alarms,
+    pub(super) events: DeviceEvents,
+    notifications: Arc<Notifications>,
+    devices: Devices,
+    news: broadcast::Sender<Arc<AlarmNews>>,
+    platform: Arc<Platform>,
+    is_stopping: Arc<AtomicBool>,
+}
+
+struct Platform {
+    is_enabled: bool,
+    objects: Objects,
+    judge: Mutex<Option<PlatformAlarms>>,
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+impl Alarming {
+    /// Reads what is stored, and listens to all that raises alarms but telemetry. May wait.
+    pub(super) fn open(
+        settings: &Settings,
+        store: &Store,
+        devices: &Devices,
+        series: &Series,
+        events: DeviceEvents,
+        post: Arc<Post>,
+    ) -> anyhow::Result<Self> {
+        let objects = store.objects();
+        let alarms = Alarms::open(
+            objects.tables(),
+            devices.registry.clone(),
+            series.clone(),
+            settings.alarms.clone(),
+        )?;
+        let notifications = Arc::<Notifications>::default();
+        notifications.set_courier(post);
+        notifications.follow(objects)?;
+        let platform = Platform {
+            is_enabled: settings.platform,
+            objects: objects.clone(),
+            judge: Mutex::default(),
+        };
+        let this = Self {
+            alarms,
+            events,
+            notifications,
+            devices: devices.clone(),
+            news: broadcast::channel(NEWS).0,
+            platform: Arc::new(platform),
+            is_stopping: Arc::default(),
+        };
+        this.tell_others();
+        this.follow(objects);
+        this.begin_platform()?;
+        Ok(this)
+    }
+
+    /// Has everybody know what becomes of alarms.
+    fn tell_others(&self) {
+        let (notifications, news) = (Arc::clone(&self.notifications), self.news.clone());
+        let events = self.events.clone();
+        self.alarms.on_change(Box::new(move |event| {
+            notifications.tell(event, now_ms());
+            if news.receiver_count() > 0 {
+                // The last listener may have gone meanwhile.
+                let _ = news.send(Arc::new(news_of(event)));
+            }
+            if events.are_wanted() {
+                events.push(happened_of(event));
+            }
+        }));
+    }
+
+    /// Listens to products, devices, their states and attributes.
+    fn follow(&self, objects: &Objects) {
+        let alarms = self.alarms.clone();
+        // Behind the registry, which was there first: the product is as it is now when this is told.
+        objects.on_change(Box::new(move |change| {
+            if change.kind == PRODUCT_KIND {
+                alarms.products_changed();
+            }
+        }));
+        let this = self.clone();
+        objects.on_change(Box::new(move |change| {
+            if change.kind == PLATFORM_KIND
+                && let Err(error) = this.begin_platform()
+            {
+                tracing::error!(%error, "the rules of the node's own alarms cannot be used; those of before stay");
+            }
+        }));
+        let alarms = self.alarms.clone();
+        self.devices
+            .registry
+            .on_change(Box::new(move |change| match change {
+                DeviceChange::Created(_) => {}
+                DeviceChange::Updated(device) => alarms.device_changed(device),
+                DeviceChange::Removed(device) => alarms.device_removed(device.no),
+            }));
+        let (alarms, events) = (self.alarms.clone(), self.events.clone());
+        self.devices.registry.on_attributes(Box::new(move |change| {
+            if change.scope == Scope::Server {
+                alarms.attributes_changed(change.device.no);
+            }
+            if events.are_wanted() {
+                let mut values: Map<_, _> = change.changed.iter().cloned().collect();
+                values.extend(change.removed.iter().map(|key| (key.clone(), Value::Null)));
+                events.push(Happened {
+                    kind: DeviceEventKind::Attributes,
+                    device: change.device.id.as_str().into(),
+                    product: change.device.product.id().as_str().into(),
+                    at_ms: now_ms(),
+                    key: Some(scope_name(change.scope).into()),
+                    what: What::Properties(Value::Object(values).to_string()),
+                    tag: 0,
+                });
+            }
+        }));
+        let (alarms, events) = (self.alarms.clone(), self.events.clone());
+        let is_stopping = Arc::clone(&self.is_stopping);
+        self.devices.states.on_change(Box::new(move |change| {
+            // That all go with the node is no news of any of them.
+            if is_stopping.load(Relaxed) {
+                return;
+            }
+            alarms.observe_state(change.device, change.now_ms, change.is_online);
+            if events.are_wanted() {
+                let kind = match change.is_online {
+                    true => DeviceEventKind::Online,
+                    false => DeviceEventKind::Offline,
+                };
+                events.push(Happened {
+                    kind,
+                    device: change.device.id.as_str().into(),
+                    product: change.device.product.id().as_str().into(),
+                    at_ms: change.now_ms,
+                    key: None,
+                    what: What::Value(json!(change.reason).to_string()),
+                    tag: 0,
+                });
+            }
+        }));
+    }
+
+    /// A device has reported something. Never waits for more than the device to be read.
+    pub(super) fn observe(&self, device: DeviceNo, ts_ms: i64, points: &[Point<'_>]) {
+        self.alarms.observe_row(device, now_ms(), ts_ms, points);
+    }
+
+    /// A device tells of an event of its model.
+    pub(super) fn said_event(&self, device: Voice<'_>, id: &str, ts_ms: i64, data_json: &str) {
+        let product = self.devices.registry.hot_by_no(device.no);
+        let product = product.map(|device| device.product.id().as_str().into());
+        self.events.push(Happened {
+            kind: DeviceEventKind::Event,
+            device: device.id.into(),
+            product: product.unwrap_or_default(),
+            at_ms: ts_ms.max(0).cast_unsigned(),
+            key: Some(id.into()),
+            what: What::Value(data_json.to_owned()),
+            tag: 0,
+        });
+    }
+
+    /// The node stops: that its devices go says nothing of them.
+    pub(super) fn expect_stop(&self) {
+        self.is_stopping.store(true, Relaxed);
+    }
+
+    /// Writes what was taken, and ends. May wait.
+    pub(super) fn stop(&self) {
+        self.alarms.close();
+    }
+
+    /// Has the rules of the node's own alarms hold that are stored, or those of the program.
+    fn begin_platform(&self) -> anyhow::Result<()> {
+        let (rules, _) = self.stored_rules()?;
+        let rules = match self.platform.is_enabled {
+            true => rules,
+            // What is still raised is cleared.
+            false => json!([]),
+        };
+        let judge = PlatformAlarms::new(self.alarms.clone(), &rules)
+            .map_err(|problem| anyhow::anyhow!("{problem}"))?;
+        *self.platform.judge() = Some(judge);
+        Ok(())
+    }
+
+    /// The rules that hold, and whether somebody has changed them.
+    fn stored_rules(&self) -> Result<(Value, bool), store::Error> {
+        let stored = self.platform.objects.get(PLATFORM_KIND, PLATFORM_ID)?;
+        Ok(match stored {
+            Some(mut object) => (object.value["rules"].take(), true),
+            None => (platform_rules(), false),
+        })
+    }
+
+    pub(super) fn is_platform_judged(&self) -> bool {
+        self.platform.is_enabled
+    }
+
+    /// Judges the figures of the node.
+    pub(super) fn judge(&self, sample: &PlatformSample) {
+        if let Some(judge) = self.platform.judge().as_mut() {
+            judge.observe(now_ms(), sample);
+        }
+    }
+
+    pub(super) fn notifications(&self) -> &Notifications {
+        &self.notifications
+    }
+
+    fn shown_rules(&self) -> Result<Value, AlarmProblem> {
+        let (rules, is_changed) = self.stored_rules().map_err(unavailable)?;
+        Ok(json!({
+            "rules": rules,
+            "enabled": self.platform.is_enabled,
+            "is_changed": is_changed,
+        }))
+    }
+}
+
+impl Platform {
+    fn judge(&self) -> MutexGuard<'_, Option<PlatformAlarms>> {
+        self.judge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn scope_name(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Client => "client",
+        Scope::Shared => "shared",
+        Scope::Server => "server",
+    }
+}
+
+fn news_of(event: &AlarmEvent) -> AlarmNews {
+    AlarmNews {
+        change: event.change.as_str(),
+        alarm: json!(*event.alarm),
+        devices: event.alarm.devices().iter().map(|no| no.0).collect(),
+    }
+}
+
+fn happened_of(event: &AlarmEvent) -> Happened {
+    let alarm = &*event.alarm;
+    let mut value = json!(alarm);
+    value["change"] = event.change.as_str().into();
+    Happened {
+        kind: DeviceEventKind::Alarm,
+        device: alarm.device.as_str().into(),
+        product: alarm.product.as_str().into(),
+        at_ms: now_ms(),
+        key: Some(alarm.kind.as_str().into()),
+        what: What::Value(value.to_string()),
+        tag: event.tag,
+    }
+}
+
+fn unavailable(error: impl std::fmt::Display) -> AlarmProblem {
+    AlarmProblem::Unavailable(format!("{error}."))
+}
+
+fn problem(error: AlarmError) -> AlarmProblem {
+    match error {
+        AlarmError::NotFound(id) => AlarmProblem::NotFound(format!("There is no alarm {}.", id.0)),
+        AlarmError::Already(what) => {
+            AlarmProblem::Conflict(format!("The alarm is {what} already."))
+        }
+        AlarmError::Store(error) => unavailable(error),
+    }
+}
+
+impl AlarmTools for Alarming {
+    fn list(&self, query: &AlarmQuery) -> Result<AlarmPage, AlarmProblem> {
+        let device = match &query.device {
+            None => None,
+            Some(id) => match self.device_number(id)? {
+                Some(no) => Some(DeviceNo(no)),
+                None => return Ok(AlarmPage::default()),
+            },
+        };
+        let states = query.states.iter();
+        let severities = query.severities.iter();
+        let filter = AlarmFilter {
+            device,
+            product: query.product.clone(),
+            kind: query.kind.clone(),
+            states: states.filter_map(|name| AlarmState::parse(name)).collect(),
+            severities: severities
+                .filter_map(|name| Severity::parse(name))
+                .collect(),
+            from_ms: query.from_ms,
+            to_ms: query.to_ms,
+        };
+        let page = self
+            .alarms
+            .list(&filter, query.before.map(AlarmId), query.limit);
+        let page = page.map_err(unavailable)?;
+        Ok(AlarmPage {
+            rows: page.alarms.iter().map(|alarm| json!(alarm)).collect(),
+            next: page.next.map(|id| id.0),
+        })
+    }
+
+    fn get(&self, id: u64) -> Result<Option<Value>, AlarmProblem> {
+        let alarm = self.alarms.get(AlarmId(id)).map_err(unavailable)?;
+        Ok(alarm.map(|alarm| json!(alarm)))
+    }
+
+    fn acknowledge(&self, id: u64, who: &str) -> Result<Value, AlarmProblem> {
+        let alarm: Alarm = self.alarms.acknowledge(AlarmId(id), who).map_err(problem)?;
+        Ok(json!(alarm))
+    }
+
+    fn clear(&self, id: u64, who: &str) -> Result<Value, AlarmProblem> {
+        let alarm: Alarm = self.alarms.clear(AlarmId(id), who).map_err(problem)?;
+        Ok(json!(alarm))
+    }
+
+    fn remove(&self, id: u64) -> Result<(), AlarmProblem> {
+        self.alarms.remove(AlarmId(id)).map_err(problem)
+    }
+
+    fn counts(&self) -> Value {
+        let counts = self.alarms.counts();
+        let sum = |is_wanted: &dyn Fn(AlarmState, Severity) -> bool| -> u64 {
+            let wanted = counts
+                .iter()
+                .filter(|(state, severity, _)| is_wanted(*state, *severity));
+            wanted.map(|(_, _, count)| count).sum()
+        };
+        let by_state = AlarmState::ALL.map(|wanted| {
+            let count = sum(&|state, _| state == wanted);
+            (wanted.as_str().to_owned(), count.into())
+        });
+        let by_severity = Severity::ALL.map(|wanted| {
+            let count = sum(&|state, severity| !state.is_cleared() && severity == wanted);
+            (wanted.as_str().to_owned(), count.into())
+        });
+        let is_unseen = |state| matches!(state, AlarmState::ActiveUnack | AlarmState::ClearedUnack);
+        json!({
+            "alarms": sum(&|_, _| true),
+            "active": sum(&|state, _| !state.is_cleared()),
+            "unacknowledged": sum(&|state, _| is_unseen(state)),
+            "by_state": Map::from_iter(by_state),
+            "active_by_severity": Map::from_iter(by_severity),
+        })
+    }
+
+    fn watch(&self) -> broadcast::Receiver<Arc<AlarmNews>> {
+        self.news.subscribe()
+    }
+
+    fn device_number(&self, id: &str) -> Result<Option<u32>, AlarmProblem> {
+        if id == "$node" {
+            return Ok(Some(devices::alarm::NODE_NO.0));
+        }
+        let device = self.devices.registry.device(id).map_err(unavailable)?;
+        Ok(device.map(|device| device.no.0))
+    }
+
+    fn notification_status(&self) -> Vec<Value> {
+        let counts = self.notifications.counts().into_iter();
+        let shown = counts.map(|(name, counts)| {
+            let mut shown = json!(counts);
+            shown["name"] = name.into();
+            shown
+        });
+        shown.collect()
+    }
+
+    fn test_notification(&self, name: &str) -> Result<(), AlarmProblem> {
+        match self.notifications.test(name, now_ms()) {
+            None => {
+                let detail = format!("There is no notification {name:?}.");
+                Err(AlarmProblem::NotFound(detail))
+            }
+            Some(Err(why)) => Err(AlarmProblem::Conflict(format!("It cannot be sent: {why}."))),
+            Some(Ok(())) => Ok(()),
+        }
+    }
+
+    fn platform_rules(&self) -> Result<Value, AlarmProblem> {
+        self.shown_rules()
+    }
+
+    fn set_platform_rules(&self, rules: Option<Vec<Value>>) -> Result<Value, AlarmProblem> {
+        let objects = &self.platform.objects;
+        match rules {
+            Some(rules) => {
+                let rules = Value::Array(rules);
+                devices::alarm::check_platform_rules(&rules).map_err(|problem| {
+                    AlarmProblem::Field {
+                        field: problem.field.replacen("alarms", "rules", 1),
+                        detail: problem.detail,
+                    }
+                })?;
+                let object = json!({"rules": rules});
+                let put = objects.put(PLATFORM_KIND, PLATFORM_ID, object, Expected::Any);
+                put.map_err(unavailable)?;
+            }
+            None => {
+                let deleted = objects.delete(PLATFORM_KIND, PLATFORM_ID, Expected::Any);
+                deleted.map_err(unavailable)?;
+            }
+        }
+        self.shown_rules()
+    }
+}

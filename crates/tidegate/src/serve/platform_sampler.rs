@@ -1,0 +1,141 @@
+//! The figures of the node that its alarms about itself look at, every few seconds.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use connect::Service;
+use devices::alarm::PlatformSample;
+use devices::ingest::{Pipeline, Snapshot};
+use engine::{Count, Engine, Totals};
+
+use super::alarms::Alarming;
+
+/// Where the figures come from.
+pub(super) struct Sampler {
+    pub(super) alarming: Alarming,
+    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) engine: Engine,
+    pub(super) sinks: Service,
+}
+
+struct Before {
+    at: Instant,
+    ingest: Snapshot,
+    rules: Totals,
+}
+
+impl Sampler {
+    /// Ends with the runtime.
+    pub(super) async fn run(self, every: Duration) {
+        if !self.alarming.is_platform_judged() {
+            return;
+        }
+        let this = Arc::new(self);
+        let mut before = this.now();
+        loop {
+            tokio::time::sleep(every).await;
+            let sampler = Arc::clone(&this);
+            // It reads a file of the system.
+            let sampled = tokio::task::spawn_blocking(move || {
+                let now = sampler.now();
+                sampler.alarming.judge(&sampler.sample(&before, &now));
+                now
+            });
+            match sampled.await {
+                Ok(now) => before = now,
+                Err(error) => {
+                    tracing::error!(%error, "the node's own figures cannot be read; this is a bug");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Before {
+        Before {
+            at: Instant::now(),
+            ingest: self.pipeline.snapshot(),
+            rules: self.engine.totals(),
+        }
+    }
+
+    fn sample(&self, before: &Before, now: &Before) -> PlatformSample {
+        let rules = now.rules.since(&before.rules);
+        let (matched, failed) = (rules.get(Count::Matched), rules.get(Count::Failed));
+        let sinks = self.sinks.sinks();
+        let queued: u64 = sinks.iter().map(|sink| sink.metrics.queued).sum();
+        PlatformSample {
+            memory_mb: resident_mb(),
+            rule_success_percent: percent(matched.saturating_sub(failed), matched),
+            rule_latency_ms: mean_ms(rules.sum_ns(), rules.timed()),
+            rule_queue: Some(queued as f64),
+            ..of_ingest(&before.ingest, &now.ingest, now.at - before.at)
+        }
+    }
+}
+
+/// What the pipeline says of itself.
+fn of_ingest(before: &Snapshot, now: &Snapshot, passed: Duration) -> PlatformSample {
+    let messages = now.messages.saturating_sub(before.messages);
+    let bad = |s: &Snapshot| s.malformed + s.unknown + s.unstored;
+    let bad = bad(now).saturating_sub(bad(before)).min(messages);
+    let latency = now.latency.since(&before.latency);
+    let p95_ns = (latency.count > 0).then(|| latency.quantile_ns(950));
+    PlatformSample {
+        messages_per_s: messages as f64 / passed.as_secs_f64().max(0.001),
+        latency_mean_ms: mean_ms(latency.sum_ns, latency.count),
+        latency_p95_ms: p95_ns.map(|ns| ns as f64 / 1e6),
+        success_percent: percent(messages - bad, messages),
+        mailbox_backlog: Some(now.queued as f64),
+        ..PlatformSample::default()
+    }
+}
+
+/// `None`: of nothing.
+fn percent(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| 100.0 * part as f64 / whole as f64)
+}
+
+fn mean_ms(sum_ns: u64, count: u64) -> Option<f64> {
+    (count > 0).then(|| sum_ns as f64 / count as f64 / 1e6)
+}
+
+/// Memory of the process that is in RAM; `None` where there is no `/proc`.
+fn resident_mb() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_those_of_the_time_between_two_looks() {
+        let before = Snapshot {
+            messages: 1000,
+            malformed: 100,
+            ..Snapshot::default()
+        };
+        let now = Snapshot {
+            messages: 3000,
+            malformed: 150,
+            unstored: 50,
+            queued: 7,
+            ..Snapshot::default()
+        };
+        let sample = of_ingest(&before, &now, Duration::from_secs(10));
+        assert_eq!(sample.messages_per_s, 200.0);
+        assert_eq!(sample.success_percent, Some(95.0));
+        assert_eq!(sample.mailbox_backlog, Some(7.0));
+        // Without a message there is no latency and no success.
+        assert_eq!(sample.latency_mean_ms, None);
+        let quiet = of_ingest(&now, &now, Duration::from_secs(10));
+        assert_eq!(quiet.success_percent, None);
+        assert!(resident_mb().is_none_or(|mb| mb > 1.0));
+    }
+}
