@@ -36,20 +36,18 @@ pub(crate) struct Hint {
 impl Hint {
     #[inline]
     fn find(&mut self, value: f64) -> Option<(u8, i64)> {
-        if self.skip == 0
-            && let Some(number) = decimal::scale(value, self.scale)
-        {
-            return Some((self.scale, number));
-        }
-        self.search(value)
-    }
-
-    #[cold]
-    fn search(&mut self, value: f64) -> Option<(u8, i64)> {
         if self.skip > 0 {
             self.skip -= 1;
             return None;
         }
+        match decimal::scale(value, self.scale) {
+            Some(number) => Some((self.scale, number)),
+            None => self.search(value),
+        }
+    }
+
+    #[cold]
+    fn search(&mut self, value: f64) -> Option<(u8, i64)> {
         match decimal::find_scale(value) {
             Some((scale, number)) => {
                 self.penalty /= 2;
@@ -120,6 +118,17 @@ impl<'a> Cell<'a> {
     }
 }
 
+/// A value as its bytes say, texts unchecked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum RawCell<'a> {
+    Decimal { scale: u8, number: i64 },
+    Int(i64),
+    Float(f64),
+    Bool(bool),
+    Text(&'a [u8]),
+    Json(&'a [u8]),
+}
+
 #[inline]
 fn read_number(reader: &mut Reader<'_>, tag: u8) -> Option<i64> {
     let len = usize::from(tag & 7) + 1;
@@ -136,31 +145,44 @@ fn read_number(reader: &mut Reader<'_>, tag: u8) -> Option<i64> {
     Some(((word << unused) as i64) >> unused)
 }
 
-fn read_text<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
+#[inline]
+fn read_text<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
     let len = reader.bounded(usize::MAX)?;
-    std::str::from_utf8(reader.take(len)?).ok()
+    reader.take(len)
 }
 
 /// Reads what [`write()`] wrote.
 #[inline]
-pub(crate) fn read<'a>(reader: &mut Reader<'a>) -> Option<Cell<'a>> {
+pub(crate) fn read_raw<'a>(reader: &mut Reader<'a>) -> Option<RawCell<'a>> {
     let tag = reader.byte()?;
     if (DECIMAL..DECIMAL + (16 << 3)).contains(&tag) {
-        return Some(Cell::Decimal {
+        return Some(RawCell::Decimal {
             scale: (tag - DECIMAL) >> 3,
             number: read_number(reader, tag)?,
         });
     }
-    let value = match tag {
-        FALSE => Value::Bool(false),
-        TRUE => Value::Bool(true),
-        FLOAT => Value::Float(f64::from_bits(reader.word()?)),
-        TEXT => Value::Text(read_text(reader)?),
-        JSON => Value::Json(read_text(reader)?),
-        tag if tag & !7 == INT => Value::Int(read_number(reader, tag)?),
+    Some(match tag {
+        tag if tag & !7 == INT => RawCell::Int(read_number(reader, tag)?),
+        FLOAT => RawCell::Float(f64::from_bits(reader.word()?)),
+        TEXT => RawCell::Text(read_text(reader)?),
+        FALSE => RawCell::Bool(false),
+        TRUE => RawCell::Bool(true),
+        JSON => RawCell::Json(read_text(reader)?),
         _ => return None,
-    };
-    Some(Cell::Plain(value))
+    })
+}
+
+/// As [`read_raw`], and makes sure that texts are some.
+pub(crate) fn read<'a>(reader: &mut Reader<'a>) -> Option<Cell<'a>> {
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    Some(match read_raw(reader)? {
+        RawCell::Decimal { scale, number } => Cell::Decimal { scale, number },
+        RawCell::Int(value) => Cell::Plain(Value::Int(value)),
+        RawCell::Float(value) => Cell::Plain(Value::Float(value)),
+        RawCell::Bool(value) => Cell::Plain(Value::Bool(value)),
+        RawCell::Text(bytes) => Cell::Plain(Value::Text(text(bytes)?)),
+        RawCell::Json(bytes) => Cell::Plain(Value::Json(text(bytes)?)),
+    })
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ impl Default for Policy {
 pub struct Config {
     /// When the write-ahead log is forced to disk.
     pub fsync: Fsync,
-    /// What appended rows may take in memory before they are in segment files. Twice this is the most under load.
+    /// What appended rows may take in memory before they are in segment files.
     pub memory_bytes: usize,
     /// Rows are in a segment file at the latest after this time, so that a start has little to read.
     pub flush_after: Duration,
@@ -143,6 +143,16 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Bytes of one partition's rows from which on they are frozen: half of the memory, all partitions together.
+    pub(crate) fn freeze_bytes(&self) -> usize {
+        self.memory_bytes / (2 * crate::wal::PARTITIONS)
+    }
+
+    /// Rows stand in memory in pieces of this size.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        (self.freeze_bytes() / 16).clamp(4 << 10, 64 << 10)
+    }
+
     /// Whether the bounds fit together.
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         let refuse = |field, found: String, expected: &str| {

@@ -54,7 +54,16 @@ pub(crate) fn find_scale(value: f64) -> Option<(u8, i64)> {
     if !value.is_finite() {
         return None;
     }
-    (0..=MAX_SCALE).find_map(|at| scale(value, at).map(|number| (at, number)))
+    // What is an integer at one scale is one at all that follow, as long as it is small enough: looking at the last of these refuses
+    // most floats at once. Only two more scales can be behind it.
+    let exponent = (value.to_bits() >> 52 & 0x7ff) as i64 - 1022;
+    // The most places with which it is below 2^49; 1233 / 4096 is a little less than log10(2).
+    let small = ((49 - exponent).clamp(0, 50) * 1233 / 4096).min(i64::from(MAX_SCALE)) as u8;
+    let from = match scale(value, small) {
+        Some(_) => 0,
+        None => small + 1,
+    };
+    (from..=MAX_SCALE.min(small + 3)).find_map(|at| scale(value, at).map(|number| (at, number)))
 }
 
 #[cfg(test)]
@@ -80,6 +89,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn no_scale_is_overlooked(bits in any::<u64>(), number in -9_007_199_254_740_991_i64..9_007_199_254_740_991, shift in 0..53_u32, places in 0..=15_u8) {
+            for value in [f64::from_bits(bits), unscale(number >> shift, places)] {
+                let all = (0..=MAX_SCALE).find_map(|at| scale(value, at).map(|number| (at, number)));
+                prop_assert_eq!(find_scale(value), all.filter(|_| value.is_finite()));
+            }
+        }
+
         #[test]
         fn what_is_found_is_the_same_float(bits in any::<u64>(), number in -10_000_000_i64..10_000_000, places in 0..=15_u8) {
             for value in [f64::from_bits(bits), unscale(number, places)] {

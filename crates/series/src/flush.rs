@@ -11,10 +11,10 @@ use crate::memtable::Memtable;
 use crate::part::place_of;
 use crate::point::DeviceNo;
 use crate::segment::{Meta, Segment, Writer};
+use crate::settle;
 use crate::shared::{Shared, Trouble, count, lock};
-use crate::table::Table;
+use crate::table::{Reading, Table};
 use crate::wal::PARTITIONS;
-use crate::wal::log::sync_dir;
 
 /// Windows written at once; rows of more take another turn.
 const MAX_WINDOWS: usize = 32;
@@ -32,7 +32,9 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 if shared.set(Trouble::Flush, false) {
                     tracing::info!("telemetry segment files can be written again");
                 }
-                shared.rows_are_safe(rescued);
+                if rescued > 0 && settle::settle(shared).is_ok() {
+                    shared.rows_are_safe(rescued);
+                }
             }
             Err(error) => {
                 count(&shared.counters.errors, 1);
@@ -73,23 +75,36 @@ fn flush_one(shared: &Shared, partition: usize) -> Result<bool, Error> {
         let deletions: Vec<Deletion> = part.deletions.values().flatten().copied().collect();
         (memtable, deletions)
     };
+    wait_for_settler(shared);
     let written = write(shared, partition, &memtable, &deletions)?;
     count(&shared.counters.flushes, 1);
     let bytes = written.iter().map(|segment| segment.bytes).sum();
     count(&shared.counters.flushed_bytes, bytes);
+    shared.unsettled.fetch_add(written.len(), Ordering::AcqRel);
     {
         let mut part = lock(&cell.part);
         part.fold_latest(&memtable);
         part.frozen.remove(0);
-        part.change_files(&[], written);
-        // Under the lock, so that a snapshot sees both or none.
-        cell.flushed_lsn
-            .store(memtable.next_lsn - 1, Ordering::Release);
+        // Under one lock, so that a snapshot sees the memtable or the files.
+        part.take_written(written, memtable.next_lsn - 1);
     }
     shared.frozen(0, memtable.bytes);
-    Shared::wake(&shared.merger);
-    shared.wal.release(&shared.flushed())?;
+    shared.spare.keep(memtable);
+    Shared::wake(&shared.settler);
     Ok(true)
+}
+
+/// Files that are not on disk yet are bounded, and with them the log that has their rows.
+fn wait_for_settler(shared: &Shared) {
+    let is_much = || {
+        let files = shared.unsettled.load(Ordering::Acquire);
+        let log = shared.wal.bytes.load(Ordering::Relaxed);
+        files >= settle::MAX_FILES || (files > 0 && log > shared.config.max_wal_bytes)
+    };
+    while is_much() && !shared.is_closing.load(Ordering::Acquire) {
+        Shared::wake(&shared.settler);
+        std::thread::park_timeout(PAUSE);
+    }
 }
 
 /// Writes the rows of a memtable, a file for each window.
@@ -142,18 +157,20 @@ impl Turn<'_> {
             }
             while let Some((window, mut writer)) = writers.next() {
                 self.done.insert(window);
-                // Only when the last one is there, all rows of the memtable are in files.
+                // Only when the last one has its name, all rows of the memtable are in files.
                 let is_last = !self.has_more && writers.len() == 0;
                 let before = shared.parts[partition].flushed_lsn.load(Ordering::Acquire);
                 writer.meta.flushed_lsn = if is_last { last_lsn } else { before };
-                if is_last {
-                    // The others' names have to be on disk before its own.
-                    sync_dir(&shared.segments_dir())?;
+                match writer.finish() {
+                    Ok(segment) => written.push(segment),
+                    Err(error) => {
+                        writers.for_each(|(_, writer)| writer.discard());
+                        return Err(error);
+                    }
                 }
-                written.push(writer.finish(Vec::new())?);
             }
         }
-        sync_dir(&shared.segments_dir())
+        Ok(())
     }
 }
 
@@ -172,15 +189,17 @@ struct Turn<'a> {
 impl Turn<'_> {
     fn take(&mut self) -> Result<(), Error> {
         self.has_more = false;
+        let mut table = Table::default();
+        let mut reading = Reading::default();
         for device in self.memtable.devices() {
-            let mut table = Table::default();
             let place = place_of(DeviceNo(device));
-            self.memtable
-                .pieces(place, i64::MIN, i64::MAX, &mut |view| {
-                    table
-                        .read_piece(&view, None)
-                        .expect("what was encoded in this process can be read");
-                });
+            let Some(rows) = self.memtable.device_rows(place) else {
+                continue;
+            };
+            table.clear();
+            table
+                .read_rows(&rows, (i64::MIN, i64::MAX), None, &mut reading)
+                .expect("what was encoded in this process can be read");
             table.sort();
             for deletion in self
                 .deletions
@@ -189,19 +208,19 @@ impl Turn<'_> {
             {
                 deletion.apply(&mut table);
             }
-            self.put(device, table)?;
+            self.put(device, &table)?;
         }
         Ok(())
     }
 
-    fn put(&mut self, device: u32, table: Table) -> Result<(), Error> {
+    fn put(&mut self, device: u32, table: &Table) -> Result<(), Error> {
         let window_ms = self.shared.config.window_ms;
         let (Some(first), Some(last)) = (table.ts.first(), table.ts.last()) else {
             return Ok(());
         };
         let (first, last) = (first.div_euclid(window_ms), last.div_euclid(window_ms));
         if first == last {
-            return self.put_window(device, first, &table);
+            return self.put_window(device, first, table);
         }
         let mut start = 0;
         while start < table.ts.len() {

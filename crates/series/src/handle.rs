@@ -13,14 +13,14 @@ use crate::directory;
 use crate::error::{Error, OpenError, io_error};
 use crate::keys::Keys;
 use crate::part::{Part, partition_of};
-use crate::point::{DeviceNo, HeldRow, KeyId, Point, Row, Rows};
+use crate::point::{DeviceNo, KeyId, Point, Row};
 use crate::query::{self, Order, Range};
 use crate::replay::replay;
 use crate::shared::{Shared, Start, Trouble, lock};
 use crate::summary::{Intervals, Summary};
 use crate::wal::PARTITIONS;
 use crate::wal::recover::Cut;
-use crate::{flush, keeper, merge};
+use crate::{flush, keeper, merge, settle};
 
 /// What opening found.
 #[derive(Debug, Clone, Default)]
@@ -72,10 +72,6 @@ pub struct Stats {
 /// How often somebody who waits looks again, should a call be missed.
 const FLUSH_POLL: Duration = Duration::from_millis(50);
 
-/// When what was submitted is on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(u64);
-
 /// One directory of time series. Clones are the same store; it is closed with the last of them.
 #[derive(Clone)]
 pub struct Series {
@@ -108,7 +104,7 @@ impl Series {
         let mut parts = parts;
         for segment in found {
             let part = &mut parts[segment.meta.partition];
-            part.change_files(&[], vec![segment]);
+            part.change_files(&[], [Arc::new(segment)]);
         }
         let shared = Arc::new(Shared::new(Start {
             dir: dir.to_owned(),
@@ -149,11 +145,12 @@ impl Series {
         shared.wal.is_kept_by(keeper.clone());
         let _ = shared.keeper.set(keeper);
         let _ = shared.flusher.set(spawn("series-flusher", flush::run)?);
+        let _ = shared.settler.set(spawn("series-settler", settle::run)?);
         let _ = shared.merger.set(spawn("series-merger", merge::run)?);
         Ok(())
     }
 
-    fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Shared {
         &self.inner.shared
     }
 
@@ -173,129 +170,6 @@ impl Series {
     /// All keys that were ever made are the numbers below this.
     pub fn keys(&self) -> u32 {
         self.shared().keys.len()
-    }
-
-    /// Adds a row: points of one device and one time, in any order of times. Where a key has a value at this time already, this
-    /// one takes its place. When it returns, the row survives the end of this process, and with [`Fsync::Always`] a power
-    /// failure.
-    pub fn append(&self, device: DeviceNo, ts_ms: i64, points: &[Point<'_>]) -> Result<(), Error> {
-        let ticket = self.submit(device, ts_ms, points)?;
-        self.wait(ticket)
-    }
-
-    /// As [`append`](Self::append), without waiting for a sync: [`wait`](Self::wait) does.
-    #[inline]
-    pub fn submit(
-        &self,
-        device: DeviceNo,
-        ts_ms: i64,
-        points: &[Point<'_>],
-    ) -> Result<Ticket, Error> {
-        let shared = self.shared();
-        shared.admit()?;
-        check_time(shared, ts_ms)?;
-        lock(&shared.parts[partition_of(device)].part).append(shared, device, ts_ms, points)?;
-        Ok(self.ticket())
-    }
-
-    /// Adds rows in their order per device, with one lock per partition. Where one is refused, [`RowsError`] tells which, and the
-    /// others are there all the same.
-    pub fn append_rows(&self, rows: &Rows) -> Result<(), RowsError> {
-        let result = self.submit_rows(rows);
-        let (Ok(ticket) | Err(RowsError { ticket, .. })) = result;
-        self.wait(ticket).map_err(|error| RowsError {
-            first: (0, error),
-            refused: rows.len(),
-            ticket,
-        })?;
-        result.map(|_| ())
-    }
-
-    /// As [`append_rows`](Self::append_rows), without waiting for a sync.
-    pub fn submit_rows(&self, rows: &Rows) -> Result<Ticket, RowsError> {
-        let shared = self.shared();
-        let mut refused: Option<(usize, Error)> = None;
-        let mut count = 0;
-        let mut refuse = |at: usize, error| {
-            count += 1;
-            if refused.as_ref().is_none_or(|(first, _)| at < *first) {
-                refused = Some((at, error));
-            }
-        };
-        let mut there = 0_u32;
-        rows.rows()
-            .iter()
-            .for_each(|row| there |= 1 << partition_of(row.device));
-        for (index, cell) in shared.parts.iter().enumerate() {
-            if there & (1 << index) == 0 {
-                continue;
-            }
-            let admitted = shared.admit();
-            let mut part = admitted.is_ok().then(|| lock(&cell.part));
-            let of_part = |(_, row): &(usize, &HeldRow)| partition_of(row.device) == index;
-            for (at, row) in rows.rows().iter().enumerate().filter(of_part) {
-                let result = match &mut part {
-                    None => shared.admit(),
-                    Some(part) => check_time(shared, row.ts_ms).and_then(|()| {
-                        part.append(shared, row.device, row.ts_ms, rows.points_of(row))
-                    }),
-                };
-                if let Err(error) = result {
-                    refuse(at, error);
-                }
-            }
-        }
-        match refused {
-            None => Ok(self.ticket()),
-            Some(first) => Err(RowsError {
-                first,
-                refused: count,
-                ticket: self.ticket(),
-            }),
-        }
-    }
-
-    #[inline]
-    fn ticket(&self) -> Ticket {
-        match self.shared().config.fsync {
-            // A sync that begins after this has all that was appended before.
-            Fsync::Always => Ticket(self.shared().syncs_begun.load(Ordering::SeqCst) + 1),
-            Fsync::Every(_) | Fsync::Never => Ticket(0),
-        }
-    }
-
-    /// Waits until what was submitted is as safe as the fsync policy says: for a sync with [`Fsync::Always`], otherwise not at all.
-    pub fn wait(&self, ticket: Ticket) -> Result<(), Error> {
-        if ticket.0 == 0 {
-            return Ok(());
-        }
-        let shared = self.shared();
-        let mut syncs = lock(&shared.syncs);
-        while syncs.done < ticket.0 {
-            if shared.is_closing.load(Ordering::Acquire) {
-                return Err(Error::Closed);
-            }
-            if syncs.wanted < ticket.0 {
-                syncs.wanted = ticket.0;
-                Shared::wake(&shared.keeper);
-            }
-            syncs = shared
-                .synced
-                .wait(syncs)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        Ok(())
-    }
-
-    /// Whether [`wait`](Self::wait) would return at once.
-    pub fn is_settled(&self, ticket: Ticket) -> bool {
-        ticket.0 == 0 || lock(&self.shared().syncs).done >= ticket.0
-    }
-
-    /// Forces everything appended so far to disk, whatever the policy.
-    pub fn sync(&self) -> Result<(), Error> {
-        let begun = self.shared().syncs_begun.load(Ordering::SeqCst);
-        self.wait(Ticket(begun + 1))
     }
 
     /// Gives the latest value of each key that has one, or of these keys, in no order.
@@ -419,7 +293,7 @@ impl Series {
         query::devices(self.shared())
     }
 
-    /// Writes all rows to segment files, and waits until that is done.
+    /// Writes all rows to segment files, and waits until these are on disk.
     pub fn flush(&self) -> Result<(), Error> {
         let shared = self.shared();
         for cell in &shared.parts {
@@ -427,8 +301,10 @@ impl Series {
         }
         Shared::wake(&shared.flusher);
         let mut guard = lock(&shared.room_lock);
-        while shared.frozen_bytes.load(Ordering::Acquire) > 0 {
-            if shared.has(Trouble::Flush) {
+        while shared.frozen_bytes.load(Ordering::Acquire) > 0
+            || shared.unsettled.load(Ordering::Acquire) > 0
+        {
+            if shared.has(Trouble::Flush) || shared.has(Trouble::Settle) {
                 return Err(Error::Full("segment files cannot be written"));
             }
             if shared.is_closing.load(Ordering::Acquire) {
@@ -543,9 +419,13 @@ impl Inner {
         for cell in &shared.parts {
             drop(lock(&cell.part));
         }
-        for thread in [&shared.keeper, &shared.flusher, &shared.merger] {
-            Shared::wake(thread);
-        }
+        let threads_of = [
+            &shared.keeper,
+            &shared.flusher,
+            &shared.settler,
+            &shared.merger,
+        ];
+        threads_of.into_iter().for_each(Shared::wake);
         shared.synced.notify_all();
         shared.room.notify_all();
         for thread in threads.drain(..) {
@@ -556,6 +436,8 @@ impl Inner {
         if shared.config.fsync != Fsync::Never {
             keeper::sync(shared);
         }
+        // What has no name after that is read from the log at the next start.
+        let _ = settle::settle(shared);
         shared.wal.drop_prepared();
     }
 }
@@ -563,40 +445,5 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-/// Rows of a batch that were refused; all others were appended.
-#[derive(Debug, thiserror::Error)]
-#[error("row {} of a batch was refused: {} ({refused} in all)", first.0, first.1)]
-pub struct RowsError {
-    /// The first one's place in the batch, and why.
-    pub first: (usize, Error),
-    pub refused: usize,
-    /// Of those that were appended.
-    pub ticket: Ticket,
-}
-
-#[inline]
-fn check_time(shared: &Shared, ts_ms: i64) -> Result<(), Error> {
-    let oldest_ms = shared.oldest_ms.load(Ordering::Relaxed);
-    let newest_ms = shared.newest_ms.load(Ordering::Relaxed);
-    if (oldest_ms..=newest_ms).contains(&ts_ms) {
-        return Ok(());
-    }
-    Err(time_refusal(shared, ts_ms))
-}
-
-#[cold]
-fn time_refusal(shared: &Shared, ts_ms: i64) -> Error {
-    if ts_ms > shared.newest_ms.load(Ordering::Relaxed) {
-        return Error::Future {
-            ts_ms,
-            max_future_ms: shared.config.max_future_ms,
-        };
-    }
-    Error::TooOld {
-        ts_ms,
-        retention_ms: shared.longest_retention().unwrap_or(i64::MAX),
     }
 }

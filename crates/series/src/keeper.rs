@@ -54,6 +54,7 @@ impl Keeper<'_> {
         if self.slow_at.is_none_or(|at| at.elapsed() >= SLOW_TICK) {
             self.slow_at = Some(Instant::now());
             self.look_at_room();
+            shared.spare.shrink();
             self.freeze_old();
         }
     }

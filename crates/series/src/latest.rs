@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cell;
-use crate::memtable::PieceView;
+use crate::memtable::Newest;
 use crate::point::{KeyId, Point, Value};
-use crate::table::Table;
+use crate::table::{Reading, Table};
+use crate::varint::Reader;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Owned {
@@ -96,18 +97,23 @@ impl List {
     }
 
     /// Takes the latest values of rows in memory.
-    pub(crate) fn put_view(&mut self, view: &PieceView) {
-        if let Some((ts_ms, keys, mut reader)) = view.latest() {
-            for key in keys.iter() {
-                let cell =
-                    cell::read(&mut reader).expect("what was encoded in this process can be read");
-                self.put(*key, ts_ms, cell.value());
+    pub(crate) fn put_newest(&mut self, newest: &Newest) {
+        let view = match newest {
+            Newest::Row(ts_ms, keys, values) => {
+                let mut reader = Reader::new(values);
+                for key in keys.iter() {
+                    let cell = cell::read(&mut reader)
+                        .expect("what was encoded in this process can be read");
+                    self.put(*key, *ts_ms, cell.value());
+                }
+                return;
             }
-            return;
-        }
+            Newest::Any(view) => view,
+        };
         let mut table = Table::default();
+        let all = (i64::MIN, i64::MAX);
         table
-            .read_piece(view, None)
+            .read_rows(&view.rows(), all, None, &mut Reading::default())
             .expect("what was encoded in this process can be read");
         table.sort();
         self.put_table(&table);
@@ -167,13 +173,13 @@ impl Cache {
     }
 
     /// Rows of this device go to segment files.
-    pub(crate) fn fold(&mut self, device: u32, views: &[PieceView]) {
+    pub(crate) fn fold(&mut self, device: u32, newest: &Newest) {
         let Some(list) = self.of.get_mut(&device) else {
             return;
         };
         self.bytes -= list.bytes();
         let changed = Arc::make_mut(list);
-        views.iter().for_each(|view| changed.put_view(view));
+        changed.put_newest(newest);
         self.bytes += list.bytes();
     }
 

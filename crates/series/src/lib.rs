@@ -8,7 +8,8 @@
 //! in the memtable (`memtable.rs`). No system call, no file and no compression is on this way.
 //!
 //! **To disk.** Full or old memtables are frozen; the flusher (`flush.rs`) makes columns of them (`table.rs`), compresses these in
-//! groups (`codec/`) and writes segment files (`segment.rs`), one per partition and day. The merger (`merge.rs`) makes few files of
+//! groups (`codec/`) and writes segment files (`segment.rs`), one per partition and day. The settler (`settle.rs`) forces them to disk
+//! and names them. The merger (`merge.rs`) makes few files of
 //! many and applies policies (`downsample.rs`) and deletions (`deletions.rs`). The keeper (`keeper.rs`) forces the log to disk,
 //! prepares its next file and looks at the room that is left.
 //!
@@ -19,6 +20,7 @@
 //! together only what overlaps: late rows, files that were not merged yet, and memory. Aggregates use the statistics of a
 //! group where it lies within one interval (`query.rs`).
 
+mod append;
 mod cell;
 mod codec;
 mod config;
@@ -36,19 +38,24 @@ mod memtable;
 mod merge;
 mod part;
 mod point;
+mod policies;
 mod query;
 mod replay;
+mod rewrite;
 mod scan;
 mod segment;
+mod settle;
 mod shared;
 mod summary;
 mod table;
+mod values;
 mod varint;
 mod wal;
 
+pub use append::{RowsError, Ticket};
 pub use config::{Config, Fsync, ParseFsyncError, Policy, Tier};
 pub use error::{Error, OpenError};
-pub use handle::{Health, OpenReport, RowsError, Series, Stats, Ticket};
+pub use handle::{Health, OpenReport, Series, Stats};
 pub use part::{MAX_POINTS, MAX_ROW_BYTES};
 pub use point::{DeviceNo, KeyId, Point, Row, Rows, Value};
 pub use query::{Order, Range};

@@ -8,20 +8,17 @@
 //! whose devices all expire is removed without being read.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::codec::group;
-use crate::config::Policy;
 use crate::deletions::Deletion;
-use crate::downsample::downsample;
 use crate::error::Error;
 use crate::point::DeviceNo;
-use crate::segment::{Meta, Place, Segment, SegmentReader, Writer};
+use crate::policies::Policies;
+use crate::rewrite::{Cursor, OfDevice};
+use crate::segment::{Meta, Segment, SegmentReader, Writer};
 use crate::shared::{Shared, count, lock};
-use crate::table::Table;
 use crate::wal::PARTITIONS;
 use crate::wal::log::sync_dir;
 
@@ -34,8 +31,6 @@ const TICK: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(60);
 const PURGE: Duration = Duration::from_secs(3600);
 const PAUSE: Duration = Duration::from_secs(30);
-/// Groups of at least as many rows are copied as they are.
-const LARGE_ROWS: u32 = 2048;
 
 pub(crate) fn run(shared: &Arc<Shared>) {
     let mut looked_at: Option<Instant> = None;
@@ -98,53 +93,10 @@ impl Pass {
     }
 }
 
-/// What policies say, at this moment.
-pub(crate) struct Policies {
-    of: HashMap<u8, Policy>,
-    standard: Policy,
-    /// Tells these policies from others.
-    pub(crate) mark: u64,
-}
-
-impl Policies {
-    pub(crate) fn new(list: &[(u8, Policy)]) -> Self {
-        let of: HashMap<u8, Policy> = list.iter().cloned().collect();
-        let mut hasher = foldhash::fast::FixedState::default().build_hasher();
-        for (number, policy) in list {
-            (number, policy.retention_ms).hash(&mut hasher);
-            policy
-                .tiers
-                .iter()
-                .for_each(|tier| (tier.after_ms, tier.interval_ms).hash(&mut hasher));
-        }
-        Self {
-            standard: of.get(&0).cloned().unwrap_or_default(),
-            of,
-            mark: hasher.finish() | 1,
-        }
-    }
-
-    fn get(&self, number: u8) -> &Policy {
-        self.of.get(&number).unwrap_or(&self.standard)
-    }
-
-    /// Whether a policy wants something else between these ages.
-    fn change_between(&self, before_ms: i64, age_ms: i64) -> bool {
-        let mut all = self.of.values().chain([&self.standard]);
-        all.any(|policy| policy.interval_at(before_ms) != policy.interval_at(age_ms))
-    }
-
-    /// Whether no policy keeps rows of this age.
-    fn all_expired(&self, age_ms: i64) -> bool {
-        let mut all = self.of.values().chain([&self.standard]);
-        all.all(|policy| policy.interval_at(age_ms).is_none())
-    }
-}
-
 struct Merger<'a> {
     shared: &'a Shared,
     partition: usize,
-    files: Arc<Vec<Arc<Segment>>>,
+    files: Arc<[Arc<Segment>]>,
     policies: Policies,
     deletions: HashMap<u32, Vec<Deletion>, foldhash::fast::RandomState>,
     now_ms: i64,
@@ -154,10 +106,12 @@ struct Merger<'a> {
 impl<'a> Merger<'a> {
     fn new(shared: &'a Shared, partition: usize, pass: Pass) -> Self {
         let part = lock(&shared.parts[partition].part);
+        // Others are younger than all of these, in each window.
+        let settled = part.files.iter().filter(|file| file.is_settled()).cloned();
         Self {
             shared,
             partition,
-            files: Arc::clone(&part.files),
+            files: settled.collect(),
             policies: Policies::new(&Arc::clone(&lock(&shared.policies))),
             deletions: part.deletions.clone(),
             now_ms: shared.clock_ms.load(Ordering::Relaxed),
@@ -319,7 +273,12 @@ impl<'a> Merger<'a> {
             };
             replaces.extend(input.meta.replaces.iter().filter(is_there));
         }
-        let written = writer.finish(replaces)?;
+        writer.meta.replaces = replaces;
+        let written = writer.finish()?;
+        if let Err(error) = written.sync().and_then(|()| written.name()) {
+            written.is_gone.store(true, Ordering::Release);
+            return Err(error);
+        }
         sync_dir(&shared.segments_dir())?;
         count(&shared.counters.merges, 1);
         count(&shared.counters.merged_bytes, written.bytes);
@@ -332,7 +291,7 @@ impl<'a> Merger<'a> {
         if written.is_none() {
             part.latest.clear();
         }
-        part.change_files(&ids, written.into_iter().collect());
+        part.change_files(&ids, written.map(Arc::new));
         drop(part);
         for input in inputs {
             input.is_gone.store(true, Ordering::Release);
@@ -366,9 +325,8 @@ impl<'a> Merger<'a> {
                     cursor.step()?;
                 }
             }
-            let of_device = OfDevice {
-                inputs,
-                cursors: &cursors,
+            let mut of_device = OfDevice {
+                cursors: &mut cursors,
                 deletions: inputs
                     .iter()
                     .map(|input| self.deletions_of(input, device))
@@ -411,167 +369,6 @@ fn due(files: &[Arc<Segment>], is_over: bool, at_once: bool) -> Option<&[Arc<Seg
         return Some(&files[start..]);
     }
     (files.len() >= 3 * FAN).then(|| &files[files.len() - FAN..])
-}
-
-/// Walks through the groups of a file.
-struct Cursor {
-    reader: SegmentReader,
-    block: usize,
-    at: usize,
-    head: Option<Place>,
-}
-
-impl Cursor {
-    fn open(segment: &Arc<Segment>) -> Result<Self, Error> {
-        let mut cursor = Self {
-            reader: SegmentReader::open(segment)?,
-            block: 0,
-            at: 0,
-            head: None,
-        };
-        cursor.load()?;
-        Ok(cursor)
-    }
-
-    fn load(&mut self) -> Result<(), Error> {
-        self.head = match self.reader.places(self.block)? {
-            Some(places) => places.get(self.at).copied(),
-            None => None,
-        };
-        Ok(())
-    }
-
-    fn step(&mut self) -> Result<(), Error> {
-        self.at += 1;
-        self.load()?;
-        if self.head.is_none() && self.at > 0 {
-            self.block += 1;
-            self.at = 0;
-            self.load()?;
-        }
-        Ok(())
-    }
-}
-
-struct OfDevice<'a> {
-    inputs: &'a [Arc<Segment>],
-    cursors: &'a [Cursor],
-    deletions: Vec<Vec<Deletion>>,
-    device: u32,
-}
-
-impl OfDevice<'_> {
-    fn read(&self, age: usize, place: &Place, bytes: &mut Vec<u8>) -> Result<(Table, i64), Error> {
-        let (mut table, interval_ms) = self.cursors[age].reader.table(place, None, bytes)?;
-        self.deletions[age]
-            .iter()
-            .for_each(|deletion| deletion.apply(&mut table));
-        Ok((table, interval_ms))
-    }
-
-    /// Writes rows as they are, in the order of their times, each time once.
-    fn write(
-        &self,
-        mut places: Vec<(usize, Place)>,
-        writer: &mut Writer,
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), Error> {
-        debug_assert_eq!(
-            self.inputs.len(),
-            self.cursors.len(),
-            "one cursor walks through each file"
-        );
-        places.sort_by_key(|(_, place)| place.first_ts);
-        // What waits to be written, and the interval of its rows.
-        let mut pending = (Table::default(), 0);
-        let mut at = 0;
-        while at < places.len() {
-            let mut last_ts = places[at].1.last_ts;
-            let mut end = at + 1;
-            while end < places.len() && places[end].1.first_ts <= last_ts {
-                last_ts = last_ts.max(places[end].1.last_ts);
-                end += 1;
-            }
-            let cluster = &mut places[at..end];
-            at = end;
-            if let [(age, place)] = cluster
-                && place.rows >= LARGE_ROWS
-                && self.deletions[*age].is_empty()
-            {
-                let reader = &self.cursors[*age].reader;
-                self.flush(&mut pending, writer)?;
-                reader.read(place, bytes)?;
-                let group = group::open(bytes).ok_or_else(|| reader.not_a_group(place))?;
-                let points = group.points();
-                writer.put_group(place, points, bytes)?;
-                continue;
-            }
-            cluster.sort_by_key(|(age, _)| *age);
-            // Rows and downsampled ones cannot be in one group.
-            let mut by_interval: Vec<(i64, Vec<Table>)> = Vec::new();
-            for (age, place) in cluster.iter() {
-                let (table, interval_ms) = self.read(*age, place, bytes)?;
-                match by_interval.iter_mut().find(|(of, _)| *of == interval_ms) {
-                    Some((_, tables)) => tables.push(table),
-                    None => by_interval.push((interval_ms, vec![table])),
-                }
-            }
-            for (interval_ms, mut tables) in by_interval {
-                let table = match tables.len() {
-                    1 => tables.swap_remove(0),
-                    _ => Table::merge(&tables),
-                };
-                let goes_on = pending
-                    .0
-                    .ts
-                    .last()
-                    .is_none_or(|last| table.ts.first().is_some_and(|first| first > last));
-                if pending.1 != interval_ms
-                    || !goes_on
-                    || pending.0.ts.len() + table.ts.len() > group::MAX_ROWS
-                {
-                    self.flush(&mut pending, writer)?;
-                }
-                pending.1 = interval_ms;
-                pending.0.append(&table);
-            }
-        }
-        self.flush(&mut pending, writer)
-    }
-
-    fn flush(&self, pending: &mut (Table, i64), writer: &mut Writer) -> Result<(), Error> {
-        let (mut table, interval_ms) = std::mem::take(pending);
-        table.finish();
-        if table.is_empty() {
-            return Ok(());
-        }
-        writer.put(self.device, &table, interval_ms)
-    }
-
-    fn write_downsampled(
-        &self,
-        places: &[(usize, Place)],
-        interval_ms: i64,
-        writer: &mut Writer,
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), Error> {
-        let (mut raw, mut before) = (Vec::new(), Vec::new());
-        let mut places = places.to_vec();
-        places.sort_by_key(|(age, place)| (*age, place.first_ts));
-        for (age, place) in &places {
-            let (table, of) = self.read(*age, place, bytes)?;
-            if of == 0 {
-                raw.push(table)
-            } else {
-                before.push(table)
-            }
-        }
-        let table = downsample(&Table::merge(&raw), &before, interval_ms);
-        if table.is_empty() {
-            return Ok(());
-        }
-        writer.put(self.device, &table, interval_ms)
-    }
 }
 
 /// Deletions that no file needs any more are forgotten.

@@ -10,7 +10,7 @@ use crate::cell::{self, MAX_CELL};
 use crate::deletions::{Deletion, OfPart};
 use crate::error::Error;
 use crate::latest::Cache;
-use crate::memtable::{Memtable, PieceView};
+use crate::memtable::Memtable;
 use crate::point::{DeviceNo, KeyId, Point, RowPoints};
 use crate::segment::Segment;
 use crate::shared::{Shared, count};
@@ -38,6 +38,10 @@ pub(crate) struct Part {
     pub(crate) frozen: Vec<Arc<Memtable>>,
     /// Sorted by window, then from old to young.
     pub(crate) files: Arc<Vec<Arc<Segment>>>,
+    /// Those of them that are not known to be on disk, in the order they were written.
+    pub(crate) unsettled: Vec<Arc<Segment>>,
+    /// The last row that is in a file, with all before it.
+    pub(crate) written_lsn: u64,
     /// Of rows in segment files alone.
     pub(crate) latest: Cache,
     pub(crate) deletions: OfPart,
@@ -61,6 +65,8 @@ pub(crate) struct PartStart {
     pub(crate) next_number: u64,
     /// The last row of the write-ahead log.
     pub(crate) follows_lsn: u64,
+    /// The last row that is in a segment file, with all before it.
+    pub(crate) flushed_lsn: u64,
 }
 
 impl Part {
@@ -72,12 +78,15 @@ impl Part {
             deletions,
             next_number,
             follows_lsn,
+            flushed_lsn,
         } = start;
         let mut part = Self {
             index,
             active,
             frozen,
             files: Arc::default(),
+            unsettled: Vec::new(),
+            written_lsn: flushed_lsn,
             latest: Cache::default(),
             deletions,
             generation: 0,
@@ -87,18 +96,44 @@ impl Part {
             has_claimed: false,
             scratch: vec![0; 1024],
         };
-        part.change_files(&[], files);
+        part.change_files(&[], files.into_iter().map(Arc::new));
         part
     }
 
+    /// Takes in what was written of a memtable that ends with this row.
+    pub(crate) fn take_written(&mut self, files: Vec<Segment>, last_lsn: u64) {
+        let files: Vec<Arc<Segment>> = files.into_iter().map(Arc::new).collect();
+        self.unsettled.extend(files.iter().cloned());
+        self.change_files(&[], files);
+        self.written_lsn = last_lsn;
+    }
+
+    /// Puts a file that says the same into the place of one that is not settled.
+    pub(crate) fn exchange_file(&mut self, old: &Arc<Segment>, new: Segment) -> Arc<Segment> {
+        let new = Arc::new(new);
+        self.change_files(&[old.meta.id], [Arc::clone(&new)]);
+        let known = self
+            .unsettled
+            .iter_mut()
+            .find(|file| Arc::ptr_eq(file, old));
+        if let Some(known) = known {
+            *known = Arc::clone(&new);
+        }
+        new
+    }
+
     /// Takes files out and others in.
-    pub(crate) fn change_files(&mut self, gone: &[u64], new: Vec<Segment>) {
+    pub(crate) fn change_files(
+        &mut self,
+        gone: &[u64],
+        new: impl IntoIterator<Item = Arc<Segment>>,
+    ) {
         let kept = self
             .files
             .iter()
             .filter(|file| !gone.contains(&file.meta.id))
             .cloned();
-        let mut files: Vec<Arc<Segment>> = kept.chain(new.into_iter().map(Arc::new)).collect();
+        let mut files: Vec<Arc<Segment>> = kept.chain(new).collect();
         files.sort_by_key(|file| (file.meta.window, file.meta.last_lsn, file.meta.id));
         self.files = Arc::new(files);
         self.generation += 1;
@@ -110,7 +145,7 @@ impl Part {
             let device = DeviceNo(deletion.device);
             if self.active.has(place_of(device)) {
                 match deletion.is_all() {
-                    true => drop(self.active.take(place_of(device))),
+                    true => self.active.take(place_of(device)),
                     // Rows that were frozen are filtered when they are read.
                     false => self.freeze(shared),
                 }
@@ -131,15 +166,8 @@ impl Part {
         }
         let devices: Vec<u32> = self.latest.devices().collect();
         for device in devices {
-            let mut views: Vec<PieceView> = Vec::new();
-            memtable.pieces(
-                place_of(DeviceNo(device)),
-                i64::MIN,
-                i64::MAX,
-                &mut |view| views.push(view),
-            );
-            if !views.is_empty() {
-                self.latest.fold(device, &views);
+            if let Some(newest) = memtable.newest(place_of(DeviceNo(device))) {
+                self.latest.fold(device, &newest);
             }
         }
     }
@@ -200,11 +228,12 @@ impl Part {
         if self.active.rows == 0 {
             self.active.since_ms = shared.clock_ms.load(Ordering::Relaxed);
         }
+        let values = &self.scratch[values..at];
         self.active
-            .push(slot, ts_ms, shape, len, &self.scratch[values..at]);
+            .push(slot, ts_ms, shape, len, values, &shared.spare);
         cell.last_lsn
             .store(self.active.next_lsn - 1, Ordering::Release);
-        if self.active.bytes >= shared.config.memory_bytes / (2 * PARTITIONS) {
+        if self.active.bytes >= shared.freeze_bytes || self.active.is_full() {
             self.freeze(shared);
         }
         Ok(())

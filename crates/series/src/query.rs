@@ -13,7 +13,8 @@ use crate::scan::{Readers, Scan, Sink, scan};
 use crate::segment::Place;
 use crate::shared::{MAX_TS, Shared, lock};
 use crate::summary::{Intervals, Summary};
-use crate::table::{Facet, Floats, Kind, Table};
+use crate::table::{Facet, Table};
+use crate::values::{Floats, Kind};
 use crate::wal::PARTITIONS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -160,7 +161,7 @@ pub(crate) fn latest(
     each: &mut dyn FnMut(i64, Point<'_>),
 ) -> Result<(), Error> {
     let cell = &shared.parts[partition_of(device)];
-    let mut views = Vec::new();
+    let mut newest = Vec::new();
     let (cached, has_files, is_deleted) = {
         let part = lock(&cell.part);
         let memtables = part
@@ -168,11 +169,7 @@ pub(crate) fn latest(
             .iter()
             .map(|frozen| &**frozen)
             .chain([&part.active]);
-        memtables.for_each(|memtable| {
-            memtable.pieces(place_of(device), i64::MIN, i64::MAX, &mut |view| {
-                views.push(view)
-            })
-        });
+        newest.extend(memtables.filter_map(|memtable| memtable.newest(place_of(device))));
         let has_files = !part.files.is_empty();
         (
             part.latest.get(device.0),
@@ -192,7 +189,7 @@ pub(crate) fn latest(
             };
             list = (*known).clone();
         }
-        views.iter().for_each(|view| list.put_view(view));
+        newest.iter().for_each(|newest| list.put_newest(newest));
     }
     for (ts_ms, point) in list.points() {
         if keys.is_none_or(|keys| keys.contains(&point.key)) {

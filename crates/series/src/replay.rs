@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::deletions::{Deletion, OfPart};
 use crate::directory;
 use crate::error::OpenError;
-use crate::memtable::Memtable;
+use crate::memtable::{Memtable, Spare};
 use crate::part::{PartStart, place_of};
 use crate::point::DeviceNo;
 use crate::segment::Segment;
@@ -52,11 +52,15 @@ pub(crate) fn replay(
         let partition = partition.next().expect("there is a table for each");
         let next_lsn = recovered.next_lsn[partition];
         // Numbers that files or deletions know are not given again.
-        table.finish(
+        let part = table.finish(
             next_lsn,
             next_lsn.max(highest[partition] + 1),
             recovered.next_number[partition],
-        )
+        );
+        PartStart {
+            flushed_lsn: flushed[partition],
+            ..part
+        }
     });
     Ok(Replayed {
         parts,
@@ -80,6 +84,7 @@ struct Replay {
     /// Those that do not take all of a device, by their rows' numbers; the ones that are past are gone.
     partial: Vec<Deletion>,
     freeze_bytes: usize,
+    spare: Spare,
     now_ms: i64,
 }
 
@@ -96,7 +101,8 @@ impl Replay {
             frozen: Vec::new(),
             deletions,
             partial,
-            freeze_bytes: config.memory_bytes / (2 * PARTITIONS),
+            freeze_bytes: config.freeze_bytes(),
+            spare: Spare::new(0, config.chunk_bytes()),
             now_ms: now_ms(),
         }
     }
@@ -132,8 +138,9 @@ impl Replay {
         let slot = active.slot(place_of(DeviceNo(row.device)), row.device);
         let known = active.find_shape(row.keys);
         let shape = known.unwrap_or_else(|| active.make_shape(Arc::clone(row.keys)));
-        active.push(slot, row.ts_ms, shape, row.keys.len(), row.values);
-        if active.bytes >= self.freeze_bytes {
+        let points = row.keys.len();
+        active.push(slot, row.ts_ms, shape, points, row.values, &self.spare);
+        if active.bytes >= self.freeze_bytes || active.is_full() {
             self.freeze();
         }
     }
@@ -152,6 +159,7 @@ impl Replay {
             deletions: self.deletions,
             next_number,
             follows_lsn: follows - 1,
+            flushed_lsn: 0,
         }
     }
 }

@@ -11,12 +11,12 @@ use crate::codec::group;
 use crate::deletions::Deletion;
 use crate::downsample;
 use crate::error::Error;
-use crate::memtable::PieceView;
+use crate::memtable::View;
 use crate::part::{partition_of, place_of};
 use crate::point::{DeviceNo, KeyId};
 use crate::segment::{Place, Segment, SegmentReader};
 use crate::shared::{Shared, lock};
-use crate::table::Table;
+use crate::table::{Reading, Table};
 
 /// Files kept open during a scan.
 const MAX_READERS: usize = 64;
@@ -110,30 +110,24 @@ pub(crate) struct Snapshot {
 /// What there is of a device at this moment.
 pub(crate) fn snapshot(shared: &Shared, scan: &Scan<'_>) -> Snapshot {
     let device = scan.device;
-    let mut views: Vec<(Vec<PieceView>, u64)> = Vec::new();
+    let (place, from_ms, to_ms) = (place_of(device), scan.from_ms, scan.to_ms);
+    let mut views: Vec<(View, u64)> = Vec::new();
     let (files, deletions) = {
         let part = lock(&shared.parts[partition_of(device)].part);
-        let memtables = part
-            .frozen
-            .iter()
-            .map(|frozen| (&**frozen, frozen.next_lsn - 1));
-        for (memtable, last_lsn) in memtables.chain([(&part.active, u64::MAX)]) {
-            if !scan.with_memory {
-                break;
+        if scan.with_memory {
+            for frozen in &part.frozen {
+                let view = frozen.frozen_view(place, from_ms, to_ms);
+                views.extend(view.map(|view| (view, frozen.next_lsn - 1)));
             }
-            let mut of_table = Vec::new();
-            memtable.pieces(place_of(device), scan.from_ms, scan.to_ms, &mut |view| {
-                of_table.push(view)
-            });
-            if !of_table.is_empty() {
-                views.push((of_table, last_lsn));
-            }
+            let view = part.active.view(place, from_ms, to_ms);
+            views.extend(view.map(|view| (view, u64::MAX)));
         }
         let deletions = part.deletions.get(&device.0).cloned().unwrap_or_default();
         (Arc::clone(&part.files), deletions)
     };
     let mut tables: Vec<Table> = vec![Table::default()];
-    for (of_table, last_lsn) in &views {
+    let mut reading = Reading::default();
+    for (view, last_lsn) in &views {
         let deleted: Vec<_> = deletions
             .iter()
             .filter(|deletion| deletion.lsn >= *last_lsn)
@@ -142,11 +136,9 @@ pub(crate) fn snapshot(shared: &Shared, scan: &Scan<'_>) -> Snapshot {
             tables.push(Table::default());
         }
         let table = tables.last_mut().expect("there is one from the start");
-        for view in of_table {
-            table
-                .read_piece(view, scan.keys)
-                .expect("what was encoded in this process can be read");
-        }
+        table
+            .read_rows(&view.rows(), (from_ms, to_ms), scan.keys, &mut reading)
+            .expect("what was encoded in this process can be read");
         if !deleted.is_empty() {
             table.sort();
             deleted.iter().for_each(|deletion| deletion.apply(table));

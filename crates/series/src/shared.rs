@@ -12,6 +12,7 @@ use crate::deletions::Deletions;
 use crate::directory;
 use crate::error::Error;
 use crate::keys::Keys;
+use crate::memtable::Spare;
 use crate::part::Part;
 use crate::point::DeviceNo;
 use crate::wal::{PARTITIONS, Wal};
@@ -40,6 +41,8 @@ pub(crate) enum Trouble {
     Flush = 4,
     /// Segment files are behind.
     Behind = 8,
+    /// Segment files cannot be forced to disk.
+    Settle = 16,
 }
 
 #[derive(Default)]
@@ -78,7 +81,7 @@ pub(crate) struct PartCell {
     pub(crate) last_lsn: AtomicU64,
     /// The last row known to be on disk.
     pub(crate) synced_lsn: AtomicU64,
-    /// The last row that is in a segment file, with all before it.
+    /// The last row that is in a segment file on disk, with all before it.
     pub(crate) flushed_lsn: AtomicU64,
 }
 
@@ -96,6 +99,10 @@ pub(crate) struct Shared {
     pub(crate) newest_ms: AtomicI64,
     troubles: AtomicU8,
     pub(crate) is_closing: AtomicBool,
+    /// As [`Config::freeze_bytes`].
+    pub(crate) freeze_bytes: usize,
+    /// Memory of rows that are in segment files now, for rows to come.
+    pub(crate) spare: Spare,
     /// Rows that wait for a segment file.
     pub(crate) frozen_bytes: AtomicUsize,
     pub(crate) room: Condvar,
@@ -107,7 +114,11 @@ pub(crate) struct Shared {
     pub(crate) synced: Condvar,
     pub(crate) keeper: OnceLock<Thread>,
     pub(crate) flusher: OnceLock<Thread>,
+    pub(crate) settler: OnceLock<Thread>,
     pub(crate) merger: OnceLock<Thread>,
+    /// Segment files that are not known to be on disk, and whoever forces some there.
+    pub(crate) unsettled: AtomicUsize,
+    pub(crate) settling: Mutex<()>,
     /// Everything that can be merged is to be merged now.
     pub(crate) merge_wanted: AtomicBool,
     pub(crate) merges_done: Mutex<u64>,
@@ -153,6 +164,8 @@ impl Shared {
             }),
             policies: Mutex::new(start.config.policies.clone().into()),
             dir: start.dir,
+            freeze_bytes: start.config.freeze_bytes(),
+            spare: Spare::new(start.config.memory_bytes / 8, start.config.chunk_bytes()),
             config: start.config,
             keys: start.keys,
             wal: start.wal,
@@ -170,7 +183,10 @@ impl Shared {
             synced: Condvar::new(),
             keeper: OnceLock::new(),
             flusher: OnceLock::new(),
+            settler: OnceLock::new(),
             merger: OnceLock::new(),
+            unsettled: AtomicUsize::new(0),
+            settling: Mutex::new(()),
             merge_wanted: AtomicBool::new(false),
             merges_done: Mutex::new(0),
             merged: Condvar::new(),
@@ -247,7 +263,7 @@ impl Shared {
         let until = Instant::now() + MAX_HOLD;
         let mut guard = lock(&self.room_lock);
         while self.has(Trouble::Behind) {
-            if self.has(Trouble::Flush) {
+            if self.has(Trouble::Flush) || self.has(Trouble::Settle) {
                 return Err(Error::Full("segment files cannot be written"));
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -269,7 +285,8 @@ impl Shared {
         let now = (before + more).saturating_sub(less);
         self.frozen_bytes
             .fetch_sub(less.min(before + more), Ordering::AcqRel);
-        let is_behind = now > self.config.memory_bytes;
+        // Together with what is being filled they take no more than they may.
+        let is_behind = now > self.config.memory_bytes / 2;
         if is_behind != self.has(Trouble::Behind) {
             let _guard = lock(&self.room_lock);
             self.set(Trouble::Behind, is_behind);

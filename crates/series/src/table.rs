@@ -1,304 +1,12 @@
 //! Rows of one device as columns: what segment files are made of and what queries work on.
 
+use std::collections::HashMap;
+use std::ops::Range;
+
 use crate::cell::{self, Cell};
-use crate::decimal;
-use crate::memtable::PieceView;
-use crate::point::{KeyId, Point, Value};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    Bool = 0,
-    Int = 1,
-    Float = 2,
-    Text = 3,
-    Json = 4,
-}
-
-impl Kind {
-    pub(crate) fn from_byte(byte: u8) -> Option<Self> {
-        [Kind::Bool, Kind::Int, Kind::Float, Kind::Text, Kind::Json]
-            .get(usize::from(byte))
-            .copied()
-    }
-}
-
-/// Floats, as integers of one scale as long as all of them are.
-#[derive(Debug, Clone)]
-pub(crate) enum Floats {
-    Decimal { scale: u8, numbers: Vec<i64> },
-    Plain(Vec<f64>),
-}
-
-impl Default for Floats {
-    fn default() -> Self {
-        Floats::Decimal {
-            scale: 0,
-            numbers: Vec::new(),
-        }
-    }
-}
-
-impl Floats {
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Floats::Decimal { numbers, .. } => numbers.len(),
-            Floats::Plain(floats) => floats.len(),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, at: usize) -> f64 {
-        match self {
-            Floats::Decimal { scale, numbers } => decimal::unscale(numbers[at], *scale),
-            Floats::Plain(floats) => floats[at],
-        }
-    }
-
-    fn plain(&mut self) -> &mut Vec<f64> {
-        if let Floats::Decimal { scale, numbers } = self {
-            let floats = numbers
-                .iter()
-                .map(|&number| decimal::unscale(number, *scale));
-            *self = Floats::Plain(floats.collect());
-        }
-        match self {
-            Floats::Plain(floats) => floats,
-            Floats::Decimal { .. } => unreachable!("it was made plain just above"),
-        }
-    }
-
-    #[inline]
-    fn push_decimal(&mut self, scale: u8, number: i64) {
-        if let Floats::Decimal {
-            scale: of_all,
-            numbers,
-        } = self
-        {
-            if *of_all == scale {
-                return numbers.push(number);
-            }
-            if numbers.is_empty() {
-                *of_all = scale;
-                return numbers.push(number);
-            }
-            if let Some(number) = rescale(number, scale, *of_all) {
-                return numbers.push(number);
-            }
-            if scale > *of_all
-                && let Some(all) = numbers
-                    .iter()
-                    .map(|&number| rescale(number, *of_all, scale))
-                    .collect()
-            {
-                (*of_all, *numbers) = (scale, all);
-                return numbers.push(number);
-            }
-        }
-        self.plain().push(decimal::unscale(number, scale));
-    }
-
-    fn push(&mut self, value: f64) {
-        if let Floats::Decimal { scale, .. } = self {
-            let known = decimal::scale(value, *scale).map(|number| (*scale, number));
-            if let Some((scale, number)) = known.or_else(|| decimal::find_scale(value)) {
-                return self.push_decimal(scale, number);
-            }
-        }
-        self.plain().push(value);
-    }
-}
-
-/// The same decimal with more places, if it is still exact.
-fn rescale(number: i64, from: u8, to: u8) -> Option<i64> {
-    let by = decimal::INT_POWERS[usize::from(to.checked_sub(from)?)];
-    number
-        .checked_mul(by)
-        .filter(|number| number.unsigned_abs() < 1 << 53)
-}
-
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Texts {
-    pub(crate) ends: Vec<u32>,
-    pub(crate) bytes: String,
-}
-
-impl Texts {
-    pub(crate) fn push(&mut self, text: &str) {
-        self.bytes.push_str(text);
-        self.ends.push(self.bytes.len() as u32);
-    }
-
-    pub(crate) fn get(&self, at: usize) -> &str {
-        let start = if at == 0 { 0 } else { self.ends[at - 1] };
-        &self.bytes[start as usize..self.ends[at] as usize]
-    }
-}
-
-/// Where values of several kinds are.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Mixed {
-    pub(crate) kinds: Vec<u8>,
-    /// Each one's place among those of its kind.
-    pub(crate) places: Vec<u32>,
-}
-
-/// Values of one key in the order of their rows.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Values {
-    /// The kind of all, or of the last one.
-    pub(crate) kind: Option<Kind>,
-    pub(crate) mixed: Option<Box<Mixed>>,
-    pub(crate) bools: Vec<i64>,
-    pub(crate) ints: Vec<i64>,
-    pub(crate) floats: Floats,
-    pub(crate) texts: Texts,
-    pub(crate) jsons: Texts,
-}
-
-impl Values {
-    pub(crate) fn text_bytes(&self) -> usize {
-        self.texts.bytes.len() + self.jsons.bytes.len()
-    }
-
-    pub(crate) fn count(&self, kind: Kind) -> usize {
-        match kind {
-            Kind::Bool => self.bools.len(),
-            Kind::Int => self.ints.len(),
-            Kind::Float => self.floats.len(),
-            Kind::Text => self.texts.ends.len(),
-            Kind::Json => self.jsons.ends.len(),
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        match (&self.mixed, self.kind) {
-            (Some(mixed), _) => mixed.kinds.len(),
-            (None, Some(kind)) => self.count(kind),
-            (None, None) => 0,
-        }
-    }
-
-    #[inline]
-    fn note(&mut self, kind: Kind) {
-        if self.mixed.is_some() || self.kind != Some(kind) {
-            self.note_other(kind);
-        }
-    }
-
-    #[cold]
-    fn note_other(&mut self, kind: Kind) {
-        let place = self.count(kind) as u32;
-        if let Some(before) = self.kind {
-            let count = self.count(before);
-            let mixed = self.mixed.get_or_insert_with(|| {
-                Box::new(Mixed {
-                    kinds: vec![before as u8; count],
-                    places: (0..count as u32).collect(),
-                })
-            });
-            mixed.kinds.push(kind as u8);
-            mixed.places.push(place);
-        }
-        self.kind = Some(kind);
-    }
-
-    #[inline]
-    pub(crate) fn push(&mut self, cell: Cell<'_>) {
-        match cell {
-            Cell::Decimal { scale, number } => {
-                self.note(Kind::Float);
-                self.floats.push_decimal(scale, number);
-            }
-            Cell::Plain(value) => self.push_value(value),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn push_value(&mut self, value: Value<'_>) {
-        match value {
-            Value::Bool(value) => {
-                self.note(Kind::Bool);
-                self.bools.push(i64::from(value));
-            }
-            Value::Int(value) => {
-                self.note(Kind::Int);
-                self.ints.push(value);
-            }
-            Value::Float(value) => {
-                self.note(Kind::Float);
-                self.floats.push(value);
-            }
-            Value::Text(text) => {
-                self.note(Kind::Text);
-                self.texts.push(text);
-            }
-            Value::Json(text) => {
-                self.note(Kind::Json);
-                self.jsons.push(text);
-            }
-        }
-    }
-
-    fn extend(&mut self, other: &Values) {
-        let is_alike = self.mixed.is_none()
-            && other.mixed.is_none()
-            && (self.kind.is_none() || self.kind == other.kind);
-        match (is_alike, other.kind, &other.floats) {
-            (true, Some(Kind::Int), _) => self.ints.extend_from_slice(&other.ints),
-            (true, Some(Kind::Bool), _) => self.bools.extend_from_slice(&other.bools),
-            (true, Some(Kind::Float), Floats::Decimal { scale, numbers }) => {
-                numbers
-                    .iter()
-                    .for_each(|&number| self.floats.push_decimal(*scale, number));
-            }
-            (true, Some(Kind::Float), Floats::Plain(floats)) => {
-                self.floats.plain().extend_from_slice(floats)
-            }
-            _ => return (0..other.len()).for_each(|at| self.push_value(other.get(at))),
-        }
-        self.kind = other.kind;
-    }
-
-    /// Some of them.
-    fn slice(&self, range: std::ops::Range<usize>) -> Values {
-        let mut part = Values::default();
-        match (&self.mixed, self.kind, &self.floats) {
-            (None, Some(Kind::Int), _) => part.ints = self.ints[range].to_vec(),
-            (None, Some(Kind::Bool), _) => part.bools = self.bools[range].to_vec(),
-            (None, Some(Kind::Float), Floats::Plain(floats)) => {
-                part.floats = Floats::Plain(floats[range].to_vec());
-            }
-            (None, Some(Kind::Float), Floats::Decimal { scale, numbers }) => {
-                part.floats = Floats::Decimal {
-                    scale: *scale,
-                    numbers: numbers[range].to_vec(),
-                };
-            }
-            _ => {
-                range.for_each(|at| part.push_value(self.get(at)));
-                return part;
-            }
-        }
-        part.kind = self.kind;
-        part
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, at: usize) -> Value<'_> {
-        let (kind, at) = match (&self.mixed, self.kind) {
-            (Some(mixed), _) => (Kind::from_byte(mixed.kinds[at]), mixed.places[at] as usize),
-            (None, kind) => (kind, at),
-        };
-        match kind.expect("a value was pushed, and with it its kind") {
-            Kind::Bool => Value::Bool(self.bools[at] != 0),
-            Kind::Int => Value::Int(self.ints[at]),
-            Kind::Float => Value::Float(self.floats.get(at)),
-            Kind::Text => Value::Text(self.texts.get(at)),
-            Kind::Json => Value::Json(self.jsons.get(at)),
-        }
-    }
-}
+use crate::memtable::DeviceRows;
+use crate::point::{KeyId, Point};
+use crate::values::Values;
 
 /// What a column says of its key: the value itself, or one of the aggregates of a downsampled interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -356,6 +64,17 @@ impl Column {
         self.values.push(cell);
     }
 }
+
+/// What reading rows of memory needs, to be used again.
+#[derive(Default)]
+pub(crate) struct Reading {
+    numbers: Vec<u32>,
+    of_shapes: HashMap<u32, Range<usize>, foldhash::fast::RandomState>,
+    /// Per key of a shape its column, or [`UNWANTED`].
+    columns: Vec<u32>,
+}
+
+const UNWANTED: u32 = u32::MAX;
 
 /// Rows of one device.
 #[derive(Debug, Clone)]
@@ -419,32 +138,91 @@ impl Table {
         self.columns.retain(|column| column.values.len() > 0);
     }
 
-    /// Adds rows from memory, of the wanted keys only; `None` if what was written cannot be read.
-    pub(crate) fn read_piece(&mut self, view: &PieceView, wanted: Option<&[KeyId]>) -> Option<()> {
-        let is_wanted = |key: &KeyId| wanted.is_none_or(|wanted| wanted.contains(key));
-        // Per shape the columns of its keys.
-        let mut columns_of: Vec<Vec<Option<usize>>> = Vec::new();
-        for shape in &view.shapes {
-            let column = |key: &KeyId| is_wanted(key).then(|| self.column(*key, Facet::Value));
-            columns_of.push(shape.iter().map(column).collect());
-        }
-        view.rows(|ts_ms, shape, reader| {
-            let columns = columns_of.get(shape)?;
+    /// Adds rows from memory, of a time and of the wanted keys only; `None` if what was written cannot be read.
+    pub(crate) fn read_rows(
+        &mut self,
+        rows: &DeviceRows<'_>,
+        (from_ms, to_ms): (i64, i64),
+        wanted: Option<&[KeyId]>,
+        reading: &mut Reading,
+    ) -> Option<()> {
+        reading.of_shapes.clear();
+        reading.columns.clear();
+        rows.numbers(from_ms, to_ms, &mut reading.numbers);
+        // Rows of one shape one after the other: which columns of the table are theirs, and where the run begins.
+        let (mut shape, mut columns, mut start) = (None, 0..0, 0);
+        for &number in &reading.numbers {
+            let (ts_ms, of_row, mut reader) = rows.row(number)?;
+            if shape != Some(of_row) {
+                self.end_run(&reading.columns[columns], start);
+                start = self.ts.len();
+                shape = Some(of_row);
+                columns = match reading.of_shapes.get(&of_row) {
+                    Some(columns) => columns.clone(),
+                    None => {
+                        let from = reading.columns.len();
+                        for key in rows.keys(of_row)?.iter() {
+                            let is_wanted = wanted.is_none_or(|wanted| wanted.contains(key));
+                            let column = is_wanted.then(|| self.column(*key, Facet::Value) as u32);
+                            reading.columns.push(column.unwrap_or(UNWANTED));
+                        }
+                        let columns = from..reading.columns.len();
+                        reading.of_shapes.insert(of_row, columns.clone());
+                        columns
+                    }
+                };
+                self.begin_run(&reading.columns[columns.clone()]);
+            }
             self.begin_row(ts_ms);
-            for &column in columns {
-                let cell = cell::read(reader)?;
-                if let Some(column) = column {
-                    self.put(column, cell);
+            for &column in &reading.columns[columns.clone()] {
+                let cell = cell::read_raw(&mut reader)?;
+                if let Some(column) = self.columns.get_mut(column as usize) {
+                    column.values.push_raw(cell)?;
                 }
             }
-            Some(())
-        })
+        }
+        self.end_run(&reading.columns[columns], start);
+        Some(())
+    }
+
+    /// The rows that follow have values of these columns.
+    fn begin_run(&mut self, columns: &[u32]) {
+        let rows = self.ts.len();
+        for &column in columns {
+            if let Some(column) = self.columns.get_mut(column as usize)
+                && column.rows.is_none()
+                && column.values.len() < rows
+            {
+                column.rows = Some((0..column.values.len() as u32).collect());
+            }
+        }
+    }
+
+    fn end_run(&mut self, columns: &[u32], start: usize) {
+        let run = start as u32..self.ts.len() as u32;
+        for &column in columns {
+            if let Some(column) = self.columns.get_mut(column as usize)
+                && let Some(rows) = &mut column.rows
+            {
+                rows.extend(run.clone());
+            }
+        }
+    }
+
+    /// Empty, with the memory it had.
+    pub(crate) fn clear(&mut self) {
+        self.ts.clear();
+        self.is_sorted = true;
+        for column in &mut self.columns {
+            column.rows = None;
+            column.values.clear();
+        }
     }
 
     /// Gives the rows of [from, to) in their order, or backwards, with their values of these facets; stops when told to.
     pub(crate) fn each_row(
         &self,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         backwards: bool,
         each: &mut dyn FnMut(i64, &[Point<'_>]) -> std::ops::ControlFlow<()>,
     ) -> std::ops::ControlFlow<()> {
@@ -504,7 +282,7 @@ impl Table {
     }
 
     /// Some of its rows.
-    pub(crate) fn slice(&self, range: std::ops::Range<usize>) -> Table {
+    pub(crate) fn slice(&self, range: Range<usize>) -> Table {
         let mut part = Table {
             ts: self.ts[range.clone()].to_vec(),
             columns: Vec::with_capacity(self.columns.len()),
@@ -563,7 +341,7 @@ impl Table {
     }
 
     /// The rows within a time, as long as they are in order.
-    pub(crate) fn within(&self, from_ms: i64, to_ms: i64) -> std::ops::Range<usize> {
+    pub(crate) fn within(&self, from_ms: i64, to_ms: i64) -> Range<usize> {
         let start = self.ts.partition_point(|&ts_ms| ts_ms < from_ms);
         start..self.ts.partition_point(|&ts_ms| ts_ms < to_ms).max(start)
     }

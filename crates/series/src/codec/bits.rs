@@ -13,12 +13,13 @@ pub(crate) fn width(number: u64) -> u32 {
 
 /// Appends numbers of no more than `width` bits.
 #[inline]
-pub(crate) fn pack(out: &mut Vec<u8>, numbers: &[u64], width: u32) {
+pub(crate) fn pack(out: &mut Vec<u8>, numbers: impl ExactSizeIterator<Item = u64>, width: u32) {
     if width == 0 {
         return;
     }
+    out.reserve(numbers.len() * width as usize / 8 + 8);
     let (mut word, mut used) = (0_u64, 0_u32);
-    for &number in numbers {
+    for number in numbers {
         word |= number << used;
         used += width;
         if used >= 64 {
@@ -133,7 +134,7 @@ mod tests {
             let mask = if width == 0 { 0 } else { u64::MAX >> (64 - width) };
             let numbers: Vec<u64> = numbers.iter().map(|number| number & mask).collect();
             let mut bytes = Vec::new();
-            pack(&mut bytes, &numbers, width);
+            pack(&mut bytes, numbers.iter().copied(), width);
             prop_assert_eq!(bytes.len(), (numbers.len() * width as usize).div_ceil(8));
             let mut found = vec![0; numbers.len()];
             prop_assert!(unpack(&mut Reader::new(&bytes), &mut found, width).is_some());

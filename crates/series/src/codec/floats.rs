@@ -1,18 +1,21 @@
-//! Floats: decimals as integers of one scale, with exceptions; or each as what changed in its bits; or as they are.
+//! Floats: decimals as integers of one scale, with exceptions; or their bits as integers; or each as what changed in its bits, where
+//! many are the one before; or as they are.
 
 use super::bits::{BitReader, BitWriter};
 use super::ints;
 use crate::decimal;
-use crate::table::Floats;
+use crate::values::Floats;
 use crate::varint::{Reader, put};
 
 const DECIMAL: u8 = 0;
 const EXCEPTIONS: u8 = 1;
 const CHANGES: u8 = 2;
 const PLAIN: u8 = 3;
+const BITS: u8 = 4;
 
-/// Floats looked at to find a scale.
+/// Floats looked at to find a scale, and how many of them first: where none is a short decimal, few will be.
 const SAMPLE: usize = 64;
+const FIRST_SAMPLE: usize = 8;
 
 pub(crate) fn encode(out: &mut Vec<u8>, floats: &Floats) {
     match floats {
@@ -25,35 +28,62 @@ pub(crate) fn encode(out: &mut Vec<u8>, floats: &Floats) {
     }
 }
 
+/// The scale of the sample's decimals, if most of it are some.
+fn scale_of(floats: &[f64], sample: usize) -> Option<u8> {
+    let step = floats.len().div_ceil(sample).max(1);
+    let (mut decimals, mut looked_at, mut most) = (0, 0, 0);
+    for &float in floats.iter().step_by(step) {
+        looked_at += 1;
+        if let Some((scale, _)) = decimal::find_scale(float) {
+            decimals += 1;
+            most = most.max(scale);
+        }
+    }
+    let are_most = match sample {
+        FIRST_SAMPLE => decimals > 0,
+        _ => decimals * 4 >= looked_at * 3,
+    };
+    are_most.then_some(most)
+}
+
 fn encode_plain(out: &mut Vec<u8>, floats: &[f64]) {
-    let step = floats.len().div_ceil(SAMPLE).max(1);
-    let sample: Vec<_> = floats
-        .iter()
-        .step_by(step)
-        .map(|&float| decimal::find_scale(float))
-        .collect();
-    let decimals = sample.iter().flatten().count();
-    let changes = changes(floats);
     let start = out.len();
-    if decimals * 4 >= sample.len() * 3
-        && let Some(scale) = sample.iter().flatten().map(|(scale, _)| *scale).max()
-    {
+    let scale = scale_of(floats, FIRST_SAMPLE).and_then(|_| scale_of(floats, SAMPLE));
+    if let Some(scale) = scale {
         encode_exceptions(out, floats, scale);
-        if out.len() - start <= changes.len() + 1 {
+        if out.len() - start <= floats.len() * 6 {
             return;
         }
         out.truncate(start);
     }
-    if changes.len() < floats.len() * 8 {
+    let is_same = |two: &&[f64]| two[0].to_bits() == two[1].to_bits();
+    let repeats = floats.windows(2).filter(is_same).count();
+    if repeats * 4 >= floats.len() {
+        let changes = changes(floats);
         out.push(CHANGES);
         put(out, changes.len() as u64);
         out.extend_from_slice(&changes);
     } else {
+        encode_bits(out, floats);
+    }
+    if out.len() - start > 1 + floats.len() * 8 {
+        out.truncate(start);
         out.push(PLAIN);
         floats
             .iter()
             .for_each(|float| out.extend_from_slice(&float.to_le_bytes()));
     }
+}
+
+/// Floats of one sign are in the order of their bits, and those of one size differ in the lower ones alone. Zeros at the end of all are
+/// left out: those of single precision have 29.
+fn encode_bits(out: &mut Vec<u8>, floats: &[f64]) {
+    let all = floats.iter().fold(0, |all, float| all | float.to_bits());
+    let shift = if all == 0 { 0 } else { all.trailing_zeros() };
+    let bits = floats.iter().map(|float| (float.to_bits() >> shift) as i64);
+    out.push(BITS);
+    out.push(shift as u8);
+    ints::encode(out, &bits.collect::<Vec<_>>());
 }
 
 fn encode_exceptions(out: &mut Vec<u8>, floats: &[f64], scale: u8) {
@@ -152,6 +182,12 @@ pub(crate) fn decode(reader: &mut Reader<'_>, len: usize) -> Option<Floats> {
         CHANGES => {
             let bytes = reader.bounded(usize::MAX)?;
             read_changes(reader.take(bytes)?, len).map(Floats::Plain)
+        }
+        BITS => {
+            let shift = u32::from(reader.byte().filter(|&shift| shift < 64)?);
+            let bits = ints::decode(reader, len)?;
+            let float = |bits| f64::from_bits((bits as u64) << shift);
+            Some(Floats::Plain(bits.into_iter().map(float).collect()))
         }
         PLAIN => {
             let bytes = reader.take(len.checked_mul(8)?)?;

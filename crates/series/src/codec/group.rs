@@ -7,7 +7,8 @@
 use super::{floats, ints, texts};
 use crate::point::KeyId;
 use crate::summary::Summary;
-use crate::table::{Column, Facet, Floats, Kind, Mixed, Table, Values};
+use crate::table::{Column, Facet, Table};
+use crate::values::{Floats, Kind, Mixed, Values};
 use crate::varint::{Reader, put};
 
 /// Rows of a group at most.
@@ -23,8 +24,8 @@ const STATISTICS: u8 = 0x40;
 
 const KINDS: [Kind; 5] = [Kind::Bool, Kind::Int, Kind::Float, Kind::Text, Kind::Json];
 
-/// Appends a group; the rows are sorted and no more than [`MAX_ROWS`].
-pub(crate) fn encode(out: &mut Vec<u8>, table: &Table, interval_ms: i64) {
+/// Appends a group; the rows are sorted and no more than [`MAX_ROWS`]. What is in `bytes` goes.
+pub(crate) fn encode(out: &mut Vec<u8>, table: &Table, interval_ms: i64, bytes: &mut Vec<u8>) {
     debug_assert!(
         table.is_sorted && table.ts.len() <= MAX_ROWS,
         "groups are of sorted rows"
@@ -33,10 +34,10 @@ pub(crate) fn encode(out: &mut Vec<u8>, table: &Table, interval_ms: i64) {
     out.extend_from_slice(&[0; 4]);
     put(out, table.ts.len() as u64);
     put(out, interval_ms as u64);
-    let mut bytes = Vec::with_capacity(table.ts.len());
-    ints::encode(&mut bytes, &table.ts);
+    bytes.clear();
+    ints::encode(bytes, &table.ts);
     put(out, bytes.len() as u64);
-    out.extend_from_slice(&bytes);
+    out.extend_from_slice(bytes);
     put(out, table.columns.len() as u64);
     bytes.clear();
     for column in &table.columns {
@@ -45,19 +46,19 @@ pub(crate) fn encode(out: &mut Vec<u8>, table: &Table, interval_ms: i64) {
         let mut flags = column.facet as u8;
         if let Some(rows) = &column.rows {
             flags |= SPARSE;
-            encode_presence(&mut bytes, rows, table.ts.len());
+            encode_presence(bytes, rows, table.ts.len());
         }
         match &values.mixed {
             None => {
                 let kind = values.kind.expect("a column has at least one value");
-                encode_kind(&mut bytes, values, kind);
+                encode_kind(bytes, values, kind);
             }
             Some(mixed) => {
                 flags |= MIXED;
                 let kinds: Vec<i64> = mixed.kinds.iter().map(|&kind| i64::from(kind)).collect();
-                ints::encode(&mut bytes, &kinds);
+                ints::encode(bytes, &kinds);
                 for kind in KINDS.into_iter().filter(|&kind| values.count(kind) > 0) {
-                    encode_kind(&mut bytes, values, kind);
+                    encode_kind(bytes, values, kind);
                 }
             }
         }
@@ -78,7 +79,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, table: &Table, interval_ms: i64) {
             out.extend_from_slice(&number.to_le_bytes());
         }
     }
-    out.extend_from_slice(&bytes);
+    out.extend_from_slice(bytes);
     let crc = crc32c::crc32c(&out[start + 4..]);
     out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
 }
@@ -376,7 +377,7 @@ mod tests {
 
     fn check(table: &Table) {
         let mut bytes = Vec::new();
-        encode(&mut bytes, table, 60_000);
+        encode(&mut bytes, table, 60_000, &mut Vec::new());
         assert!(is_whole(&bytes));
         let group = open(&bytes).unwrap();
         assert_eq!(group.interval_ms, 60_000);
@@ -427,7 +428,7 @@ mod tests {
                 table.put(column, Cell::Plain(Value::Int(row * row)));
             }
             let mut bytes = Vec::new();
-            encode(&mut bytes, &table, 0);
+            encode(&mut bytes, &table, 0, &mut Vec::new());
             let at = at.index(bytes.len());
             bytes[at] ^= 1_u8 << bit;
             prop_assert!(!is_whole(&bytes));

@@ -90,37 +90,35 @@ fn encode_blocks(out: &mut Vec<u8>, numbers: &[i64]) {
         // 63 bits are packed as 64, so that six bits say it.
         let width = if width == 63 { 64 } else { width };
         out.push(way << 6 | width.min(63) as u8);
-        let mut packed = [0_u64; BLOCK];
-        let len = match way {
+        match way {
             PLAIN => {
                 put_signed(out, least.wrapping_sub(last));
-                for (to, number) in packed.iter_mut().zip(block) {
-                    *to = number.wrapping_sub(least) as u64;
-                }
-                block.len()
+                let rest = block.iter().map(|number| number.wrapping_sub(least) as u64);
+                pack(out, rest, width);
             }
             DELTA => {
                 put_signed(out, block[0].wrapping_sub(last));
                 put_signed(out, least);
-                for (to, two) in packed.iter_mut().zip(block.windows(2)) {
-                    *to = two[1].wrapping_sub(two[0]).wrapping_sub(least) as u64;
-                }
-                block.len() - 1
+                let delta = |two: &[i64]| two[1].wrapping_sub(two[0]);
+                let rest = block
+                    .windows(2)
+                    .map(|two| delta(two).wrapping_sub(least) as u64);
+                pack(out, rest, width);
             }
             _ => {
                 let mut before = block[1].wrapping_sub(block[0]);
                 put_signed(out, block[0].wrapping_sub(last));
                 put_signed(out, before);
                 put_signed(out, least);
-                for (to, two) in packed.iter_mut().zip(block[1..].windows(2)) {
+                let rest = block[1..].windows(2).map(|two| {
                     let delta = two[1].wrapping_sub(two[0]);
-                    *to = delta.wrapping_sub(before).wrapping_sub(least) as u64;
+                    let change = delta.wrapping_sub(before);
                     before = delta;
-                }
-                block.len() - 2
+                    change.wrapping_sub(least) as u64
+                });
+                pack(out, rest, width);
             }
-        };
-        pack(out, &packed[..len], width);
+        }
         last = block[block.len() - 1];
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::ints;
-use crate::table::Texts;
+use crate::values::{Texts, Words};
 use crate::varint::{Reader, put};
 
 const ALL: u8 = 0;
@@ -12,22 +12,23 @@ const DICTIONARY: u8 = 1;
 /// Texts of one column of a group.
 const MAX_BYTES: usize = 1 << 26;
 
+/// Fewer bytes are not worth packing.
+const MIN_PACKED: usize = 128;
+
 pub(crate) fn encode(out: &mut Vec<u8>, texts: &Texts) {
-    let len = texts.ends.len();
-    let mut numbers: HashMap<&str, i64, foldhash::fast::RandomState> = HashMap::default();
+    if texts.are_distinct() {
+        out.push(DICTIONARY);
+        put(out, texts.words.len() as u64);
+        encode_all(out, texts.words.iter());
+        return ints::encode(out, &texts.numbers);
+    }
+    let len = texts.len();
+    let mut known: HashMap<&str, i64, foldhash::fast::RandomState> = HashMap::default();
     let mut dictionary: Vec<&str> = Vec::new();
-    let mut indices: Vec<i64> = Vec::with_capacity(len);
-    for at in 0..len {
-        let text = texts.get(at);
-        // Mostly the one before.
-        if let Some(&last) = indices.last()
-            && dictionary[last as usize] == text
-        {
-            indices.push(last);
-            continue;
-        }
+    let mut places: Vec<i64> = Vec::with_capacity(texts.words.len());
+    for text in texts.words.iter() {
         let next = dictionary.len() as i64;
-        indices.push(*numbers.entry(text).or_insert_with(|| {
+        places.push(*known.entry(text).or_insert_with(|| {
             dictionary.push(text);
             next
         }));
@@ -35,11 +36,12 @@ pub(crate) fn encode(out: &mut Vec<u8>, texts: &Texts) {
             break;
         }
     }
-    if indices.len() == len {
+    if places.len() == texts.words.len() {
         out.push(DICTIONARY);
         put(out, dictionary.len() as u64);
         encode_all(out, dictionary.iter().copied());
-        return ints::encode(out, &indices);
+        let numbers = texts.numbers.iter().map(|&number| places[number as usize]);
+        return ints::encode(out, &numbers.collect::<Vec<_>>());
     }
     out.push(ALL);
     encode_all(out, (0..len).map(|at| texts.get(at)));
@@ -52,7 +54,7 @@ fn encode_all<'a>(out: &mut Vec<u8>, texts: impl Iterator<Item = &'a str>) {
         bytes.extend_from_slice(text.as_bytes());
     }
     ints::encode(out, &lengths);
-    let packed = if bytes.len() >= 32 {
+    let packed = if bytes.len() >= MIN_PACKED {
         lz4_flex::block::compress(&bytes)
     } else {
         Vec::new()
@@ -66,7 +68,7 @@ fn encode_all<'a>(out: &mut Vec<u8>, texts: impl Iterator<Item = &'a str>) {
     }
 }
 
-fn decode_all(reader: &mut Reader<'_>, len: usize) -> Option<Texts> {
+fn decode_all(reader: &mut Reader<'_>, len: usize) -> Option<Words> {
     let lengths = ints::decode(reader, len)?;
     let mut total = 0_usize;
     let mut ends = Vec::with_capacity(len);
@@ -92,26 +94,24 @@ fn decode_all(reader: &mut Reader<'_>, len: usize) -> Option<Texts> {
     let is_boundary = |&end: &u32| bytes.is_char_boundary(end as usize);
     ends.iter()
         .all(is_boundary)
-        .then_some(Texts { ends, bytes })
+        .then_some(Words { ends, bytes })
 }
 
 pub(crate) fn decode(reader: &mut Reader<'_>, len: usize) -> Option<Texts> {
     match reader.byte()? {
-        ALL => decode_all(reader, len),
+        ALL => Some(Texts {
+            words: decode_all(reader, len)?,
+            numbers: (0..len as i64).collect(),
+        }),
         DICTIONARY => {
             let count = reader.bounded(len)?;
-            let dictionary = decode_all(reader, count)?;
-            let indices = ints::decode(reader, len)?;
-            let mut texts = Texts::default();
-            for index in indices {
-                let index = usize::try_from(index).ok().filter(|&index| index < count)?;
-                let text = dictionary.get(index);
-                if texts.bytes.len() + text.len() > MAX_BYTES {
-                    return None;
-                }
-                texts.push(text);
-            }
-            Some(texts)
+            let words = decode_all(reader, count)?;
+            let numbers = ints::decode(reader, len)?;
+            let is_known = |&number: &i64| (0..count as i64).contains(&number);
+            numbers
+                .iter()
+                .all(is_known)
+                .then_some(Texts { numbers, words })
         }
         _ => None,
     }
@@ -128,9 +128,13 @@ mod tests {
         let mut bytes = Vec::new();
         encode(&mut bytes, &texts);
         let mut reader = Reader::new(&bytes);
-        let found = decode(&mut reader, texts.ends.len()).unwrap();
+        let found = decode(&mut reader, texts.len()).unwrap();
         assert!(reader.is_empty());
-        assert_eq!((found.ends, found.bytes), (texts.ends, texts.bytes));
+        assert!(
+            (0..found.len())
+                .map(|at| found.get(at))
+                .eq((0..texts.len()).map(|at| texts.get(at)))
+        );
         bytes.len()
     }
 

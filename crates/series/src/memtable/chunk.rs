@@ -1,0 +1,120 @@
+//! Where rows stand in memory, and how those of one device are found.
+
+use std::sync::{Arc, Mutex};
+
+use super::Memtable;
+use crate::point::KeyId;
+use crate::shared::lock;
+use crate::varint::Reader;
+
+/// No row.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A row of a chunk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowAt {
+    pub(super) ts_ms: i64,
+    /// Where it begins in the chunk.
+    pub(super) at: u32,
+    /// The number of the device's row before, or [`NONE`].
+    pub(super) before: u32,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Chunk {
+    pub(super) bytes: Vec<u8>,
+    pub(super) rows: Vec<RowAt>,
+}
+
+/// Memory of chunks that are done with.
+pub(crate) struct Spare {
+    pub(super) chunks: Mutex<Vec<Chunk>>,
+    pub(super) chunk_bytes: usize,
+    most: usize,
+}
+
+impl Spare {
+    /// For so many bytes at most, in chunks of this size.
+    pub(crate) fn new(bytes: usize, chunk_bytes: usize) -> Self {
+        Self {
+            chunks: Mutex::default(),
+            chunk_bytes,
+            most: bytes / chunk_bytes,
+        }
+    }
+
+    pub(super) fn take(&self) -> Option<Chunk> {
+        lock(&self.chunks).pop()
+    }
+
+    /// Keeps the memory of a memtable, if nobody reads it any more.
+    pub(crate) fn keep(&self, memtable: Arc<Memtable>) {
+        let Some(memtable) = Arc::into_inner(memtable) else {
+            return;
+        };
+        let mut kept = lock(&self.chunks);
+        for mut chunk in memtable.into_chunks() {
+            if kept.len() >= self.most {
+                break;
+            }
+            if chunk.bytes.capacity() == self.chunk_bytes {
+                chunk.bytes.clear();
+                chunk.rows.clear();
+                kept.push(chunk);
+            }
+        }
+    }
+
+    /// Gives some of the memory back.
+    pub(crate) fn shrink(&self) {
+        let mut chunks = lock(&self.chunks);
+        let half = chunks.len() / 2;
+        chunks.truncate(half);
+    }
+}
+
+/// Rows of one device.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceRows<'a> {
+    pub(super) full: &'a [Arc<Chunk>],
+    pub(super) open: &'a Chunk,
+    pub(super) keys: &'a [Arc<[KeyId]>],
+    pub(super) last: u32,
+}
+
+impl<'a> DeviceRows<'a> {
+    #[inline]
+    pub(super) fn row_at(&self, number: u32) -> (&'a Chunk, RowAt) {
+        let chunk = self.full.get(number as usize >> 16);
+        let chunk = chunk.map_or(self.open, |chunk| &**chunk);
+        (chunk, chunk.rows[number as usize & 0xffff])
+    }
+
+    /// The numbers of the rows of [from, to), oldest first.
+    pub(crate) fn numbers(&self, from_ms: i64, to_ms: i64, numbers: &mut Vec<u32>) {
+        numbers.clear();
+        let mut next = self.last;
+        while next != NONE {
+            let (_, row) = self.row_at(next);
+            if row.ts_ms >= from_ms && row.ts_ms < to_ms {
+                numbers.push(next);
+            }
+            next = row.before;
+        }
+        numbers.reverse();
+    }
+
+    /// A row: its time, its shape, and a reader that stands at its values.
+    #[inline]
+    pub(crate) fn row(&self, number: u32) -> Option<(i64, u32, Reader<'a>)> {
+        let (chunk, row) = self.row_at(number);
+        let mut reader = Reader::new(&chunk.bytes);
+        reader.at = row.at as usize;
+        let shape = reader.number()? as u32;
+        Some((row.ts_ms, shape, reader))
+    }
+
+    pub(crate) fn keys(&self, shape: u32) -> Option<&'a Arc<[KeyId]>> {
+        self.keys.get(shape as usize)
+    }
+}

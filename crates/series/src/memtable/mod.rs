@@ -1,0 +1,532 @@
+//! Rows of one partition that are in no segment file yet, as bytes in the order they came.
+//!
+//! A row is the number of its shape and its values (`cell.rs`). Rows stand in chunks, one behind the other; the list of a chunk says of
+//! each row when it was, where it begins, and which one of the same device came before. So taking a row in touches little memory
+//! however many devices there are, and a device's rows are found from its last one backwards. A shape is a list of keys;
+//! devices of a kind share theirs. Full chunks do not change any more: a reader copies only the last one, and their memory is
+//! used again by memtables to come ([`Spare`]).
+
+mod chunk;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::cell::Hint;
+use crate::point::{KeyId, RowPoints};
+use crate::varint::{self, Reader};
+
+pub(crate) use chunk::{Chunk, DeviceRows, Spare};
+use chunk::{NONE, RowAt};
+
+/// Rows of a chunk, and chunks of a memtable: a row's number has both.
+const MAX_CHUNK_ROWS: usize = 1 << 16;
+const MAX_CHUNKS: usize = (1 << 16) - 2;
+const PAGE: usize = 1024;
+/// What a device takes apart from its rows.
+const SLOT_BYTES: usize = size_of::<Slot>() + 8;
+
+/// A list of keys and what is known about their values.
+pub(crate) struct Shape {
+    pub(crate) keys: Arc<[KeyId]>,
+    pub(crate) hints: Box<[Hint]>,
+    /// The block of the write-ahead log that has said what this shape is.
+    pub(crate) defined_in: u64,
+}
+
+struct Slot {
+    device: u32,
+    /// The number of its last row, or [`NONE`].
+    last: u32,
+    rows: u32,
+    /// Of the last row.
+    shape: u32,
+    min_ts: i64,
+    max_ts: i64,
+    /// Each row is later than the one before.
+    is_sorted: bool,
+    /// All rows have the keys of the last one.
+    is_alike: bool,
+}
+
+impl Slot {
+    fn new(device: u32) -> Self {
+        Self {
+            device,
+            last: NONE,
+            rows: 0,
+            shape: 0,
+            min_ts: i64::MAX,
+            max_ts: i64::MIN,
+            is_sorted: true,
+            is_alike: true,
+        }
+    }
+}
+
+/// Rows of one device, to be read when the lock is gone.
+pub(crate) enum View {
+    Frozen(Arc<Memtable>, u32),
+    Active {
+        full: Arc<Vec<Arc<Chunk>>>,
+        open: Chunk,
+        keys: Arc<Vec<Arc<[KeyId]>>>,
+        last: u32,
+    },
+}
+
+impl View {
+    pub(crate) fn rows(&self) -> DeviceRows<'_> {
+        match self {
+            View::Frozen(memtable, slot) => memtable.rows_of(memtable.at(*slot)),
+            View::Active {
+                full,
+                open,
+                keys,
+                last,
+            } => DeviceRows {
+                full,
+                open,
+                keys,
+                last: *last,
+            },
+        }
+    }
+}
+
+/// What is latest of a device.
+pub(crate) enum Newest {
+    /// The keys and values of its last row.
+    Row(i64, Arc<[KeyId]>, Vec<u8>),
+    /// Any of its rows may have it.
+    Any(View),
+}
+
+/// Rows of one partition.
+pub(crate) struct Memtable {
+    shapes: Vec<Shape>,
+    /// The keys of each, for readers.
+    keys: Arc<Vec<Arc<[KeyId]>>>,
+    by_keys: HashMap<Arc<[KeyId]>, u32, foldhash::fast::RandomState>,
+    /// By a device's place in its partition: pages of slot numbers.
+    places: Vec<Option<Box<[u32; PAGE]>>>,
+    slots: Vec<Vec<Slot>>,
+    full: Arc<Vec<Arc<Chunk>>>,
+    open: Chunk,
+    pub(crate) bytes: usize,
+    pub(crate) rows: u64,
+    pub(crate) points: u64,
+    /// The number of the row to come.
+    pub(crate) next_lsn: u64,
+    /// When the first row came, by the store's clock.
+    pub(crate) since_ms: i64,
+}
+
+impl Default for Memtable {
+    fn default() -> Self {
+        Self::new(1)
+    }
+}
+
+impl Memtable {
+    pub(crate) fn new(next_lsn: u64) -> Self {
+        Self {
+            shapes: Vec::new(),
+            keys: Arc::default(),
+            by_keys: HashMap::default(),
+            places: Vec::new(),
+            slots: Vec::new(),
+            full: Arc::default(),
+            open: Chunk::default(),
+            bytes: 0,
+            rows: 0,
+            points: 0,
+            next_lsn,
+            since_ms: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Whether it has to be frozen, however many bytes it may take.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.len() >= MAX_CHUNKS
+    }
+
+    #[inline]
+    fn find(&self, place: u32) -> Option<u32> {
+        let page = self.places.get(place as usize / PAGE)?.as_ref()?;
+        Some(page[place as usize % PAGE]).filter(|&slot| slot != NONE)
+    }
+
+    /// The slot of the device at this place of the partition, made if it is not there.
+    #[inline]
+    pub(crate) fn slot(&mut self, place: u32, device: u32) -> u32 {
+        match self.find(place) {
+            Some(slot) => slot,
+            None => self.make_slot(place, device),
+        }
+    }
+
+    #[cold]
+    fn make_slot(&mut self, place: u32, device: u32) -> u32 {
+        let page = place as usize / PAGE;
+        if page >= self.places.len() {
+            self.places.resize_with(page + 1, || None);
+        }
+        if self.places[page].is_none() {
+            self.bytes += PAGE * 4;
+        }
+        let page = self.places[page].get_or_insert_with(|| Box::new([NONE; PAGE]));
+        if self.slots.last().is_none_or(|last| last.len() == PAGE) {
+            // The first page grows as it is needed, so that few devices take little.
+            let capacity = if self.slots.is_empty() { 8 } else { PAGE };
+            self.slots.push(Vec::with_capacity(capacity));
+        }
+        let at = (self.slots.len() - 1) * PAGE;
+        let last = self
+            .slots
+            .last_mut()
+            .expect("one was just pushed if there was none");
+        let slot = (at + last.len()) as u32;
+        last.push(Slot::new(device));
+        page[place as usize % PAGE] = slot;
+        self.bytes += SLOT_BYTES;
+        slot
+    }
+
+    #[inline]
+    fn at(&self, slot: u32) -> &Slot {
+        &self.slots[slot as usize / PAGE][slot as usize % PAGE]
+    }
+
+    /// The shape of this row, if the device's row before had the same keys.
+    #[inline]
+    pub(crate) fn shape_of(&self, slot: u32, points: impl RowPoints) -> Option<u32> {
+        // That of a device without rows is any one.
+        let shape = self.at(slot).shape;
+        let keys = &self.shapes.get(shape as usize)?.keys;
+        let is_it =
+            keys.len() == points.len() && (0..keys.len()).all(|at| keys[at] == points.get(at).key);
+        is_it.then_some(shape)
+    }
+
+    pub(crate) fn find_shape(&self, keys: &[KeyId]) -> Option<u32> {
+        self.by_keys.get(keys).copied()
+    }
+
+    /// Takes a new list of keys in, none of which is there twice.
+    pub(crate) fn make_shape(&mut self, keys: Arc<[KeyId]>) -> u32 {
+        let shape = self.shapes.len() as u32;
+        self.bytes += 128 + keys.len() * (size_of::<KeyId>() + size_of::<Hint>());
+        self.by_keys.insert(Arc::clone(&keys), shape);
+        Arc::make_mut(&mut self.keys).push(Arc::clone(&keys));
+        self.shapes.push(Shape {
+            hints: vec![Hint::default(); keys.len()].into(),
+            keys,
+            defined_in: 0,
+        });
+        shape
+    }
+
+    #[inline]
+    pub(crate) fn shape(&mut self, shape: u32) -> &mut Shape {
+        &mut self.shapes[shape as usize]
+    }
+
+    /// Adds a row whose values were written with the hints of its shape.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        slot: u32,
+        ts_ms: i64,
+        shape: u32,
+        points: usize,
+        values: &[u8],
+        spare: &Spare,
+    ) {
+        let needed = values.len() + 5;
+        let room = self.open.bytes.capacity() - self.open.bytes.len();
+        if room < needed || self.open.rows.len() == MAX_CHUNK_ROWS {
+            self.next_chunk(needed, spare);
+        }
+        let slot = &mut self.slots[slot as usize / PAGE][slot as usize % PAGE];
+        let open = &mut self.open;
+        let number = (self.full.len() << 16 | open.rows.len()) as u32;
+        open.rows.push(RowAt {
+            ts_ms,
+            at: open.bytes.len() as u32,
+            before: slot.last,
+        });
+        if shape < 0x80 {
+            open.bytes.push(shape as u8);
+        } else {
+            varint::put(&mut open.bytes, u64::from(shape));
+        }
+        open.bytes.extend_from_slice(values);
+        slot.is_sorted &= ts_ms > slot.max_ts;
+        slot.is_alike &= slot.rows == 0 || slot.shape == shape;
+        slot.min_ts = slot.min_ts.min(ts_ms);
+        slot.max_ts = slot.max_ts.max(ts_ms);
+        (slot.last, slot.shape) = (number, shape);
+        slot.rows += 1;
+        self.bytes += size_of::<RowAt>();
+        self.rows += 1;
+        self.points += points as u64;
+        self.next_lsn += 1;
+    }
+
+    #[cold]
+    fn next_chunk(&mut self, needed: usize, spare: &Spare) {
+        let mut next = match needed <= spare.chunk_bytes {
+            true => spare.take().unwrap_or_default(),
+            false => Chunk::default(),
+        };
+        if next.bytes.capacity() < needed {
+            next.bytes = Vec::with_capacity(needed.max(spare.chunk_bytes));
+        }
+        self.bytes += next.bytes.capacity();
+        let full = std::mem::replace(&mut self.open, next);
+        if !full.rows.is_empty() {
+            Arc::make_mut(&mut self.full).push(Arc::new(full));
+        }
+    }
+
+    fn rows_of(&self, slot: &Slot) -> DeviceRows<'_> {
+        DeviceRows {
+            full: &self.full,
+            open: &self.open,
+            keys: &self.keys,
+            last: slot.last,
+        }
+    }
+
+    fn into_chunks(self) -> impl Iterator<Item = Chunk> {
+        let full = Arc::into_inner(self.full).unwrap_or_default();
+        let chunks = full.into_iter().filter_map(Arc::into_inner);
+        chunks.chain([self.open])
+    }
+
+    /// The rows of a device.
+    pub(crate) fn device_rows(&self, place: u32) -> Option<DeviceRows<'_>> {
+        self.filled(place).map(|slot| self.rows_of(self.at(slot)))
+    }
+
+    fn filled(&self, place: u32) -> Option<u32> {
+        self.find(place).filter(|&slot| self.at(slot).rows > 0)
+    }
+
+    fn view_of(&self, slot: &Slot) -> View {
+        let is_open = slot.last as usize >> 16 == self.full.len();
+        View::Active {
+            full: Arc::clone(&self.full),
+            open: if is_open {
+                self.open.clone()
+            } else {
+                Chunk::default()
+            },
+            keys: Arc::clone(&self.keys),
+            last: slot.last,
+        }
+    }
+
+    /// A device's rows, if some may be of this time.
+    pub(crate) fn view(&self, place: u32, from_ms: i64, to_ms: i64) -> Option<View> {
+        let slot = self.at(self.filled(place)?);
+        (slot.max_ts >= from_ms && slot.min_ts < to_ms).then(|| self.view_of(slot))
+    }
+
+    /// As [`Memtable::view`], without copying anything.
+    pub(crate) fn frozen_view(
+        self: &Arc<Self>,
+        place: u32,
+        from_ms: i64,
+        to_ms: i64,
+    ) -> Option<View> {
+        let number = self.filled(place)?;
+        let slot = self.at(number);
+        let is_wanted = slot.max_ts >= from_ms && slot.min_ts < to_ms;
+        is_wanted.then(|| View::Frozen(Arc::clone(self), number))
+    }
+
+    /// What a device has last.
+    pub(crate) fn newest(&self, place: u32) -> Option<Newest> {
+        let slot = self.at(self.filled(place)?);
+        if !slot.is_sorted || !slot.is_alike {
+            return Some(Newest::Any(self.view_of(slot)));
+        }
+        let rows = self.rows_of(slot);
+        let (chunk, row) = rows.row_at(slot.last);
+        let next = chunk.rows.get((slot.last as usize & 0xffff) + 1);
+        let end = next.map_or(chunk.bytes.len(), |next| next.at as usize);
+        let mut reader = Reader::new(&chunk.bytes[..end]);
+        reader.at = row.at as usize;
+        reader.number()?;
+        let values = reader.bytes[reader.at..].to_vec();
+        Some(Newest::Row(
+            row.ts_ms,
+            Arc::clone(rows.keys(slot.shape)?),
+            values,
+        ))
+    }
+
+    /// Whether the device at this place has rows.
+    pub(crate) fn has(&self, place: u32) -> bool {
+        self.filled(place).is_some()
+    }
+
+    /// Devices in it, ascending.
+    pub(crate) fn devices(&self) -> Vec<u32> {
+        let slots = self.slots.iter().flatten();
+        let mut devices: Vec<u32> = slots
+            .filter(|slot| slot.rows > 0)
+            .map(|slot| slot.device)
+            .collect();
+        devices.sort_unstable();
+        devices
+    }
+
+    /// Takes all rows of a device out; their bytes stay until the memtable goes.
+    pub(crate) fn take(&mut self, place: u32) {
+        let Some(at) = self.find(place) else { return };
+        let slot = &mut self.slots[at as usize / PAGE][at as usize % PAGE];
+        self.rows -= u64::from(slot.rows);
+        *slot = Slot::new(slot.device);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell;
+    use crate::point::{Point, Value};
+    use crate::shared::lock;
+
+    fn append(table: &mut Memtable, device: u32, ts_ms: i64, points: &[Point<'_>]) {
+        let slot = table.slot(device, device);
+        let keys: Arc<[KeyId]> = points.iter().map(|point| point.key).collect();
+        let known = table
+            .shape_of(slot, points)
+            .or_else(|| table.find_shape(&keys));
+        let shape = known.unwrap_or_else(|| table.make_shape(keys));
+        let mut values = vec![0; 1 << 17];
+        let mut end = 0;
+        for (at, point) in points.iter().enumerate() {
+            end = cell::write(
+                &mut values,
+                end,
+                point.value,
+                &mut table.shape(shape).hints[at],
+            );
+        }
+        let spare = Spare::new(0, 64 << 10);
+        table.push(slot, ts_ms, shape, points.len(), &values[..end], &spare);
+    }
+
+    type Found = Vec<(i64, Vec<(u32, i64)>)>;
+
+    fn read(rows: DeviceRows<'_>) -> Found {
+        let (mut found, mut numbers) = (Vec::new(), Vec::new());
+        rows.numbers(i64::MIN, i64::MAX, &mut numbers);
+        for number in numbers {
+            let (ts_ms, shape, mut reader) = rows.row(number).unwrap();
+            let mut points = Vec::new();
+            for key in rows.keys(shape).unwrap().iter() {
+                let Some(Value::Int(number)) = cell::read(&mut reader).map(cell::Cell::value)
+                else {
+                    panic!("only integers were written");
+                };
+                points.push((key.0, number));
+            }
+            found.push((ts_ms, points));
+        }
+        found
+    }
+
+    #[test]
+    fn rows_come_back_whatever_their_keys_and_times() {
+        let mut table = Memtable::new(1);
+        let mut expected: HashMap<u32, Found> = HashMap::new();
+        for number in 0..30_000_i64 {
+            let device = (number % 7 * 1000) as u32;
+            let ts_ms = if number % 100 == 0 {
+                number * -977
+            } else {
+                1_700_000_000_000 + number
+            };
+            // More shapes than a piece takes.
+            let first = if number % 3 == 0 {
+                (number % 500) as u32
+            } else {
+                1
+            };
+            let keys = [first, 1000, 1001];
+            let points = keys.map(|key| Point {
+                key: KeyId(key),
+                value: Value::Int(number * i64::from(key)),
+            });
+            append(&mut table, device, ts_ms, &points);
+            let row = (
+                ts_ms,
+                keys.map(|key| (key, number * i64::from(key))).to_vec(),
+            );
+            expected.entry(device).or_default().push(row);
+        }
+        assert_eq!(table.devices(), [0, 1000, 2000, 3000, 4000, 5000, 6000]);
+        assert_eq!(table.rows, 30_000);
+        for (device, expected) in &expected {
+            assert_eq!(&read(table.device_rows(*device).unwrap()), expected);
+            let view = table.view(*device, i64::MIN, i64::MAX).unwrap();
+            assert_eq!(&read(view.rows()), expected);
+        }
+        table.take(1000);
+        assert!(table.device_rows(1000).is_none());
+        assert_eq!(table.rows, 30_000 - expected[&1000].len() as u64);
+        let table = Arc::new(table);
+        let view = table.frozen_view(2000, i64::MIN, i64::MAX).unwrap();
+        assert_eq!(read(view.rows()), expected[&2000]);
+    }
+
+    #[test]
+    fn a_large_row_gets_a_chunk_of_its_own_size() {
+        let mut table = Memtable::new(1);
+        let text = "x".repeat(100_000);
+        let point = |value| {
+            [Point {
+                key: KeyId(1),
+                value,
+            }]
+        };
+        append(&mut table, 1, 1, &point(Value::Int(1)));
+        append(&mut table, 1, 2, &point(Value::Text(&text)));
+        append(&mut table, 1, 3, &point(Value::Int(1)));
+        let mut numbers = Vec::new();
+        let rows = table.device_rows(1).unwrap();
+        rows.numbers(2, 4, &mut numbers);
+        assert_eq!(numbers.len(), 2);
+        assert!(table.bytes > 100_000);
+        let Some(Newest::Row(3, keys, values)) = table.newest(1) else {
+            panic!("rows are sorted and have one shape");
+        };
+        assert_eq!((keys.len(), values.len()), (1, 2));
+    }
+
+    #[test]
+    fn memory_is_used_again() {
+        let spare = Spare::new(4 << 13, 1 << 13);
+        for _ in 0..2 {
+            let mut table = Memtable::new(1);
+            let slot = table.slot(0, 0);
+            let shape = table.make_shape(Arc::from([KeyId(1)]));
+            for ts_ms in 0..20_000 {
+                table.push(slot, ts_ms, shape, 1, &[0; 20], &spare);
+            }
+            assert_eq!(table.full.len(), 20_000 / 389);
+            spare.keep(Arc::new(table));
+            assert_eq!(lock(&spare.chunks).len(), 4);
+        }
+        spare.shrink();
+        assert_eq!(lock(&spare.chunks).len(), 2);
+    }
+}

@@ -1,0 +1,49 @@
+//! What policies say of a device's rows of an age.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
+
+use crate::config::Policy;
+
+/// What policies say, at this moment.
+pub(crate) struct Policies {
+    of: HashMap<u8, Policy>,
+    standard: Policy,
+    /// Tells these policies from others.
+    pub(crate) mark: u64,
+}
+
+impl Policies {
+    pub(crate) fn new(list: &[(u8, Policy)]) -> Self {
+        let of: HashMap<u8, Policy> = list.iter().cloned().collect();
+        let mut hasher = foldhash::fast::FixedState::default().build_hasher();
+        for (number, policy) in list {
+            (number, policy.retention_ms).hash(&mut hasher);
+            policy
+                .tiers
+                .iter()
+                .for_each(|tier| (tier.after_ms, tier.interval_ms).hash(&mut hasher));
+        }
+        Self {
+            standard: of.get(&0).cloned().unwrap_or_default(),
+            of,
+            mark: hasher.finish() | 1,
+        }
+    }
+
+    pub(crate) fn get(&self, number: u8) -> &Policy {
+        self.of.get(&number).unwrap_or(&self.standard)
+    }
+
+    /// Whether a policy wants something else between these ages.
+    pub(crate) fn change_between(&self, before_ms: i64, age_ms: i64) -> bool {
+        let mut all = self.of.values().chain([&self.standard]);
+        all.any(|policy| policy.interval_at(before_ms) != policy.interval_at(age_ms))
+    }
+
+    /// Whether no policy keeps rows of this age.
+    pub(crate) fn all_expired(&self, age_ms: i64) -> bool {
+        let mut all = self.of.values().chain([&self.standard]);
+        all.all(|policy| policy.interval_at(age_ms).is_none())
+    }
+}

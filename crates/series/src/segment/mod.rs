@@ -1,0 +1,249 @@
+//! Segment files: rows of one partition and one window of time, sorted by device and time, never changed.
+//!
+//! `TGSSEG1` and a zero byte · groups (`codec/group.rs`) · blocks of the index · footer · length of the footer (4), its CRC32C
+//! (4), `TGSSEG1` and a zero byte. A block of the index has up to 128 groups: how much greater the device is than the one
+//! before, length of the group, first time from the window's begin, last time from the first, rows; its CRC32C ends it. The
+//! footer is kept in memory: what the file is, and of each index block the first device and its place.
+//!
+//! A file is written under another name; once it is forced to disk, it gets its own. It names the files it replaces: those that a crash left
+//! behind are removed at the next start.
+
+mod reader;
+mod writer;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{self, AtomicBool, AtomicU64};
+
+use crate::error::{Error, OpenError, io_error};
+use crate::shared::lock;
+use crate::varint::Reader;
+
+pub(crate) use reader::SegmentReader;
+pub(crate) use writer::Writer;
+
+const MAGIC: &[u8; 8] = b"TGSSEG1\0";
+const TAIL: usize = 16;
+const MAX_FOOTER: u64 = 256 << 20;
+
+/// What a file is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Meta {
+    pub(crate) partition: usize,
+    /// The number of its window: times divided by the window's length.
+    pub(crate) window: i64,
+    /// Of all files ever written; the name.
+    pub(crate) id: u64,
+    /// Rows in it were appended with numbers up to this one; among files of a window the higher one is younger.
+    pub(crate) last_lsn: u64,
+    /// All rows of the partition up to this one are in segment files when this one is.
+    pub(crate) flushed_lsn: u64,
+    pub(crate) rows: u64,
+    pub(crate) points: u64,
+    /// Deletions up to this number were applied.
+    pub(crate) deletions: u64,
+    /// How long its window was over when policies were last applied, and which policies these were; 0 and 0 if never.
+    pub(crate) treated_age_ms: u64,
+    pub(crate) treated_by: u64,
+    pub(crate) replaces: Vec<u64>,
+}
+
+/// Where a group is and what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) device: u32,
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+    pub(crate) first_ts: i64,
+    pub(crate) last_ts: i64,
+    pub(crate) rows: u32,
+}
+
+struct IndexBlock {
+    first_device: u32,
+    offset: u64,
+    len: u32,
+}
+
+pub(crate) struct Segment {
+    pub(crate) path: PathBuf,
+    pub(crate) meta: Meta,
+    pub(crate) bytes: u64,
+    index: Vec<IndexBlock>,
+    last_device: u32,
+    pub(crate) window_begin: i64,
+    /// Up to which deletion it was found to hold nothing that is deleted.
+    pub(crate) cleared: AtomicU64,
+    /// As `treated_age_ms` and `treated_by`, when looking showed that nothing is to be done.
+    pub(crate) looked_at: Mutex<(u64, u64)>,
+    /// Nobody needs it any more; removed when the last reader is done.
+    pub(crate) is_gone: AtomicBool,
+    /// The file as long as it is not known to be on disk: it has its unfinished name, and a start removes it.
+    unsettled: Mutex<Option<File>>,
+    /// Forcing it to disk has failed.
+    pub(crate) has_failed: AtomicBool,
+}
+
+fn unfinished(path: &Path) -> PathBuf {
+    path.with_extension("new")
+}
+
+impl Segment {
+    pub(crate) fn is_settled(&self) -> bool {
+        lock(&self.unsettled).is_none()
+    }
+
+    /// Opens the file under the name that it has now.
+    fn open_file(&self) -> Result<File, Error> {
+        let unsettled = lock(&self.unsettled);
+        let path = match *unsettled {
+            Some(_) => unfinished(&self.path),
+            None => self.path.clone(),
+        };
+        File::open(&path).map_err(io_error("open", &path))
+    }
+
+    /// Forces it to disk.
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        let file = lock(&self.unsettled).as_ref().map(File::try_clone);
+        let Some(file) = file else { return Ok(()) };
+        let result = file.and_then(|file| file.sync_all());
+        if result.is_err() {
+            self.has_failed.store(true, atomic::Ordering::Release);
+        }
+        result.map_err(io_error("force to disk", &self.path))
+    }
+
+    /// Gives it its name: from then on a start finds it, as soon as the directory is on disk.
+    pub(crate) fn name(&self) -> Result<(), Error> {
+        let mut unsettled = lock(&self.unsettled);
+        if unsettled.is_some() {
+            let from = unfinished(&self.path);
+            fs::rename(&from, &self.path).map_err(io_error("rename", &from))?;
+            *unsettled = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if !self.is_gone.load(atomic::Ordering::Acquire) {
+            return;
+        }
+        let removed = match self.is_settled() {
+            true => fs::remove_file(&self.path),
+            false => fs::remove_file(unfinished(&self.path)),
+        };
+        if let Err(error) = removed {
+            tracing::warn!(%error, path = %self.path.display(), "a replaced telemetry segment stays until the next start");
+        }
+    }
+}
+
+impl Meta {
+    /// The name of a file of the same partition and window.
+    pub(crate) fn name_of(&self, id: u64) -> String {
+        format!("{}-{}-{id}.seg", self.partition, self.window)
+    }
+}
+
+fn damaged(path: &Path, offset: u64, detail: &'static str) -> Error {
+    Error::Damaged {
+        path: path.to_owned(),
+        offset,
+        detail,
+    }
+}
+
+impl Segment {
+    /// Reads what a file is.
+    pub(crate) fn open(path: PathBuf) -> Result<Self, OpenError> {
+        let file = File::open(&path).map_err(io_error("open", &path))?;
+        let bytes = file.metadata().map_err(io_error("look at", &path))?.len();
+        let refuse = |offset, detail: &str| OpenError::Damaged {
+            path: path.clone(),
+            offset,
+            detail: detail.to_owned(),
+        };
+        if bytes < (MAGIC.len() + TAIL) as u64 {
+            return Err(refuse(0, "it is shorter than any segment file"));
+        }
+        let mut tail = [0; TAIL];
+        let tail_at = bytes - TAIL as u64;
+        file.read_exact_at(&mut tail, tail_at)
+            .map_err(io_error("read", &path))?;
+        let len = u64::from(u32::from_le_bytes(tail[..4].try_into().expect("4 bytes")));
+        let crc = u32::from_le_bytes(tail[4..8].try_into().expect("4 bytes"));
+        if &tail[8..] != MAGIC || len > MAX_FOOTER || len + (MAGIC.len() + TAIL) as u64 > bytes {
+            return Err(refuse(
+                tail_at,
+                "it does not end as a segment file of this version does",
+            ));
+        }
+        let mut footer = vec![0; len as usize];
+        let footer_at = tail_at - len;
+        file.read_exact_at(&mut footer, footer_at)
+            .map_err(io_error("read", &path))?;
+        if crc32c::crc32c(&footer) != crc {
+            return Err(refuse(footer_at, "its footer is not what was written"));
+        }
+        let segment = read_footer(&footer, path.clone(), bytes);
+        segment.ok_or_else(|| refuse(footer_at, "its footer holds something that is none"))
+    }
+}
+
+fn read_footer(footer: &[u8], path: PathBuf, bytes: u64) -> Option<Segment> {
+    let mut reader = Reader::new(footer);
+    let partition = reader.bounded(crate::wal::PARTITIONS - 1)?;
+    let mut next = || reader.number();
+    let (id, last_lsn, flushed_lsn, rows, points) = (next()?, next()?, next()?, next()?, next()?);
+    let (deletions, treated_age_ms, treated_by) = (next()?, next()?, next()?);
+    let window = reader.signed()?;
+    let window_begin = reader.signed()?;
+    let count = reader.bounded(footer.len())?;
+    let replaces = (0..count).map(|_| reader.number()).collect::<Option<_>>()?;
+    let last_device = u32::try_from(reader.number()?).ok()?;
+    let count = reader.bounded(footer.len())?;
+    let mut block = || {
+        Some(IndexBlock {
+            first_device: u32::try_from(reader.number()?).ok()?,
+            offset: reader.number()?,
+            len: u32::try_from(reader.number()?).ok()?,
+        })
+    };
+    let index: Vec<_> = (0..count).map(|_| block()).collect::<Option<_>>()?;
+    let is_inside = |block: &IndexBlock| {
+        block
+            .offset
+            .checked_add(u64::from(block.len))
+            .is_some_and(|end| end <= bytes)
+    };
+    index.iter().all(is_inside).then_some(Segment {
+        path,
+        meta: Meta {
+            partition,
+            window,
+            id,
+            last_lsn,
+            flushed_lsn,
+            rows,
+            points,
+            deletions,
+            treated_age_ms,
+            treated_by,
+            replaces,
+        },
+        bytes,
+        index,
+        last_device,
+        window_begin,
+        cleared: AtomicU64::new(deletions),
+        looked_at: Mutex::new((treated_age_ms, treated_by)),
+        is_gone: AtomicBool::new(false),
+        unsettled: Mutex::new(None),
+        has_failed: AtomicBool::new(false),
+    })
+}

@@ -1,0 +1,234 @@
+//! Reading a segment file: its index, and its groups.
+
+use std::cmp::Ordering;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use super::{IndexBlock, Place, Segment, damaged};
+use crate::codec::group;
+use crate::error::{Error, io_error};
+use crate::point::KeyId;
+use crate::table::Table;
+use crate::varint::Reader;
+
+/// Bytes read at once where group follows group.
+const AHEAD: usize = 64 << 10;
+
+/// Reads groups of one file; asking for devices in ascending order reads each block of the index once.
+pub(crate) struct SegmentReader {
+    segment: Arc<Segment>,
+    file: File,
+    /// Which block of the index is in `places`.
+    block: usize,
+    places: Vec<Place>,
+    /// Bytes from this place on, for who reads one group after the other.
+    ahead: Vec<u8>,
+    ahead_at: u64,
+}
+
+impl SegmentReader {
+    pub(crate) fn open(segment: &Arc<Segment>) -> Result<Self, Error> {
+        let file = segment.open_file()?;
+        Ok(Self {
+            segment: Arc::clone(segment),
+            file,
+            block: usize::MAX,
+            places: Vec::new(),
+            ahead: Vec::new(),
+            ahead_at: 0,
+        })
+    }
+
+    /// Reads a group's rows, with these keys, and the interval they were downsampled to.
+    pub(crate) fn table(
+        &self,
+        place: &Place,
+        keys: Option<&[KeyId]>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(Table, i64), Error> {
+        self.read(place, bytes)?;
+        self.table_of(place, keys, bytes)
+    }
+
+    /// As [`table`](Self::table), of bytes that were read.
+    pub(crate) fn table_of(
+        &self,
+        place: &Place,
+        keys: Option<&[KeyId]>,
+        bytes: &[u8],
+    ) -> Result<(Table, i64), Error> {
+        let group = group::open(bytes).ok_or_else(|| self.not_a_group(place))?;
+        let table = group.table(keys).ok_or_else(|| self.not_a_group(place))?;
+        Ok((table, group.interval_ms))
+    }
+
+    fn load(&mut self, block: usize) -> Result<(), Error> {
+        if self.block == block {
+            return Ok(());
+        }
+        let IndexBlock {
+            first_device,
+            offset,
+            len,
+        } = self.segment.index[block];
+        let segment = Arc::clone(&self.segment);
+        let path = &segment.path;
+        let mut bytes = vec![0; len as usize];
+        self.file
+            .read_exact_at(&mut bytes, offset)
+            .map_err(io_error("read", path))?;
+        self.block = usize::MAX;
+        self.places.clear();
+        let Some((rest, crc)) = bytes.split_last_chunk::<4>() else {
+            return Err(damaged(
+                path,
+                offset,
+                "a block of its index is not what was written",
+            ));
+        };
+        if crc32c::crc32c(rest) != u32::from_le_bytes(*crc)
+            || self.parse(rest, first_device).is_none()
+        {
+            return Err(damaged(
+                path,
+                offset,
+                "a block of its index is not what was written",
+            ));
+        }
+        self.block = block;
+        Ok(())
+    }
+
+    fn parse(&mut self, bytes: &[u8], first_device: u32) -> Option<()> {
+        let mut reader = Reader::new(bytes);
+        let mut offset = reader.number()?;
+        let mut device = first_device;
+        while !reader.is_empty() {
+            device = device.checked_add(u32::try_from(reader.number()?).ok()?)?;
+            let len = u32::try_from(reader.number()?).ok()?;
+            let first_ts = self.segment.window_begin.wrapping_add(reader.signed()?);
+            let last_ts = first_ts.wrapping_add(reader.number()? as i64);
+            let rows = u32::try_from(reader.number()?).ok()?;
+            self.places.push(Place {
+                device,
+                offset,
+                len,
+                first_ts,
+                last_ts,
+                rows,
+            });
+            offset = offset
+                .checked_add(u64::from(len))
+                .filter(|&end| end <= self.segment.bytes)?;
+        }
+        Some(())
+    }
+
+    /// Gives the places of a device's groups, in the order of their times.
+    pub(crate) fn find(&mut self, device: u32, each: &mut dyn FnMut(Place)) -> Result<(), Error> {
+        let segment = Arc::clone(&self.segment);
+        let index = &segment.index;
+        if index.is_empty() || device > segment.last_device {
+            return Ok(());
+        }
+        // Groups of one device may begin at the end of the block before.
+        let begin = index
+            .partition_point(|block| block.first_device < device)
+            .saturating_sub(1);
+        let end = index.partition_point(|block| block.first_device <= device);
+        for block in begin..end {
+            self.load(block)?;
+            let from = self
+                .places
+                .partition_point(|place| place.device.cmp(&device) == Ordering::Less);
+            let of_device = self.places[from..]
+                .iter()
+                .take_while(|place| place.device == device);
+            of_device.for_each(|place| each(*place));
+        }
+        Ok(())
+    }
+
+    /// Gives all places, in the order of devices and times.
+    pub(crate) fn each_place(
+        &mut self,
+        each: &mut dyn FnMut(Place) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        for block in 0..self.segment.index.len() {
+            self.load(block)?;
+            for at in 0..self.places.len() {
+                each(self.places[at])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The block of the index by its number, `None` behind the last one.
+    pub(crate) fn places(&mut self, block: usize) -> Result<Option<&[Place]>, Error> {
+        if block >= self.segment.index.len() {
+            return Ok(None);
+        }
+        self.load(block)?;
+        Ok(Some(&self.places))
+    }
+
+    /// Reads the bytes of a group and makes sure that they are what was written.
+    pub(crate) fn read(&self, place: &Place, into: &mut Vec<u8>) -> Result<(), Error> {
+        into.resize(place.len as usize, 0);
+        self.read_bytes(place.offset, into)?;
+        self.check(place, into)
+    }
+
+    /// As [`read`](Self::read), for who reads groups in their order: with few calls of the system.
+    pub(crate) fn read_next(&mut self, place: &Place, into: &mut Vec<u8>) -> Result<(), Error> {
+        let len = place.len as usize;
+        if len > AHEAD / 2 {
+            return self.read(place, into);
+        }
+        let ahead = |reader: &Self| {
+            let start = usize::try_from(place.offset.checked_sub(reader.ahead_at)?).ok()?;
+            let end = start.checked_add(len)?;
+            (end <= reader.ahead.len()).then_some(start..end)
+        };
+        if ahead(self).is_none() {
+            let left = self.segment.bytes - place.offset.min(self.segment.bytes);
+            let mut bytes = std::mem::take(&mut self.ahead);
+            bytes.resize(left.min(AHEAD as u64) as usize, 0);
+            self.read_bytes(place.offset, &mut bytes)?;
+            (self.ahead, self.ahead_at) = (bytes, place.offset);
+        }
+        let Some(range) = ahead(self) else {
+            return Err(damaged(&self.segment.path, place.offset, "it was cut"));
+        };
+        into.clear();
+        into.extend_from_slice(&self.ahead[range]);
+        self.check(place, into)
+    }
+
+    fn read_bytes(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        let path = &self.segment.path;
+        match self.file.read_exact_at(into, offset) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(damaged(path, offset, "it was cut"))
+            }
+            read => read.map_err(io_error("read", path)),
+        }
+    }
+
+    fn check(&self, place: &Place, bytes: &[u8]) -> Result<(), Error> {
+        match group::is_whole(bytes) {
+            true => Ok(()),
+            false => {
+                let detail = "a group is not what was written";
+                Err(damaged(&self.segment.path, place.offset, detail))
+            }
+        }
+    }
+
+    pub(crate) fn not_a_group(&self, place: &Place) -> Error {
+        let detail = "a group with a right checksum holds something that is none";
+        damaged(&self.segment.path, place.offset, detail)
+    }
+}

@@ -1,0 +1,157 @@
+//! The settler's thread: segment files that were written are forced to disk, many at once, and get their names.
+//!
+//! The flusher does not wait for the disk: rows it has written can be read from the file and leave memory. Until the file has its
+//! name, though, a start does not find it, and the write-ahead log keeps its rows.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::codec::group;
+use crate::error::Error;
+use crate::segment::{Meta, Segment, SegmentReader, Writer};
+use crate::shared::{Shared, Trouble, count, lock};
+use crate::wal::PARTITIONS;
+use crate::wal::log::sync_dir;
+
+const IDLE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Files that may wait; the flusher waits if there are more.
+pub(crate) const MAX_FILES: usize = 128;
+
+pub(crate) fn run(shared: &Arc<Shared>) {
+    while !shared.is_closing.load(Ordering::Acquire) {
+        let pause = match settle(shared) {
+            Ok(()) => IDLE,
+            Err(_) => PAUSE,
+        };
+        std::thread::park_timeout(pause);
+    }
+}
+
+/// What one partition has to settle.
+struct Due {
+    files: Vec<Arc<Segment>>,
+    /// The last row that is in a file, with all before it.
+    written_lsn: u64,
+}
+
+/// Forces to disk what was written until now.
+pub(crate) fn settle(shared: &Shared) -> Result<(), Error> {
+    // One at a time, so that nothing is named before what comes before it.
+    let _turn = lock(&shared.settling);
+    let result = settle_all(shared);
+    match &result {
+        Ok(()) => {
+            if shared.set(Trouble::Settle, false) {
+                tracing::info!("telemetry segment files can be forced to disk again");
+            }
+        }
+        Err(error) => {
+            count(&shared.counters.errors, 1);
+            if shared.set(Trouble::Settle, true) {
+                tracing::error!(%error, "telemetry segment files cannot be forced to disk; the log keeps their rows");
+            }
+        }
+    }
+    result
+}
+
+fn settle_all(shared: &Shared) -> Result<(), Error> {
+    let mut all: [Due; PARTITIONS] = std::array::from_fn(|partition| {
+        let part = lock(&shared.parts[partition].part);
+        Due {
+            files: part.unsettled.clone(),
+            written_lsn: part.written_lsn,
+        }
+    });
+    for (partition, due) in all.iter_mut().enumerate() {
+        for at in 0..due.files.len() {
+            if due.files[at].has_failed.load(Ordering::Acquire) {
+                due.files[at] = write_again(shared, partition, &due.files[at])?;
+            }
+            due.files[at].sync()?;
+        }
+    }
+    let dir = shared.segments_dir();
+    // Those that say up to which row all are in files come behind the others, and one after the other.
+    let (mut lasts, mut others) = (vec![Vec::new(); PARTITIONS], Vec::new());
+    for (due, lasts) in all.iter().zip(&mut lasts) {
+        for file in &due.files {
+            match file.meta.flushed_lsn == file.meta.last_lsn {
+                true => lasts.push(file),
+                false => others.push(file),
+            }
+        }
+    }
+    let rounds = lasts.iter().map(Vec::len).max().unwrap_or(0);
+    let round = |round: usize| {
+        lasts
+            .iter()
+            .filter_map(move |lasts| lasts.get(round).copied())
+    };
+    for files in std::iter::once(others).chain((0..rounds).map(|at| round(at).collect())) {
+        for file in &files {
+            file.name()?;
+        }
+        if !files.is_empty() {
+            sync_dir(&dir)?;
+        }
+    }
+    let mut settled = 0;
+    for (cell, due) in shared.parts.iter().zip(&all) {
+        lock(&cell.part).unsettled.drain(..due.files.len());
+        cell.flushed_lsn.store(due.written_lsn, Ordering::Release);
+        settled += due.files.len();
+    }
+    if settled > 0 {
+        shared.unsettled.fetch_sub(settled, Ordering::AcqRel);
+        drop(lock(&shared.room_lock));
+        shared.room.notify_all();
+        Shared::wake(&shared.flusher);
+        Shared::wake(&shared.merger);
+    }
+    shared.wal.release(&shared.flushed())
+}
+
+/// What a file has after a sync that failed is unknown: its groups, which have checksums, are written to another one.
+fn write_again(
+    shared: &Shared,
+    partition: usize,
+    failed: &Arc<Segment>,
+) -> Result<Arc<Segment>, Error> {
+    let meta = Meta {
+        id: shared.next_file_id(),
+        rows: 0,
+        points: 0,
+        ..failed.meta.clone()
+    };
+    let mut writer = Writer::create(&shared.segments_dir(), meta, shared.config.window_ms)?;
+    let copied = copy(failed, &mut writer);
+    if let Err(error) = copied {
+        writer.discard();
+        return Err(error);
+    }
+    let written = writer.finish()?;
+    let mut part = lock(&shared.parts[partition].part);
+    let written = part.exchange_file(failed, written);
+    failed.is_gone.store(true, Ordering::Release);
+    Ok(written)
+}
+
+fn copy(from: &Arc<Segment>, to: &mut Writer) -> Result<(), Error> {
+    let mut reader = SegmentReader::open(from)?;
+    let mut places = Vec::new();
+    reader.each_place(&mut |place| {
+        places.push(place);
+        Ok(())
+    })?;
+    let mut bytes = Vec::new();
+    for place in places {
+        reader.read(&place, &mut bytes)?;
+        let group = group::open(&bytes).ok_or_else(|| reader.not_a_group(&place))?;
+        to.put_group(&place, group.points(), &bytes)?;
+    }
+    Ok(())
+}

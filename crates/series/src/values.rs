@@ -1,0 +1,446 @@
+//! Values of one key in the order of their rows, of one kind or of several.
+
+use crate::cell::{Cell, RawCell};
+use crate::decimal;
+use crate::point::Value;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Bool = 0,
+    Int = 1,
+    Float = 2,
+    Text = 3,
+    Json = 4,
+}
+
+impl Kind {
+    pub(crate) fn from_byte(byte: u8) -> Option<Self> {
+        [Kind::Bool, Kind::Int, Kind::Float, Kind::Text, Kind::Json]
+            .get(usize::from(byte))
+            .copied()
+    }
+}
+
+/// Floats, as integers of one scale as long as all of them are.
+#[derive(Debug, Clone)]
+pub(crate) enum Floats {
+    Decimal { scale: u8, numbers: Vec<i64> },
+    Plain(Vec<f64>),
+}
+
+impl Default for Floats {
+    fn default() -> Self {
+        Floats::Decimal {
+            scale: 0,
+            numbers: Vec::new(),
+        }
+    }
+}
+
+impl Floats {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Floats::Decimal { numbers, .. } => numbers.len(),
+            Floats::Plain(floats) => floats.len(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> f64 {
+        match self {
+            Floats::Decimal { scale, numbers } => decimal::unscale(numbers[at], *scale),
+            Floats::Plain(floats) => floats[at],
+        }
+    }
+
+    fn clear(&mut self) {
+        let mut numbers = match std::mem::take(self) {
+            Floats::Decimal { numbers, .. } => numbers,
+            // Collecting into the same layout keeps the memory, here and below.
+            Floats::Plain(floats) => floats.into_iter().take(0).map(|_| 0).collect(),
+        };
+        numbers.clear();
+        *self = Floats::Decimal { scale: 0, numbers };
+    }
+
+    fn plain(&mut self) -> &mut Vec<f64> {
+        if let Floats::Decimal { scale, numbers } = self {
+            let floats = std::mem::take(numbers).into_iter();
+            let floats = floats.map(|number| decimal::unscale(number, *scale));
+            *self = Floats::Plain(floats.collect());
+        }
+        match self {
+            Floats::Plain(floats) => floats,
+            Floats::Decimal { .. } => unreachable!("it was made plain just above"),
+        }
+    }
+
+    #[inline]
+    fn push_decimal(&mut self, scale: u8, number: i64) {
+        if let Floats::Decimal {
+            scale: of_all,
+            numbers,
+        } = self
+        {
+            if *of_all == scale {
+                return numbers.push(number);
+            }
+            if numbers.is_empty() {
+                *of_all = scale;
+                return numbers.push(number);
+            }
+            if let Some(number) = rescale(number, scale, *of_all) {
+                return numbers.push(number);
+            }
+            if scale > *of_all
+                && let Some(all) = numbers
+                    .iter()
+                    .map(|&number| rescale(number, *of_all, scale))
+                    .collect()
+            {
+                (*of_all, *numbers) = (scale, all);
+                return numbers.push(number);
+            }
+        }
+        self.plain().push(decimal::unscale(number, scale));
+    }
+
+    fn push(&mut self, value: f64) {
+        if let Floats::Decimal { scale, .. } = self {
+            let known = decimal::scale(value, *scale).map(|number| (*scale, number));
+            if let Some((scale, number)) = known.or_else(|| decimal::find_scale(value)) {
+                return self.push_decimal(scale, number);
+            }
+        }
+        self.plain().push(value);
+    }
+}
+
+/// The same decimal with more places, if it is still exact.
+fn rescale(number: i64, from: u8, to: u8) -> Option<i64> {
+    let by = decimal::INT_POWERS[usize::from(to.checked_sub(from)?)];
+    number
+        .checked_mul(by)
+        .filter(|number| number.unsigned_abs() < 1 << 53)
+}
+
+/// Different texts that are looked for among all; of more of them only the one before is.
+const FEW: usize = 8;
+
+/// Texts, most of which were there before: each different one is kept once, as long as they are few.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Texts {
+    /// Of each value its text.
+    pub(crate) numbers: Vec<i64>,
+    pub(crate) words: Words,
+}
+
+/// Texts one behind the other.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Words {
+    pub(crate) ends: Vec<u32>,
+    pub(crate) bytes: String,
+}
+
+impl Words {
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(crate) fn push(&mut self, text: &str) {
+        self.bytes.push_str(text);
+        self.ends.push(self.bytes.len() as u32);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> &str {
+        let start = if at == 0 { 0 } else { self.ends[at - 1] };
+        &self.bytes[start as usize..self.ends[at] as usize]
+    }
+
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
+        (0..self.len()).map(|at| self.get(at))
+    }
+}
+
+impl Texts {
+    pub(crate) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Whether no text is there twice.
+    pub(crate) fn are_distinct(&self) -> bool {
+        self.words.len() <= FEW
+    }
+
+    #[inline]
+    fn find(&self, text: &[u8]) -> Option<i64> {
+        let last = *self.numbers.last()?;
+        if self.words.get(last as usize).as_bytes() == text {
+            return Some(last);
+        }
+        if self.words.len() > FEW {
+            return None;
+        }
+        let mut words = self.words.iter();
+        let found = words.position(|word| word.as_bytes() == text)?;
+        Some(found as i64)
+    }
+
+    pub(crate) fn push(&mut self, text: &str) {
+        let number = self.find(text.as_bytes()).unwrap_or_else(|| {
+            self.words.push(text);
+            self.words.len() as i64 - 1
+        });
+        self.numbers.push(number);
+    }
+
+    /// `None` if it is no text.
+    #[inline]
+    fn push_bytes(&mut self, text: &[u8]) -> Option<()> {
+        match self.find(text) {
+            Some(number) => self.numbers.push(number),
+            // What is there already needs no check.
+            None => self.push(std::str::from_utf8(text).ok()?),
+        }
+        Some(())
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> &str {
+        self.words.get(self.numbers[at] as usize)
+    }
+
+    fn extend(&mut self, other: &Texts) {
+        let mut last: Option<(i64, i64)> = None;
+        for &number in &other.numbers {
+            match last {
+                Some((of, own)) if of == number => self.numbers.push(own),
+                _ => {
+                    self.push(other.words.get(number as usize));
+                    last = self.numbers.last().map(|&own| (number, own));
+                }
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.numbers.clear();
+        self.words.ends.clear();
+        self.words.bytes.clear();
+    }
+}
+
+/// Where values of several kinds are.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mixed {
+    pub(crate) kinds: Vec<u8>,
+    /// Each one's place among those of its kind.
+    pub(crate) places: Vec<u32>,
+}
+
+/// Values of one key in the order of their rows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Values {
+    /// The kind of all, or of the last one.
+    pub(crate) kind: Option<Kind>,
+    pub(crate) mixed: Option<Box<Mixed>>,
+    pub(crate) bools: Vec<i64>,
+    pub(crate) ints: Vec<i64>,
+    pub(crate) floats: Floats,
+    pub(crate) texts: Texts,
+    pub(crate) jsons: Texts,
+}
+
+impl Values {
+    /// Empty, with the memory they had.
+    pub(crate) fn clear(&mut self) {
+        self.kind = None;
+        self.mixed = None;
+        self.bools.clear();
+        self.ints.clear();
+        self.floats.clear();
+        self.texts.clear();
+        self.jsons.clear();
+    }
+
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.texts.words.bytes.len() + self.jsons.words.bytes.len()
+    }
+
+    pub(crate) fn count(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Bool => self.bools.len(),
+            Kind::Int => self.ints.len(),
+            Kind::Float => self.floats.len(),
+            Kind::Text => self.texts.len(),
+            Kind::Json => self.jsons.len(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match (&self.mixed, self.kind) {
+            (Some(mixed), _) => mixed.kinds.len(),
+            (None, Some(kind)) => self.count(kind),
+            (None, None) => 0,
+        }
+    }
+
+    #[inline]
+    fn note(&mut self, kind: Kind) {
+        if self.mixed.is_some() || self.kind != Some(kind) {
+            self.note_other(kind);
+        }
+    }
+
+    #[cold]
+    fn note_other(&mut self, kind: Kind) {
+        let place = self.count(kind) as u32;
+        if let Some(before) = self.kind {
+            let count = self.count(before);
+            let mixed = self.mixed.get_or_insert_with(|| {
+                Box::new(Mixed {
+                    kinds: vec![before as u8; count],
+                    places: (0..count as u32).collect(),
+                })
+            });
+            mixed.kinds.push(kind as u8);
+            mixed.places.push(place);
+        }
+        self.kind = Some(kind);
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, cell: Cell<'_>) {
+        match cell {
+            Cell::Decimal { scale, number } => {
+                self.note(Kind::Float);
+                self.floats.push_decimal(scale, number);
+            }
+            Cell::Plain(value) => self.push_value(value),
+        }
+    }
+
+    /// Takes a value as it stands in memory; `None` if it is none.
+    #[inline]
+    pub(crate) fn push_raw(&mut self, cell: RawCell<'_>) -> Option<()> {
+        match cell {
+            RawCell::Decimal { scale, number } => {
+                self.note(Kind::Float);
+                self.floats.push_decimal(scale, number);
+            }
+            RawCell::Float(value) => {
+                self.note(Kind::Float);
+                match &mut self.floats {
+                    Floats::Plain(floats) => floats.push(value),
+                    floats => floats.push(value),
+                }
+            }
+            RawCell::Int(value) => {
+                self.note(Kind::Int);
+                self.ints.push(value);
+            }
+            RawCell::Bool(value) => {
+                self.note(Kind::Bool);
+                self.bools.push(i64::from(value));
+            }
+            RawCell::Text(text) => {
+                self.note(Kind::Text);
+                self.texts.push_bytes(text)?;
+            }
+            RawCell::Json(text) => {
+                self.note(Kind::Json);
+                self.jsons.push_bytes(text)?;
+            }
+        }
+        Some(())
+    }
+
+    #[inline]
+    pub(crate) fn push_value(&mut self, value: Value<'_>) {
+        match value {
+            Value::Bool(value) => {
+                self.note(Kind::Bool);
+                self.bools.push(i64::from(value));
+            }
+            Value::Int(value) => {
+                self.note(Kind::Int);
+                self.ints.push(value);
+            }
+            Value::Float(value) => {
+                self.note(Kind::Float);
+                self.floats.push(value);
+            }
+            Value::Text(text) => {
+                self.note(Kind::Text);
+                self.texts.push(text);
+            }
+            Value::Json(text) => {
+                self.note(Kind::Json);
+                self.jsons.push(text);
+            }
+        }
+    }
+
+    pub(crate) fn extend(&mut self, other: &Values) {
+        let is_alike = self.mixed.is_none()
+            && other.mixed.is_none()
+            && (self.kind.is_none() || self.kind == other.kind);
+        match (is_alike, other.kind, &other.floats) {
+            (true, Some(Kind::Int), _) => self.ints.extend_from_slice(&other.ints),
+            (true, Some(Kind::Bool), _) => self.bools.extend_from_slice(&other.bools),
+            (true, Some(Kind::Float), Floats::Decimal { scale, numbers }) => {
+                numbers
+                    .iter()
+                    .for_each(|&number| self.floats.push_decimal(*scale, number));
+            }
+            (true, Some(Kind::Float), Floats::Plain(floats)) => {
+                self.floats.plain().extend_from_slice(floats)
+            }
+            (true, Some(Kind::Text), _) => self.texts.extend(&other.texts),
+            (true, Some(Kind::Json), _) => self.jsons.extend(&other.jsons),
+            _ => return (0..other.len()).for_each(|at| self.push_value(other.get(at))),
+        }
+        self.kind = other.kind;
+    }
+
+    /// Some of them.
+    pub(crate) fn slice(&self, range: std::ops::Range<usize>) -> Values {
+        let mut part = Values::default();
+        match (&self.mixed, self.kind, &self.floats) {
+            (None, Some(Kind::Int), _) => part.ints = self.ints[range].to_vec(),
+            (None, Some(Kind::Bool), _) => part.bools = self.bools[range].to_vec(),
+            (None, Some(Kind::Float), Floats::Plain(floats)) => {
+                part.floats = Floats::Plain(floats[range].to_vec());
+            }
+            (None, Some(Kind::Float), Floats::Decimal { scale, numbers }) => {
+                part.floats = Floats::Decimal {
+                    scale: *scale,
+                    numbers: numbers[range].to_vec(),
+                };
+            }
+            _ => {
+                range.for_each(|at| part.push_value(self.get(at)));
+                return part;
+            }
+        }
+        part.kind = self.kind;
+        part
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> Value<'_> {
+        let (kind, at) = match (&self.mixed, self.kind) {
+            (Some(mixed), _) => (Kind::from_byte(mixed.kinds[at]), mixed.places[at] as usize),
+            (None, kind) => (kind, at),
+        };
+        match kind.expect("a value was pushed, and with it its kind") {
+            Kind::Bool => Value::Bool(self.bools[at] != 0),
+            Kind::Int => Value::Int(self.ints[at]),
+            Kind::Float => Value::Float(self.floats.get(at)),
+            Kind::Text => Value::Text(self.texts.get(at)),
+            Kind::Json => Value::Json(self.jsons.get(at)),
+        }
+    }
+}
