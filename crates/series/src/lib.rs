@@ -56,7 +56,7 @@ pub use append::{RowsError, Ticket};
 pub use config::{Config, Fsync, ParseFsyncError, Policy, Tier};
 pub use error::{Error, OpenError};
 pub use handle::{Health, OpenReport, Series, Stats};
-pub use part::{MAX_POINTS, MAX_ROW_BYTES};
+pub use part::{MAX_POINTS, MAX_ROW_BYTES, PARTS, partition_of};
 pub use point::{DeviceNo, KeyId, Point, Row, Rows, Value};
 pub use query::{Order, Range};
 pub use summary::{Aggregate, Intervals, MAX_INTERVALS, Summary};

@@ -23,8 +23,15 @@ pub const MAX_POINTS: usize = 1024;
 /// Bytes of a row, in the worst case.
 pub const MAX_ROW_BYTES: usize = 128 << 10;
 
-pub(crate) fn partition_of(device: DeviceNo) -> usize {
-    device.0 as usize % PARTITIONS
+/// In which of so many independent parts the rows of a device are; workers that share devices out by it do not meet in one.
+pub const PARTS: usize = PARTITIONS;
+
+/// The part of a device. Neighbours are in different ones, and so are devices whose numbers go by steps, as those of every eighth.
+#[inline]
+pub fn partition_of(device: DeviceNo) -> usize {
+    // Of the devices of one place, each is in another part.
+    let turned = place_of(device).wrapping_mul(0x9e37_79b1) >> 16;
+    (device.0 ^ turned) as usize % PARTITIONS
 }
 
 pub(crate) fn place_of(device: DeviceNo) -> u32 {
@@ -341,4 +348,29 @@ fn refusal(points: usize, bytes: usize) -> Error {
         return too_large(points, "points", MAX_POINTS);
     }
     too_large(bytes, "bytes", MAX_ROW_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_devices_share_a_place_in_a_part() {
+        let places: HashSet<_> = (0..100_000)
+            .map(|no| (partition_of(DeviceNo(no)), place_of(DeviceNo(no))))
+            .collect();
+        assert_eq!(places.len(), 100_000);
+    }
+
+    #[test]
+    fn numbers_that_go_by_steps_are_in_all_parts() {
+        for step in [1, 2, 8, 20, 64, 1000, 4096] {
+            let used: HashSet<_> = (0..1000)
+                .map(|at| partition_of(DeviceNo(at * step)))
+                .collect();
+            assert_eq!(used.len(), PARTS, "by {step}");
+        }
+    }
 }

@@ -11,5 +11,6 @@ pub(crate) mod recover;
 pub(crate) use block::{BLOCK_BYTES, Lane};
 pub(crate) use log::Wal;
 
-/// Parts of the store that are written apart from each other; a device is in that of its number modulo this.
+/// Parts of the store that are written apart from each other; see [`partition_of`](crate::partition_of).
 pub(crate) const PARTITIONS: usize = 8;
+const _: () = assert!(PARTITIONS.is_power_of_two());
