@@ -191,6 +191,8 @@ impl Platform {
             credentials: Some(Vec::new()),
         };
         registry.put(device, Expected::Absent)?;
+        // What was written is to be read once, to be at hand.
+        registry.device(name)?;
         Ok(())
     }
 }
