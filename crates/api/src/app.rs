@@ -11,6 +11,7 @@ use crate::access::Gatekeeper;
 use crate::alarm_tools::AlarmTools;
 use crate::config::{Anonymous, LiveConfig, Openness};
 use crate::connector_tools::ConnectorTools;
+use crate::device_door::DeviceDoor;
 use crate::device_tools::DeviceTools;
 use crate::node::{Node, Program};
 use crate::objects::ObjectRules;
@@ -30,6 +31,7 @@ pub struct Parts {
     pub device_tools: Arc<dyn DeviceTools>,
     pub telemetry_tools: Arc<dyn TelemetryTools>,
     pub alarm_tools: Arc<dyn AlarmTools>,
+    pub device_door: Arc<dyn DeviceDoor>,
     /// The token in the data directory that makes its owner an admin, for requests from this machine.
     pub local_token: Option<String>,
 }
@@ -47,6 +49,9 @@ pub(crate) struct App {
     pub(crate) device_tools: Arc<dyn DeviceTools>,
     pub(crate) telemetry_tools: Arc<dyn TelemetryTools>,
     pub(crate) alarm_tools: Arc<dyn AlarmTools>,
+    pub(crate) device_door: Arc<dyn DeviceDoor>,
+    /// Requests of devices that are answered at once.
+    pub(crate) device_requests: Semaphore,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) started: SystemTime,
     /// Bound to loopback.

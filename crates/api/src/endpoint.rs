@@ -31,6 +31,8 @@ pub(crate) enum Access {
     Docs,
     /// Whoever has the secret of the source that is asked for; the handler looks.
     Source,
+    /// Whoever has the access token of a device in the path; the handler looks.
+    Device,
     /// Those with this role or a higher one.
     Role(Role),
 }

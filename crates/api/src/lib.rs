@@ -10,6 +10,7 @@ mod audit;
 mod call;
 mod config;
 mod connector_tools;
+mod device_door;
 mod device_tools;
 mod endpoint;
 mod exposition;
@@ -33,6 +34,7 @@ pub use alarm_tools::{AlarmNews, AlarmPage, AlarmProblem, AlarmQuery, AlarmTools
 pub use app::Parts;
 pub use config::{Anonymous, HttpConfig, LiveConfig, Openness};
 pub use connector_tools::{Asking, ConnectorTools, NoConnectorTools, PostRefused, Posted, Tested};
+pub use device_door::{DeviceDoor, DevicePost, DoorProblem, Knock, NoDeviceDoor};
 pub use device_tools::{
     DevicePage, DeviceProblem, DeviceQuery, DeviceTools, ExportedDevices, NoDeviceTools,
     ShownDevice,

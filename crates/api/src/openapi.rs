@@ -153,7 +153,8 @@ fn operation(
         });
     }
     operation["security"] = match endpoint.access {
-        Access::Open => json!([]),
+        // The path says who it is.
+        Access::Open | Access::Device => json!([]),
         // Without credentials where the setting says so.
         Access::Metrics | Access::Docs => {
             json!([{}, {"token": ["viewer"]}, {"api_key": ["viewer"]}])

@@ -35,6 +35,8 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::sessions::endpoints,
         of::subscriptions::endpoints,
         of::telemetry::endpoints,
+        of::device_api::endpoints,
+        of::thingsboard::endpoints,
         of::queues::endpoints,
         of::retained::endpoints,
         of::publish::endpoints,

@@ -32,6 +32,8 @@ use crate::routes::{self, From};
 
 /// Head of a request and write buffer of a connection, in bytes.
 const MAX_BUFFER_BYTES: usize = 64 * 1024;
+/// Requests of devices on their own paths that are answered at once; more are told to come again.
+const MAX_DEVICE_REQUESTS: usize = 128;
 /// A connection ends after this long, so that one whose peer stopped reading does not stay.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 /// Pause after a failed accept, for example when no file descriptor is free.
@@ -131,6 +133,8 @@ fn router(
         device_tools: parts.device_tools,
         telemetry_tools: parts.telemetry_tools,
         alarm_tools: parts.alarm_tools,
+        device_door: parts.device_door,
+        device_requests: Semaphore::new(MAX_DEVICE_REQUESTS),
         config: live.clone(),
         anonymous: config.anonymous,
         max_event_streams: config.max_event_streams,

@@ -25,6 +25,7 @@ mod scenario;
 mod sequence;
 mod shape;
 mod stamp;
+mod telemetry;
 mod timer;
 mod units;
 mod window;
@@ -53,6 +54,8 @@ enum Protocol {
     Devices(devices::DevicesArgs),
     /// Measure in this process what comes between devices' messages and the telemetry store
     Pipeline(pipeline::PipelineArgs),
+    /// Let devices of a node report over MQTT, and count what it stores
+    Telemetry(telemetry::TelemetryArgs),
     /// Short for `mqtt offline`
     Offline(scenario::Offline),
 }
@@ -66,6 +69,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         Protocol::Rules(arguments) => rules::run(&arguments),
         Protocol::Devices(arguments) => devices::run(&arguments),
         Protocol::Pipeline(arguments) => pipeline::run(&arguments),
+        Protocol::Telemetry(arguments) => telemetry::run(&arguments),
         Protocol::Offline(scenario) => scenario::Scenario::Offline(scenario).run(),
     }
 }

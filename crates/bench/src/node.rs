@@ -1,4 +1,4 @@
-//! The HTTP API of a node under load, as far as its rules are concerned.
+//! The HTTP API of a node under load.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -65,7 +65,39 @@ impl Node {
         })
     }
 
-    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+    /// A counter or gauge without labels.
+    pub(crate) fn metric(&self, name: &str) -> anyhow::Result<u64> {
+        let what = || format!("GET http://{}/metrics", self.authority);
+        let (status, text) = self.exchange("GET", "/metrics", None).with_context(what)?;
+        ensure!(status == 200, "{} answered {status}", what());
+        let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+        let found = lines.find(|(known, _)| *known == name);
+        let value = found.and_then(|(_, value)| value.parse::<f64>().ok());
+        Ok(value.with_context(|| format!("{} has no {name}", what()))? as u64)
+    }
+
+    /// Sends JSON lines.
+    pub(crate) fn post_lines(&self, path: &str, lines: &str) -> anyhow::Result<Value> {
+        self.ask_with("POST", path, Some(("application/x-ndjson", lines)))
+    }
+
+    pub(crate) fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Value> {
+        let body = body.map(Value::to_string);
+        let body = body.as_deref().map(|body| ("application/json", body));
+        self.ask_with(method, path, body)
+    }
+
+    fn ask_with(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&str, &str)>,
+    ) -> anyhow::Result<Value> {
         let what = || format!("{method} http://{}{path}", self.authority);
         let (status, text) = self.exchange(method, path, body).with_context(what)?;
         let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
@@ -85,26 +117,26 @@ impl Node {
         &self,
         method: &str,
         path: &str,
-        body: Option<&Value>,
+        body: Option<(&str, &str)>,
     ) -> anyhow::Result<(u16, String)> {
         let address = self.authority.to_socket_addrs()?.next();
         let address = address.context("this name has no address")?;
         let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
-        let body = body.map(Value::to_string).unwrap_or_default();
+        let (media_type, body) = body.unwrap_or_default();
         let mut request = format!(
             "{method} {path} HTTP/1.0\r\nHost: {}\r\nContent-Length: {}\r\n",
             self.authority,
             body.len()
         );
         if !body.is_empty() {
-            request += "Content-Type: application/json\r\n";
+            request += &format!("Content-Type: {media_type}\r\n");
         }
         if let Some(token) = &self.token {
             request += &format!("Authorization: Bearer {token}\r\n");
         }
         request += "\r\n";
-        request += &body;
+        request += body;
         stream.write_all(request.as_bytes())?;
         let mut answer = String::new();
         stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use broker::hooks::{
-    Accepted, Client, Hooks, HooksFactory, Interest, MessageView, Origin, Verdict,
+    Accepted, Client, Hooks, HooksFactory, Interest, MessageView, Origin, Settled, Verdict,
 };
 use hashbrown::HashMap;
 
@@ -96,10 +96,18 @@ impl Hooks for Ears {
             received_ms: message.received_ms as i64,
         };
         self.pipeline.take(&mut self.lane, &message);
-        match self.pipeline.is_saturated() {
+        match self.lane.has_left() || self.pipeline.is_saturated() {
             true => Verdict::Follow,
             false => Verdict::Continue,
         }
+    }
+
+    fn is_unsettled(&mut self) -> bool {
+        self.lane.take_left()
+    }
+
+    fn settle(&mut self, done: Settled) {
+        self.pipeline.settle(done);
     }
 
     fn is_saturated(&mut self) -> bool {

@@ -28,6 +28,16 @@ pub enum Dialect {
     Own,
 }
 
+impl From<crate::dialect::Dialect> for Dialect {
+    fn from(dialect: crate::dialect::Dialect) -> Self {
+        match dialect {
+            crate::dialect::Dialect::ThingsBoard => Self::Thingsboard,
+            crate::dialect::Dialect::JetLinks => Self::Jetlinks,
+            crate::dialect::Dialect::Own => Self::Own,
+        }
+    }
+}
+
 /// A kind of credentials.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,

@@ -14,6 +14,9 @@ use crate::shared::{Shared, lock};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
+/// Called when rows are as safe as the fsync policy says.
+pub type Safe = Box<dyn FnOnce() + Send + Sync>;
+
 impl Series {
     /// Adds a row: points of one device and one time, in any order of times. Where a key has a value at this time already, this
     /// one takes its place. When it returns, the row survives the end of this process, and with [`Fsync::Always`] a power
@@ -144,6 +147,29 @@ impl Series {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         Ok(())
+    }
+
+    /// Whether rows are only safe after a sync that is to be waited for.
+    pub fn syncs_always(&self) -> bool {
+        self.shared().config.fsync == Fsync::Always
+    }
+
+    /// Calls `safe` when all that was submitted until now is as safe as the fsync policy says: at once, or on a thread of the series.
+    /// One that is closed before that drops it.
+    pub fn when_settled(&self, safe: Safe) {
+        let (shared, ticket) = (self.shared(), self.ticket());
+        let mut syncs = lock(&shared.syncs);
+        if syncs.done >= ticket.0 {
+            drop(syncs);
+            safe();
+            return;
+        }
+        syncs.callers.push((ticket.0, safe));
+        if syncs.wanted < ticket.0 {
+            syncs.wanted = ticket.0;
+            drop(syncs);
+            Shared::wake(&shared.keeper);
+        }
     }
 
     /// Whether [`wait`](Self::wait) would return at once.

@@ -356,6 +356,12 @@ impl Series {
         Ok(())
     }
 
+    /// Whether rows come faster than files are written: whoever appends is held then.
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        self.shared().has(Trouble::Behind)
+    }
+
     pub fn health(&self) -> Health {
         let shared = self.shared();
         if shared.has(Trouble::DiskFull) {

@@ -137,8 +137,7 @@ pub(crate) fn sync(shared: &Shared) {
             if shared.set(Trouble::Sync, false) {
                 tracing::info!("the telemetry write-ahead log can be forced to disk again");
             }
-            lock(&shared.syncs).done = number;
-            shared.synced.notify_all();
+            shared.synced_upto(number);
         }
         Err(error) => {
             count(&shared.counters.errors, 1);

@@ -52,7 +52,7 @@ mod values;
 mod varint;
 mod wal;
 
-pub use append::{RowsError, Ticket};
+pub use append::{RowsError, Safe, Ticket};
 pub use config::{Config, Fsync, ParseFsyncError, Policy, Tier};
 pub use error::{Error, OpenError};
 pub use handle::{Health, OpenReport, Series, Stats};

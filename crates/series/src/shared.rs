@@ -71,6 +71,17 @@ pub(crate) struct Syncs {
     pub(crate) done: u64,
     /// Somebody waits for this one.
     pub(crate) wanted: u64,
+    /// To be called when this one is done.
+    pub(crate) callers: Vec<(u64, crate::append::Safe)>,
+}
+
+impl Syncs {
+    /// Those that are to be called now.
+    fn take_called(&mut self) -> Vec<crate::append::Safe> {
+        let done = self.done;
+        let called = self.callers.extract_if(.., |(number, _)| *number <= done);
+        called.map(|(_, safe)| safe).collect()
+    }
 }
 
 /// A lane of its own for what each partition's appends touch, so that they do not slow each other down.
@@ -314,16 +325,23 @@ impl Shared {
             let _ = self
                 .rescue_upto
                 .compare_exchange(upto, 0, Ordering::AcqRel, Ordering::Relaxed);
-            let mut syncs = lock(&self.syncs);
-            syncs.done = syncs.done.max(upto);
-            drop(syncs);
-            self.synced.notify_all();
+            self.synced_upto(upto);
             if self.set(Trouble::Sync, false) {
                 tracing::info!(
                     "rows that could not be forced to disk in the telemetry log are in segment files"
                 );
             }
         }
+    }
+
+    /// Tells those who wait for this sync or one before it.
+    pub(crate) fn synced_upto(&self, number: u64) {
+        let mut syncs = lock(&self.syncs);
+        syncs.done = syncs.done.max(number);
+        let called = syncs.take_called();
+        drop(syncs);
+        self.synced.notify_all();
+        called.into_iter().for_each(|safe| safe());
     }
 
     pub(crate) fn flushed(&self) -> [u64; PARTITIONS] {

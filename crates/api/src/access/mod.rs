@@ -115,7 +115,7 @@ pub(crate) async fn admit(
             return Ok(known.unwrap_or_else(|_| Identity::nobody()));
         }
         // What it proves itself by is none of an operator's credentials.
-        Access::Source => return Ok(Identity::nobody()),
+        Access::Source | Access::Device => return Ok(Identity::nobody()),
         Access::Metrics if app.is_open(app.config.get().metrics_access) => {
             return Ok(Identity::nobody());
         }

@@ -319,7 +319,7 @@ fn problem(error: DeviceProblem) -> Problem {
 }
 
 /// Asks the registry on a thread that may read the disk.
-async fn ask<T: Send + 'static>(
+pub(super) async fn ask<T: Send + 'static>(
     app: &App,
     question: impl FnOnce(&dyn DeviceTools) -> Result<T, DeviceProblem> + Send + 'static,
 ) -> Result<T, Problem> {

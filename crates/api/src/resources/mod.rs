@@ -5,6 +5,7 @@ pub(crate) mod alarms;
 pub(crate) mod backup;
 pub(crate) mod clients;
 pub(crate) mod connectors;
+pub(crate) mod device_api;
 pub(crate) mod devices;
 pub(crate) mod docs;
 mod event_feed;
@@ -24,6 +25,7 @@ pub(crate) mod subscriptions;
 pub(crate) mod telemetry;
 mod telemetry_export;
 mod telemetry_feed;
+pub(crate) mod thingsboard;
 mod websocket;
 
 use broker::control::Refusal;

@@ -201,6 +201,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer)
             .tag("telemetry")
             .summary("Telemetry of some devices as it comes")
+            .problem(404, "One of the devices is not there.")
             .description("As of one device; at most 10000 devices.")
             .parameters(&[telemetry_feed::DEVICES, KEYS])
             .answers_raw(200, "The stream.", "text/event-stream")
@@ -210,6 +211,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer)
             .tag("telemetry")
             .summary("Telemetry of some devices by intervals")
+            .problem(404, "One of the devices is not there.")
             .body::<GroupQuery>()
             .answers::<Intervals>(200, "Of each device and key ascending; merged, of each key."),
     ]

@@ -525,6 +525,7 @@ impl Server {
             device_tools: Arc::new(api::NoDeviceTools),
             telemetry_tools: Arc::new(api::NoTelemetryTools),
             alarm_tools: Arc::new(api::NoAlarmTools),
+            device_door: Arc::new(api::NoDeviceDoor),
             local_token: Some(LOCAL_TOKEN.into()),
         };
         let running = tokio::spawn(async move {

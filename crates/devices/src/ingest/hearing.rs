@@ -193,6 +193,8 @@ pub(super) struct Room<'l> {
     pub(super) book: &'l Book,
     /// Nobody looks again for devices that are not at hand.
     pub(super) is_last: bool,
+    /// Set when others were left something.
+    pub(super) has_left: &'l mut bool,
 }
 
 /// The products that a lane has met, by their numbers.
@@ -292,6 +294,7 @@ impl<'a> Ears<'a> for Hearing<'_, 'a> {
             // Once for all devices of a message.
             if !self.room.is_last && !self.is_put_off {
                 self.is_put_off = self.room.outside.later(&self.whole);
+                *self.room.has_left |= self.is_put_off;
             }
             if !self.is_put_off {
                 self.room.counters.unknown.add(1);

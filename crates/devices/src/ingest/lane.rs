@@ -33,9 +33,29 @@ pub struct Lane {
     arena: Bump,
     heard: Heard<'static>,
     stored: Vec<StoredRow>,
+    /// Of each stored row, the message it is of.
+    messages_of: Vec<u32>,
+    /// What others are told of, where they want to know.
+    told: Vec<Told>,
+    /// Places of stored rows that were not taken.
+    refused: Vec<u32>,
     scratch: Scratch,
     time_in: u32,
     is_last: bool,
+    is_patient: bool,
+    /// Others have been left something, or rows have to be waited for.
+    has_left: bool,
+}
+
+/// A row that others are told of.
+struct Told {
+    /// Its place among what was heard.
+    heard: u32,
+    ts_ms: i64,
+    first: u32,
+    count: u32,
+    /// Its place among the stored ones.
+    stored: Option<u32>,
 }
 
 impl Lane {
@@ -49,9 +69,14 @@ impl Lane {
             arena: Bump::new(),
             heard: Heard::default(),
             stored: Vec::new(),
+            messages_of: Vec::new(),
+            told: Vec::new(),
+            refused: Vec::new(),
             scratch: Scratch::new(Tools::new(shared.seed(number), number), KEPT_BYTES),
             time_in: TIMED_ONE_IN,
             is_last: false,
+            is_patient: false,
+            has_left: false,
             shared,
         }
     }
@@ -60,6 +85,30 @@ impl Lane {
     pub(super) fn last(mut self) -> Self {
         self.is_last = true;
         self
+    }
+
+    /// It waits for a store that is behind.
+    pub(super) fn patient(mut self) -> Self {
+        self.is_patient = true;
+        self
+    }
+
+    #[inline]
+    pub(crate) fn has_left(&self) -> bool {
+        self.has_left
+    }
+
+    /// Whether something came of what was worked off since this was asked last that is not safe yet: [`Pipeline::settle`] says when
+    /// it is.
+    ///
+    /// [`Pipeline::settle`]: super::Pipeline::settle
+    #[inline]
+    pub fn take_left(&mut self) -> bool {
+        std::mem::take(&mut self.has_left)
+    }
+
+    pub(super) fn wait_until_settled(&self) {
+        self.shared.wait_until_settled();
     }
 
     pub(super) fn counters(&self) -> &Counters {
@@ -113,9 +162,13 @@ impl Lane {
     /// Works messages off, in their order: reads all, then stores all, then tells of all.
     pub(super) fn work(&mut self, messages: &[Message<'_>]) {
         self.stored.clear();
+        self.messages_of.clear();
+        self.told.clear();
+        self.refused.clear();
         let mut heard = std::mem::take(&mut self.heard).emptied();
         let profiles: &Profiles = self.profiles.load();
         let shared = &*self.shared;
+        let wants_rows = shared.outside.wants_rows();
         self.counters.messages.add(messages.len() as u64);
         for (number, message) in messages.iter().enumerate() {
             let room = Room {
@@ -126,6 +179,7 @@ impl Lane {
                 counters: &self.counters,
                 book: &shared.book,
                 is_last: self.is_last,
+                has_left: &mut self.has_left,
             };
             read(
                 number as u32,
@@ -141,10 +195,24 @@ impl Lane {
             let voice = voice_of(messages, &heard, row.message, row.about);
             let desk = self.desks.open(voice.product, profiles, &*shared.storage);
             let Some(desk) = desk else { continue };
-            if desk.profile.chain.only_saves() {
-                if desk.profile.is_stored {
-                    self.stored.push(stored(voice, &row));
+            let is_stored = desk.profile.is_stored;
+            let mut save = |row: StoredRow, of: &HeardRow| {
+                if is_stored {
+                    self.stored.push(row);
+                    self.messages_of.push(of.message);
                 }
+                if wants_rows {
+                    self.told.push(Told {
+                        heard: at as u32,
+                        ts_ms: row.ts_ms,
+                        first: row.first,
+                        count: row.count,
+                        stored: is_stored.then(|| self.stored.len() as u32 - 1),
+                    });
+                }
+            };
+            if desk.profile.chain.only_saves() {
+                save(stored(voice, &row), &row);
                 continue;
             }
             self.scratch.reset();
@@ -160,19 +228,29 @@ impl Lane {
                 self.counters.filtered.add(1);
             }
             let whole = stored(voice, &row);
-            for save in passed.saved {
+            for points in passed.saved {
                 let mut saved = whole;
-                if let Some(points) = save {
+                if let Some(points) = points {
                     saved.first = heard.points.len() as u32;
                     saved.count = points.len() as u32;
                     heard.points.extend_from_slice(&points);
                 }
-                self.stored.push(saved);
+                save(saved, &row);
             }
         }
-        self.keep(&heard.points);
+        let mut refused = std::mem::take(&mut self.refused);
+        self.keep(messages, &heard.points, &mut refused);
+        self.refused = refused;
+        self.has_left |= !self.stored.is_empty() && shared.storage.has_to_settle();
         let profiles: &Profiles = self.profiles.load();
-        tell(messages, &heard, profiles, shared);
+        tell(
+            messages,
+            &heard,
+            (&self.told, &self.refused),
+            profiles,
+            shared,
+        );
+        self.has_left |= !heard.saids.is_empty();
         self.heard = heard.emptied();
         match self.arena.allocated_bytes() > KEPT_BYTES {
             true => self.arena = Bump::new(),
@@ -181,36 +259,47 @@ impl Lane {
     }
 
     #[inline]
-    fn keep(&self, points: &[Point<'_>]) {
-        let storage = &*self.shared.storage;
-        let kept = match &*self.stored {
+    fn keep(&self, messages: &[Message<'_>], points: &[Point<'_>], refused: &mut Vec<u32>) {
+        let shared = &*self.shared;
+        let mut refuse = |at: usize, row: &StoredRow, error: &StorageError| {
+            refused.push(at as u32);
+            let message = &messages[self.messages_of[at] as usize];
+            let (book, now_ms) = (&shared.book, message.received_ms);
+            book.note(row.device, now_ms, "telemetry", &error.reason);
+        };
+        let take = |row: &StoredRow| loop {
+            let (first, count) = (row.first as usize, row.count as usize);
+            let points = &points[first..first + count];
+            match shared.storage.append(row.device, row.ts_ms, points) {
+                // What was accepted is not given up because the disk is slow.
+                Err(error) if error.is_passing && self.is_patient => continue,
+                result => return result,
+            }
+        };
+        match &*self.stored {
             [] => return,
             [row] => {
-                let (first, count) = (row.first as usize, row.count as usize);
-                let points = &points[first..first + count];
-                storage
-                    .append(row.device, row.ts_ms, points)
-                    .map_err(|error| (1, error))
+                if let Err(error) = take(row) {
+                    refuse(0, row, &error);
+                }
             }
-            rows => storage.append_all(rows, points),
-        };
-        let mut count = self.stored.len() as u64;
-        if let Err((failed, error)) = kept {
-            self.note_unstored(failed, &error);
-            count = count.saturating_sub(failed);
+            rows => shared.storage.append_all(rows, points, &mut |at, error| {
+                let again = match error.is_passing && self.is_patient {
+                    true => take(&rows[at]),
+                    false => Err(error),
+                };
+                if let Err(error) = again {
+                    refuse(at, &rows[at], &error);
+                }
+            }),
         }
-        self.counters.rows.add(count);
-        let points = self.stored.iter().map(|row| u64::from(row.count)).sum();
-        self.counters.points.add(points);
-    }
-
-    #[cold]
-    fn note_unstored(&self, count: u64, error: &StorageError) {
+        let (all, count) = (self.stored.len() as u64, refused.len() as u64);
+        let refused = refused.iter().map(|at| &self.stored[*at as usize]);
+        let refused_points: u64 = refused.map(|row| u64::from(row.count)).sum();
+        let points: u64 = self.stored.iter().map(|row| u64::from(row.count)).sum();
+        self.counters.rows.add(all - count);
+        self.counters.points.add(points - refused_points);
         self.counters.unstored.add(count);
-        for row in &self.stored {
-            let book = &self.shared.book;
-            book.note(row.device, row.ts_ms, "telemetry", &error.reason);
-        }
     }
 }
 
@@ -364,9 +453,6 @@ impl<'a> Effects<'a> for Stops<'_, 'a> {
     }
 
     fn save(&mut self, points: &[Point<'a>]) {
-        if !self.desk.profile.is_stored {
-            return;
-        }
         let is_own = points.as_ptr() == self.own;
         self.saved.push((!is_own).then(|| points.to_vec()));
     }
@@ -381,18 +467,26 @@ impl<'a> Effects<'a> for Stops<'_, 'a> {
     }
 }
 
-/// Tells everybody of what is in the store now, and of what else was said.
-fn tell(messages: &[Message<'_>], heard: &Heard<'_>, profiles: &Profiles, shared: &Shared) {
+/// Tells everybody of what is saved now, and of what else was said.
+fn tell(
+    messages: &[Message<'_>],
+    heard: &Heard<'_>,
+    (told, refused): (&[Told], &[u32]),
+    profiles: &Profiles,
+    shared: &Shared,
+) {
     let outside = &*shared.outside;
-    if outside.wants_rows() {
-        for row in &heard.rows {
-            let voice = voice_of(messages, heard, row.message, row.about);
-            let profile = profiles.get(voice.product.0 as usize);
-            if let Some(profile) = profile.and_then(Option::as_ref) {
-                let (first, count) = (row.first as usize, row.count as usize);
-                let points = &heard.points[first..first + count];
-                outside.stored(voice, profile, row.ts_ms, points);
-            }
+    for told in told {
+        if (told.stored).is_some_and(|at| refused.binary_search(&at).is_ok()) {
+            continue;
+        }
+        let row = &heard.rows[told.heard as usize];
+        let voice = voice_of(messages, heard, row.message, row.about);
+        let profile = profiles.get(voice.product.0 as usize);
+        if let Some(profile) = profile.and_then(Option::as_ref) {
+            let (first, count) = (told.first as usize, told.count as usize);
+            let points = &heard.points[first..first + count];
+            outside.stored(voice, profile, told.ts_ms, points);
         }
     }
     for said in &heard.saids {

@@ -14,6 +14,10 @@
 //! mailbox, which is a file mapped into memory: `kill -9` does not touch it, and the next start works it off before anything
 //! else ([`Pipeline::open`]). A power failure loses what the operating system had not yet written of it, at most the bytes of
 //! the mailboxes; products whose devices may not lose even that are to be `sync`, with the store's fsync policy.
+//!
+//! What takes longer than a shard may wait, which is syncs of the store and what devices say besides telemetry, is left behind
+//! ([`Lane::take_left`]), and [`Pipeline::settle`] says when it is safe: acknowledgements wait for that. A mailbox keeps its messages
+//! for as long.
 
 mod hearing;
 mod lane;

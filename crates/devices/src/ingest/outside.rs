@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use broker::hooks::Settled;
 use series::{DeviceNo, KeyId, Point};
 
 use super::pipeline::Message;
@@ -13,6 +14,8 @@ use crate::dialect::{Dialect, Said};
 #[error("{reason}")]
 pub struct StorageError {
     pub reason: Box<str>,
+    /// It may be taken later: nothing is wrong with it.
+    pub is_passing: bool,
 }
 
 /// Points of one device and time, among the points of a batch.
@@ -42,22 +45,35 @@ pub trait Storage: Send + Sync {
         points: &[Point<'_>],
     ) -> Result<(), StorageError>;
 
-    /// Stores many rows, in their order per device. How many were not, and why the last of them was not.
+    /// Stores many rows, in their order per device, and tells which were not stored, ascending.
     fn append_all(
         &self,
         rows: &[StoredRow],
         points: &[Point<'_>],
-    ) -> Result<(), (u64, StorageError)> {
-        let mut failed = None;
-        for row in rows {
+        refused: &mut dyn FnMut(usize, StorageError),
+    ) {
+        for (at, row) in rows.iter().enumerate() {
             let (first, count) = (row.first as usize, row.count as usize);
             let points = &points[first..first + count];
             if let Err(error) = self.append(row.device, row.ts_ms, points) {
-                let (count, _) = failed.unwrap_or((0, error.clone()));
-                failed = Some((count + 1, error));
+                refused(at, error);
             }
         }
-        failed.map_or(Ok(()), Err)
+    }
+
+    /// Whether publishers are to wait, because whoever appends has to.
+    fn is_behind(&self) -> bool {
+        false
+    }
+
+    /// Whether what is taken has to be waited for, see [`Storage::settle`].
+    fn has_to_settle(&self) -> bool {
+        false
+    }
+
+    /// Calls `done`, from any thread, when all that was taken until now is as safe as it is to be.
+    fn settle(&self, done: Settled) {
+        done();
     }
 }
 
@@ -65,6 +81,11 @@ pub trait Storage: Send + Sync {
 pub trait Family: Send + Sync {
     /// The device that a gateway calls by this name, if it is registered and may be behind it. Called on shards: never waits.
     fn child(&self, gateway: Voice<'_>, name: &str) -> Option<Arc<Speaker>>;
+
+    /// Brings the devices that a message speaks of to hand, so that [`Family::child`] finds them. May wait: called at start.
+    fn bring(&self, message: &Message<'_>) {
+        let _ = message;
+    }
 
     /// The device of a number. May wait: called at start.
     fn speaker(&self, device: DeviceNo) -> Option<Arc<Speaker>>;
@@ -77,7 +98,7 @@ pub trait Outside: Send + Sync {
         false
     }
 
-    /// A row is in the store.
+    /// A row has come through the chain to where it is saved, and is in the store if its product stores telemetry.
     fn stored(&self, speaker: Voice<'_>, profile: &Profile, ts_ms: i64, points: &[Point<'_>]) {
         let _ = (speaker, profile, ts_ms, points);
     }
@@ -119,6 +140,12 @@ pub trait Outside: Send + Sync {
     /// A row for a sink.
     fn sink(&self, name: &str, row: rules::Value<'_>) {
         let _ = (name, row);
+    }
+
+    /// Calls `done`, from any thread, when what was left with it until now ([`Outside::said`], [`Outside::later`]) survives the end of the
+    /// process.
+    fn settle(&self, done: Settled) {
+        done();
     }
 
     /// Whether publishers are to wait for one of them.

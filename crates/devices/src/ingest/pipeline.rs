@@ -4,11 +4,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use broker::hooks::Settled;
 use series::DeviceNo;
 
 use super::lane::{Lane, Profiles};
@@ -85,6 +86,21 @@ impl Shared {
         lanes.len() as u16
     }
 
+    fn settle(&self, done: Settled) {
+        // What was left with others may become rows.
+        let storage = self.storage.clone();
+        self.outside.settle(Box::new(move || storage.settle(done)));
+    }
+
+    pub(super) fn wait_until_settled(&self) {
+        let (done, is_done) = mpsc::channel();
+        self.settle(Box::new(move || {
+            let _ = done.send(());
+        }));
+        // Whoever cannot say it any more has dropped it.
+        let _ = is_done.recv();
+    }
+
     /// Randomness for the functions of expressions; it is not for secrets.
     pub(super) fn seed(&self, lane: u16) -> [u8; 32] {
         let mut seed = [0; 32];
@@ -153,12 +169,13 @@ impl Pipeline {
         }
         for (mailbox, halves) in pipeline.mailboxes.iter().zip(left) {
             pipeline.work_off(&halves);
+            pipeline.wait_until_settled();
             mailbox.begin(halves);
         }
         pipeline.work_off_surplus(config).map_err(of_directory)?;
         for number in 0..pipeline.mailboxes.len() {
             let worker = Worker {
-                lane: Lane::new(pipeline.shared.clone()),
+                lane: pipeline.lane().patient(),
                 mailboxes: pipeline.mailboxes.clone(),
                 number,
                 max_batch: config.max_batch.max(1),
@@ -181,12 +198,13 @@ impl Pipeline {
     fn work_off(&self, halves: &[Segment]) {
         let mut lane = None;
         for waiting in halves.iter().flat_map(Segment::messages) {
-            let lane = lane.get_or_insert_with(|| Lane::new(self.shared.clone()));
+            let lane = lane.get_or_insert_with(|| self.last_lane().patient());
             let mut message = waiting.message;
             // Products have new numbers since.
             let speaker = self.shared.family.speaker(message.by.no);
             if let Some(speaker) = speaker.filter(|speaker| speaker.id.as_str() == message.by.id) {
                 message.by = speaker.voice();
+                self.shared.family.bring(&message);
                 lane.work_safely(&[message]);
             }
         }
@@ -204,6 +222,7 @@ impl Pipeline {
             }
             let (_, halves) = Mailbox::open(Some(directory), number, config.mailbox_bytes)?;
             self.work_off(&halves);
+            self.wait_until_settled();
             drop(halves);
             files.iter().try_for_each(std::fs::remove_file)?;
         }
@@ -270,7 +289,19 @@ impl Pipeline {
     /// Whether publishers are to wait.
     #[inline]
     pub fn is_saturated(&self) -> bool {
-        self.mailboxes.iter().any(Mailbox::is_high) || self.shared.outside.is_full()
+        self.mailboxes.iter().any(Mailbox::is_high)
+            || self.shared.storage.is_behind()
+            || self.shared.outside.is_full()
+    }
+
+    /// Calls `done`, from any thread, when all that has come of what was worked off until now is safe: rows as far as the store's fsync
+    /// policy goes, what else was said in the registry.
+    pub fn settle(&self, done: Settled) {
+        self.shared.settle(done);
+    }
+
+    fn wait_until_settled(&self) {
+        self.shared.wait_until_settled();
     }
 
     /// Waits until all mailboxes are empty and all that was in them is done.
@@ -332,6 +363,10 @@ impl Worker {
         let mut done = None;
         while let Some(full) = mailbox.exchange(done.take()) {
             self.empty(&full);
+            // What is to survive is elsewhere before it goes from here.
+            if self.lane.take_left() {
+                self.lane.wait_until_settled();
+            }
             done = Some(full);
         }
     }

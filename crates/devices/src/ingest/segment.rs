@@ -53,7 +53,12 @@ impl Segment {
         let file = options.open(path)?;
         // A file that was larger before keeps its size, for the sake of what is in it.
         let bytes = file.metadata()?.len().max(bytes as u64);
-        file.set_len(bytes)?;
+        // A page that has no place on the disk would end the process when it is written to.
+        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+            // Some file systems cannot; those that copy on write promise nothing anyhow.
+            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes)?,
+            allocated => allocated?,
+        }
         // SAFETY: the data directory is locked by this process; nobody else changes the file while it is mapped.
         let memory = unsafe { MmapOptions::new().map_mut(&file)? };
         let mut segment = Self {

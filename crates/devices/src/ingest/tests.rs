@@ -26,6 +26,7 @@ impl Storage for Memory {
         if name == "impossible" {
             return Err(StorageError {
                 reason: "there can be no such key".into(),
+                is_passing: false,
             });
         }
         let at = keys.iter().position(|key| key == name);
@@ -45,6 +46,7 @@ impl Storage for Memory {
         if self.is_full.load(Ordering::Relaxed) {
             return Err(StorageError {
                 reason: "the disk is full".into(),
+                is_passing: false,
             });
         }
         let keys = self.keys.lock().unwrap();

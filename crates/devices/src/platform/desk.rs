@@ -1,8 +1,12 @@
 //! One thread for what devices say that may wait for the disk: shards and workers leave it here, in order, and go on.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
 
+use broker::hooks::Settled;
 use series::DeviceNo;
 
 use super::Platform;
@@ -10,8 +14,9 @@ use super::errand::Errand;
 use crate::dialect::Dialect;
 use crate::ingest::{Message, ProductNo, Voice};
 
-/// Jobs from which on publishers are to wait.
+/// Jobs, and bytes of theirs, from which on publishers are to wait.
 const MAX_JOBS: usize = 10_000;
+const MAX_BYTES: usize = 16 << 20;
 
 /// Something a device has said.
 pub(super) struct Sent {
@@ -39,6 +44,14 @@ pub(super) enum Job {
 }
 
 impl Job {
+    /// About what it holds.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Errand(sent) => sent.what.bytes(),
+            Self::Again(again) => again.payload.len() + again.topic.len(),
+        }
+    }
+
     pub(super) fn again(message: &Message<'_>) -> Self {
         Self::Again(Again {
             no: message.by.no,
@@ -69,7 +82,11 @@ impl Again {
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
-    is_busy: bool,
+    /// Jobs that ever came, and those that are done.
+    came: u64,
+    done: u64,
+    /// To be called when so many are done.
+    callers: VecDeque<(u64, Settled)>,
     is_stopped: bool,
     has_ended: bool,
 }
@@ -78,6 +95,10 @@ struct State {
 pub(super) struct Desk {
     state: Mutex<State>,
     changed: Condvar,
+    /// Of the jobs that wait.
+    jobs: AtomicUsize,
+    bytes: AtomicUsize,
+    thread: OnceLock<ThreadId>,
 }
 
 impl Desk {
@@ -86,12 +107,17 @@ impl Desk {
     }
 
     pub(super) fn push(&self, job: Job) {
-        self.lock().jobs.push_back(job);
+        self.jobs.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(job.bytes(), Relaxed);
+        let mut state = self.lock();
+        state.came += 1;
+        state.jobs.push_back(job);
+        drop(state);
         self.changed.notify_all();
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.lock().jobs.len() > MAX_JOBS
+        self.jobs.load(Relaxed) > MAX_JOBS || self.bytes.load(Relaxed) > MAX_BYTES
     }
 
     fn wait<'g>(&self, state: MutexGuard<'g, State>) -> MutexGuard<'g, State> {
@@ -103,25 +129,60 @@ impl Desk {
     /// The next job; `None`: there will be none.
     fn next(&self) -> Option<Job> {
         let mut state = self.lock();
-        state.is_busy = false;
         loop {
             if let Some(job) = state.jobs.pop_front() {
-                state.is_busy = true;
+                self.jobs.fetch_sub(1, Relaxed);
+                self.bytes.fetch_sub(job.bytes(), Relaxed);
                 return Some(job);
             }
-            self.changed.notify_all();
             if state.is_stopped {
                 state.has_ended = true;
+                self.changed.notify_all();
                 return None;
             }
             state = self.wait(state);
         }
     }
 
+    fn begin(&self) {
+        // The first one is the same as all others.
+        let _ = self.thread.set(thread::current().id());
+    }
+
+    /// Whether this is the desk's own thread, whose messages have errands that are run at once.
+    pub(super) fn is_here(&self) -> bool {
+        (self.thread.get()).is_some_and(|thread| *thread == thread::current().id())
+    }
+
+    fn done(&self) {
+        let mut state = self.lock();
+        state.done += 1;
+        let done = state.done;
+        let is_due = |(number, _): &(u64, Settled)| *number <= done;
+        let due = state.callers.iter().take_while(|caller| is_due(caller));
+        let count = due.count();
+        let due: Vec<_> = state.callers.drain(..count).collect();
+        drop(state);
+        self.changed.notify_all();
+        due.into_iter().for_each(|(_, settled)| settled());
+    }
+
+    /// Calls `settled` when everything is done that has come until now.
+    pub(super) fn settle_later(&self, settled: Settled) {
+        let mut state = self.lock();
+        let came = state.came;
+        if state.done < came && !state.has_ended {
+            state.callers.push_back((came, settled));
+            return;
+        }
+        drop(state);
+        settled();
+    }
+
     /// Waits until there is nothing to do.
     pub(super) fn settle(&self) {
         let mut state = self.lock();
-        while (state.is_busy || !state.jobs.is_empty()) && !state.has_ended {
+        while state.done < state.came && !state.has_ended {
             state = self.wait(state);
         }
     }
@@ -142,20 +203,25 @@ pub(super) fn start(platform: &Platform) -> std::io::Result<()> {
             let Some(job) = platform.inner.desk.next() else {
                 return;
             };
-            match job {
+            platform.inner.desk.begin();
+            let run = AssertUnwindSafe(|| match job {
                 Job::Errand(sent) => platform.run_errand(&sent),
                 Job::Again(again) => {
-                    let Some(pipeline) = platform.inner.pipeline.get() else {
-                        continue;
-                    };
-                    let message = again.message();
-                    platform.find_children(&message);
-                    let lane = lane.get_or_insert_with(|| pipeline.last_lane());
-                    pipeline.work(lane, &message);
+                    // At a start, whoever works off what is left finds devices itself.
+                    if let Some(pipeline) = platform.inner.pipeline.get() {
+                        let message = again.message();
+                        platform.find_children(&message);
+                        let lane = lane.get_or_insert_with(|| pipeline.last_lane());
+                        pipeline.work(lane, &message);
+                    }
                 }
+            });
+            if panic::catch_unwind(run).is_err() {
+                tracing::error!("what a device said caused a panic; this is a bug");
             }
+            platform.inner.desk.done();
         }
     };
-    let builder = std::thread::Builder::new().name("devices-desk".to_owned());
+    let builder = thread::Builder::new().name("devices-desk".to_owned());
     builder.spawn(run).map(|_| ())
 }

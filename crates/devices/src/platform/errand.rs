@@ -66,6 +66,14 @@ impl Keys {
 }
 
 impl Errand {
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Attributes(json) | Self::Tags(json) => json.len(),
+            // Bounded by what a message may be; mostly some bytes.
+            _ => 64,
+        }
+    }
+
     /// `None`: it is for others.
     pub(super) fn of(said: &Said<'_>) -> Option<Self> {
         Some(match *said {

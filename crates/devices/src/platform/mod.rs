@@ -4,6 +4,7 @@
 mod answers;
 mod connections;
 mod desk;
+mod entrance;
 mod errand;
 mod profiles;
 
@@ -12,7 +13,7 @@ mod tests;
 
 use std::sync::{Arc, OnceLock};
 
-use broker::hooks::{Client, Peer};
+use broker::hooks::{Client, Peer, Settled};
 use series::{DeviceNo, Point};
 
 use crate::dialect::{Dialect, Said};
@@ -20,6 +21,8 @@ use crate::hooks::Clients;
 use crate::ingest::{Family, Message, Outside, Pipeline, Profile, Speaker, Voice};
 use crate::live::Live;
 use crate::{Device, DeviceChange, Directory, Registry, States, now_ms};
+
+pub use entrance::{Entrance, NotTaken};
 
 use connections::Connections;
 use desk::{Desk, Job};
@@ -173,6 +176,10 @@ impl Family for Platform {
         is_behind.then(|| Arc::new(self.speaker_of(&device)))
     }
 
+    fn bring(&self, message: &Message<'_>) {
+        self.find_children(message);
+    }
+
     fn speaker(&self, device: DeviceNo) -> Option<Arc<Speaker>> {
         let device = self.registry().by_no(device);
         let device = device.unwrap_or_else(|error| {
@@ -210,13 +217,17 @@ impl Outside for Platform {
         let outside = &self.inner.parts.outside;
         outside.said(by, about, dialect, said, now_ms);
         if let Some(what) = Errand::of(said) {
-            self.inner.desk.push(Job::Errand(desk::Sent {
+            let sent = desk::Sent {
                 by: by.no,
                 about: about.no,
                 dialect,
                 now_ms,
                 what,
-            }));
+            };
+            match self.inner.desk.is_here() {
+                true => self.run_errand(&sent),
+                false => self.inner.desk.push(Job::Errand(sent)),
+            }
         }
     }
 
@@ -242,6 +253,10 @@ impl Outside for Platform {
 
     fn sink(&self, name: &str, row: rules::Value<'_>) {
         self.inner.parts.outside.sink(name, row);
+    }
+
+    fn settle(&self, done: Settled) {
+        self.inner.desk.settle_later(done);
     }
 
     fn is_full(&self) -> bool {

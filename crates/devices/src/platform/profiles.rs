@@ -51,18 +51,10 @@ impl Platform {
 }
 
 fn profile(product: &Arc<Product>) -> Profile {
-    let spoken = [
-        (
-            crate::Dialect::Thingsboard,
-            crate::dialect::Dialect::ThingsBoard,
-        ),
-        (crate::Dialect::Jetlinks, crate::dialect::Dialect::JetLinks),
-        (crate::Dialect::Own, crate::dialect::Dialect::Own),
-    ];
-    let dialects = spoken
+    let dialects = crate::dialect::Dialect::ALL
         .into_iter()
-        .filter(|(name, _)| product.speaks(*name))
-        .fold(Dialects::NONE, |all, (_, dialect)| all.with(dialect));
+        .filter(|dialect| product.speaks((*dialect).into()))
+        .fold(Dialects::NONE, Dialects::with);
     let storage = product.storage();
     Profile {
         product: product.id.clone(),

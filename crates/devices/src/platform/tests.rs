@@ -97,6 +97,7 @@ impl Setup {
             client_id: &client_id,
             username: None,
             peer: Some(Peer::Unix),
+            local: None,
             version: Version::V311,
         };
         let directory = &self.platform.inner.parts.directory;

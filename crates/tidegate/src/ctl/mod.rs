@@ -12,6 +12,7 @@ mod objects;
 mod rules;
 mod show;
 mod target;
+mod telemetry;
 
 use clap::{Args, Subcommand};
 
@@ -93,6 +94,9 @@ enum Command {
     /// Rules of the alarms about the node itself
     #[command(subcommand)]
     PlatformAlarms(alarms::PlatformAlarms),
+    /// What devices have reported
+    #[command(subcommand)]
+    Telemetry(telemetry::Telemetry),
     /// People who use the HTTP API
     #[command(subcommand)]
     Operators(objects::Objects),
@@ -164,6 +168,7 @@ async fn run(command: Command, client: &Client, output: &Output) -> anyhow::Resu
         Command::Alarms(command) => command.run(client, output).await,
         Command::Notifications(command) => command.run(client, output).await,
         Command::PlatformAlarms(command) => command.run(client, output).await,
+        Command::Telemetry(command) => command.run(client, output).await,
         Command::Operators(command) => command.run(Kind::Operators, client, output).await,
         Command::Keys(command) => command.run(Kind::ApiKeys, client, output).await,
         Command::Listeners(command) => command.run(client, output).await,

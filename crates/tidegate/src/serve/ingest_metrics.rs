@@ -1,85 +1,45 @@
-//! What the pipeline of devices' messages counts, as metrics.
+//! What the pipeline of devices' messages and the time series count, as metrics.
 
+use MetricKind::{Counter, Gauge};
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use devices::ingest::{Snapshot, Times};
+use series::Stats;
 
 use super::ingest::Ingest;
 
-type Get = fn(&Snapshot) -> u64;
+/// Name, kind, help and value of a number.
+type Line<T> = (&'static str, MetricKind, &'static str, fn(&T) -> u64);
 
-const FAMILIES: [(&str, MetricKind, &str, Get); 12] = [
-    (
-        "ingest_messages_total",
-        MetricKind::Counter,
-        "Messages of devices.",
-        |s| s.messages,
-    ),
-    (
-        "ingest_rows_total",
-        MetricKind::Counter,
-        "Rows of telemetry stored.",
-        |s| s.rows,
-    ),
-    (
-        "ingest_points_total",
-        MetricKind::Counter,
-        "Values of telemetry stored.",
-        |s| s.points,
-    ),
-    (
-        "ingest_malformed_total",
-        MetricKind::Counter,
-        "Messages of devices that could not be read.",
-        |s| s.malformed,
-    ),
-    (
-        "ingest_refused_values_total",
-        MetricKind::Counter,
-        "Values that did not fit the thing model.",
-        |s| s.refused,
-    ),
-    (
-        "ingest_unstored_rows_total",
-        MetricKind::Counter,
-        "Rows that the time series did not take.",
-        |s| s.unstored,
-    ),
-    (
-        "ingest_filtered_rows_total",
-        MetricKind::Counter,
-        "Rows that a rule chain ended.",
-        |s| s.filtered,
-    ),
-    (
-        "ingest_unknown_total",
-        MetricKind::Counter,
-        "Messages about devices that nobody knows.",
-        |s| s.unknown,
-    ),
-    (
-        "ingest_batches_total",
-        MetricKind::Counter,
-        "Batches that workers have done.",
-        |s| s.batches,
-    ),
-    (
-        "ingest_mailboxes",
-        MetricKind::Gauge,
-        "Mailboxes, each with its worker.",
-        |s| s.mailboxes,
-    ),
-    (
-        "ingest_mailbox_messages",
-        MetricKind::Gauge,
-        "Messages that wait in mailboxes.",
-        |s| s.queued,
-    ),
-    (
-        "ingest_mailbox_bytes",
-        MetricKind::Gauge,
-        "Bytes of messages that wait in mailboxes.",
-        |s| s.queued_bytes,
-    ),
+#[rustfmt::skip]
+const OF_PIPELINE: [Line<Snapshot>; 12] = [
+    ("ingest_messages_total", Counter, "Messages of devices.", |s| s.messages),
+    ("ingest_rows_total", Counter, "Rows of telemetry stored.", |s| s.rows),
+    ("ingest_points_total", Counter, "Values of telemetry stored.", |s| s.points),
+    ("ingest_malformed_total", Counter, "Messages of devices that could not be read.", |s| s.malformed),
+    ("ingest_refused_values_total", Counter, "Values that did not fit the thing model.", |s| s.refused),
+    ("ingest_unstored_rows_total", Counter, "Rows that the time series did not take.", |s| s.unstored),
+    ("ingest_filtered_rows_total", Counter, "Rows that a rule chain ended.", |s| s.filtered),
+    ("ingest_unknown_total", Counter, "Messages about devices that nobody knows.", |s| s.unknown),
+    ("ingest_batches_total", Counter, "Batches that workers have done.", |s| s.batches),
+    ("ingest_mailboxes", Gauge, "Mailboxes, each with its worker.", |s| s.mailboxes),
+    ("ingest_mailbox_messages", Gauge, "Messages that wait in mailboxes.", |s| s.queued),
+    ("ingest_mailbox_bytes", Gauge, "Bytes of messages that wait in mailboxes.", |s| s.queued_bytes),
+];
+
+#[rustfmt::skip]
+const OF_SERIES: [Line<Stats>; 12] = [
+    ("telemetry_keys", Gauge, "Names of keys.", |s| s.keys),
+    ("telemetry_wal_bytes", Gauge, "Size of the write-ahead log of telemetry.", |s| s.wal_bytes),
+    ("telemetry_memory_bytes", Gauge, "Rows that are in no file of columns yet.", |s| s.memory_bytes),
+    ("telemetry_segments", Gauge, "Files of columns.", |s| s.segments),
+    ("telemetry_segment_bytes", Gauge, "Their size.", |s| s.segment_bytes),
+    ("telemetry_segment_points", Gauge, "Values in them.", |s| s.segment_points),
+    ("telemetry_flushed_bytes_total", Counter, "Bytes written when rows went to files of columns.", |s| s.flushed_bytes),
+    ("telemetry_merged_bytes_total", Counter, "Bytes written when files of columns were merged.", |s| s.merged_bytes),
+    ("telemetry_syncs_total", Counter, "How often the write-ahead log was forced to disk.", |s| s.syncs),
+    ("telemetry_stalls_total", Counter, "How often rows had to wait because the disk is behind.", |s| s.stalls),
+    ("telemetry_errors_total", Counter, "Errors of reading and writing telemetry.", |s| s.errors),
+    ("telemetry_free_bytes", Gauge, "Room of the file system the telemetry is on.", |s| s.free_bytes),
 ];
 
 /// Upper bounds of buckets, in nanoseconds.
@@ -99,17 +59,12 @@ const BOUNDS_NS: [u64; 12] = [
 ];
 
 pub(super) fn metrics(ingest: &Ingest) -> Vec<MetricFamily> {
-    let snapshot = ingest.pipeline.snapshot();
-    let number = |(name, kind, help, get): (_, _, _, Get)| MetricFamily {
-        name,
-        help,
-        kind,
-        samples: vec![MetricSample {
-            labels: Vec::new(),
-            value: MetricValue::Number(get(&snapshot) as f64),
-        }],
-    };
-    let mut families: Vec<_> = FAMILIES.into_iter().map(number).collect();
+    let (snapshot, stats) = (ingest.pipeline.snapshot(), ingest.series.stats());
+    let mut families: Vec<_> = OF_PIPELINE
+        .iter()
+        .map(|line| number(line, &snapshot))
+        .collect();
+    families.extend(OF_SERIES.iter().map(|line| number(line, &stats)));
     families.push(times(
         "ingest_latency_seconds",
         "From hand-over of a message to its end; in sync mode one of sixteen is timed.",
@@ -121,6 +76,18 @@ pub(super) fn metrics(ingest: &Ingest) -> Vec<MetricFamily> {
         &snapshot.waiting,
     ));
     families
+}
+
+fn number<T>((name, kind, help, get): &Line<T>, from: &T) -> MetricFamily {
+    MetricFamily {
+        name,
+        help,
+        kind: *kind,
+        samples: vec![MetricSample {
+            labels: Vec::new(),
+            value: MetricValue::Number(get(from) as f64),
+        }],
+    }
 }
 
 fn times(name: &'static str, help: &'static str, times: &Times) -> MetricFamily {

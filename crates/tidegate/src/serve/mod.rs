@@ -7,6 +7,7 @@ mod banned;
 mod connectors;
 mod courier;
 pub(crate) mod data_dir;
+mod device_door;
 mod device_events;
 mod device_outlet;
 mod devices;

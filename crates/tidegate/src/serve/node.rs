@@ -19,6 +19,7 @@ use super::alarms::Alarming;
 use super::connectors::{Bridges, Connectors};
 use super::courier::Post;
 use super::data_dir::{DataDir, OpenListener};
+use super::device_door::Door;
 use super::device_events::DeviceEvents;
 use super::device_outlet::RuleDevices;
 use super::devices::Devices;
@@ -240,6 +241,10 @@ impl Node {
                     device_tools: Arc::new(devices.clone()),
                     telemetry_tools: Arc::new(ingest.telemetry(&devices)),
                     alarm_tools: Arc::new(alarming.clone()),
+                    device_door: Arc::new(Door::new(
+                        ingest.platform.clone(),
+                        devices.directory.clone(),
+                    )),
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;

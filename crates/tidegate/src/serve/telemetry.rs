@@ -1,5 +1,6 @@
 //! What the API asks of the telemetry of devices, from the time series and the registry.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -146,6 +147,7 @@ impl TelemetryTools for Telemetry {
             interval_ms: query.interval_ms,
             origin_ms: query.origin_ms,
         };
+        let names: HashMap<_, _> = numbers.iter().copied().zip(&query.devices).collect();
         let (mut rows, mut is_too_much) = (Vec::new(), false);
         let read = self.series.aggregate(
             &numbers,
@@ -156,9 +158,10 @@ impl TelemetryTools for Telemetry {
                     is_too_much = true;
                     return;
                 }
-                let at = numbers.iter().position(|number| *number == device);
                 rows.push(IntervalRow {
-                    device: at.map_or_else(String::new, |at| query.devices[at].clone()),
+                    device: names
+                        .get(&device)
+                        .map_or_else(String::new, |name| (*name).clone()),
                     key: self.name(key),
                     ts_ms,
                     count: summary.count,
@@ -221,23 +224,26 @@ impl TelemetryTools for Telemetry {
     ) -> Result<Box<dyn LiveRows>, TelemetryProblem> {
         let numbers = devices.iter().map(|device| self.number(device));
         let numbers: Vec<DeviceNo> = numbers.collect::<Result<_, _>>()?;
-        // A key may come that nobody has sent yet.
-        let keys = match keys {
-            None => None,
-            Some(names) => {
-                let made = names.iter().map(|name| self.series.key(name));
-                Some(made.collect::<Result<Vec<_>, _>>().map_err(problem)?)
-            }
+        // A key may come that nobody has sent yet: it has no number, and names are looked at then.
+        let known = self.keys(keys).filter(|known| {
+            let wanted = keys.map_or(0, <[String]>::len);
+            known.len() == wanted
+        });
+        let names = match known {
+            None => keys.map(<[String]>::to_vec),
+            Some(_) => None,
         };
+        let keys = known;
         let watching = self.live.watch(&numbers, keys.as_deref());
         let watching = watching.map_err(|error| TelemetryProblem::Parameter {
             name: "devices",
             detail: error.to_string(),
         })?;
-        let names = numbers.into_iter().zip(devices.iter().cloned());
+        let devices = numbers.into_iter().zip(devices.iter().cloned());
         Ok(Box::new(Rows {
             series: self.series.clone(),
-            names: names.collect(),
+            devices: devices.collect(),
+            keys: names,
             watching,
         }))
     }
@@ -245,35 +251,45 @@ impl TelemetryTools for Telemetry {
 
 struct Rows {
     series: Series,
-    names: Vec<(DeviceNo, String)>,
+    devices: HashMap<DeviceNo, String>,
+    /// Only these; `None`: all that come.
+    keys: Option<Vec<String>>,
     watching: Watching,
 }
 
 impl Rows {
     async fn next_item(&mut self) -> Option<LiveItem> {
-        let lost = self.watching.take_lost();
-        if lost > 0 {
-            return Some(LiveItem::Lost(lost));
+        loop {
+            let lost = self.watching.take_lost();
+            if lost > 0 {
+                return Some(LiveItem::Lost(lost));
+            }
+            let update = self.watching.next().await?;
+            let values = update.values.into_iter().filter_map(|(key, value)| {
+                let name = self.series.key_name(key).unwrap_or_default();
+                let is_wanted = |keys: &Vec<String>| keys.iter().any(|key| key == name);
+                if !self.keys.as_ref().is_none_or(is_wanted) {
+                    return None;
+                }
+                let value = match value {
+                    LiveValue::Bool(value) => value.into(),
+                    LiveValue::Int(value) => value.into(),
+                    LiveValue::Float(value) => value.into(),
+                    LiveValue::Text(text) => Value::from(&*text),
+                    LiveValue::Json(json) => serde_json::from_str(&json).unwrap_or_default(),
+                };
+                Some((name.to_owned(), value))
+            });
+            let values: Vec<_> = values.collect();
+            if !values.is_empty() {
+                let device = self.devices.get(&update.device);
+                return Some(LiveItem::Row {
+                    device: device.cloned().unwrap_or_default(),
+                    ts_ms: update.ts_ms,
+                    values,
+                });
+            }
         }
-        let update = self.watching.next().await?;
-        let values = update.values.into_iter().map(|(key, value)| {
-            let name = self.series.key_name(key).unwrap_or_default().to_owned();
-            let value = match value {
-                LiveValue::Bool(value) => value.into(),
-                LiveValue::Int(value) => value.into(),
-                LiveValue::Float(value) => value.into(),
-                LiveValue::Text(text) => Value::from(&*text),
-                LiveValue::Json(json) => serde_json::from_str(&json).unwrap_or_default(),
-            };
-            (name, value)
-        });
-        let values = values.collect();
-        let name = self.names.iter().find(|(no, _)| *no == update.device);
-        Some(LiveItem::Row {
-            device: name.map_or_else(String::new, |(_, name)| name.clone()),
-            ts_ms: update.ts_ms,
-            values,
-        })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Registered devices: made over the API, connected by each kind of credentials, there and gone.
 
+mod device_api;
+mod fleet;
 mod telemetry;
 
 use std::io::{Read as _, Write as _};
@@ -21,10 +23,19 @@ fn ask(
     fields: &str,
     body: &str,
 ) -> (u16, String, Value) {
+    ask_at(node, (method, &format!("/api/v1/{path}")), fields, body)
+}
+
+fn ask_at(
+    node: &Node,
+    (method, path): (&str, &str),
+    fields: &str,
+    body: &str,
+) -> (u16, String, Value) {
     let mut stream = TcpStream::connect(node.address("http")).unwrap();
     write!(
         stream,
-        "{method} /api/v1/{path} HTTP/1.1\r\nhost: localhost\r\n{fields}content-length: {}\r\nconnection: close\r\n\r\n{body}",
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{fields}content-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     )
     .unwrap();

@@ -1,0 +1,133 @@
+//! What devices post and ask by HTTP, on ThingsBoard's paths: the access token in the path says who speaks.
+
+use std::time::Instant;
+
+use axum::http::StatusCode;
+use axum::response::IntoResponse as _;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::call::{self, Call};
+use crate::device_door::{DeviceDoor, DevicePost, DoorProblem, Knock};
+use crate::endpoint::{Access, Endpoint, Outcome, get, post};
+use crate::parameters::{Parameter, Shape};
+use crate::problem::Problem;
+
+const CLIENT_KEYS: Parameter = Parameter {
+    name: "clientKeys",
+    shape: Shape::Text,
+    about: "Client attributes, separated by commas.",
+};
+const SHARED_KEYS: Parameter = Parameter {
+    name: "sharedKeys",
+    shape: Shape::Text,
+    about: "Shared attributes, separated by commas.",
+};
+
+/// Attributes of the device, of the scopes that were asked for.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes the answer")]
+struct Attributes {
+    client: Option<Map<String, Value>>,
+    shared: Option<Map<String, Value>>,
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    let of_device = |endpoint: Endpoint| {
+        endpoint
+            .access(Access::Device)
+            .tag("devices")
+            .path_parameter("token", "The device's access token.")
+            .problem(401, "No device has this token, or it is not let in.")
+            .problem(
+                429,
+                "Too many requests of devices at once, or too many with tokens that nobody knows.",
+            )
+            .problem(
+                503,
+                "Nothing is taken now; Retry-After says when to come again.",
+            )
+    };
+    vec![
+        of_device(post("/api/v1/{token}/telemetry", "postTelemetry", telemetry))
+            .summary("A device's telemetry")
+            .description("`{\"key\": value}`, `{\"ts\": ms, \"values\": {..}}`, or an array of both. The answer has no body.")
+            .raw_body("application/json")
+            .answers_nothing(200, "It is taken."),
+        of_device(post("/api/v1/{token}/attributes", "postAttributes", attributes))
+            .summary("A device's client attributes")
+            .raw_body("application/json")
+            .answers_nothing(200, "They are taken."),
+        of_device(get("/api/v1/{token}/attributes", "getAttributes", asked))
+            .summary("Attributes of a device, for the device")
+            .description("Without keys, all.")
+            .parameters(&[CLIENT_KEYS, SHARED_KEYS])
+            .answers::<Attributes>(200, "By scope and key."),
+    ]
+}
+
+fn problem(problem: DoorProblem) -> Problem {
+    match problem {
+        DoorProblem::Nobody => Problem::unauthorized("No device that is let in has this token."),
+        DoorProblem::Malformed(detail) => Problem::bad_request(format!("{detail}.")),
+        DoorProblem::Busy => Problem::busy(1, "Nothing is taken now, there is too much to do."),
+        DoorProblem::Unavailable(detail) => Problem::unavailable(format!("{detail}.")),
+    }
+}
+
+/// Asks on a thread that may block, for as many devices at once as there is room for.
+async fn ask<T: Send + 'static>(
+    call: &Call,
+    question: impl FnOnce(&dyn DeviceDoor, &Knock) -> Result<T, DoorProblem> + Send + 'static,
+) -> Result<T, Problem> {
+    let app = &call.app;
+    let Ok(_permit) = app.device_requests.try_acquire() else {
+        let detail = "Too many requests of devices are being answered.";
+        return Err(Problem::too_many_requests(1, detail));
+    };
+    // Tokens are guessed by address: as a name, each address stands for itself.
+    let (attempts, name) = (&app.gatekeeper.attempts, call.from.to_string());
+    let blocked_for = attempts.blocked_for(call.from, &name, Instant::now());
+    let knock = Knock {
+        token: call.path("token").to_owned(),
+        is_suspect: blocked_for.is_some(),
+    };
+    let door = app.device_door.clone();
+    let asked = tokio::task::spawn_blocking(move || question(&*door, &knock)).await;
+    let asked = asked.map_err(|_| Problem::unavailable("The device is not served now."))?;
+    if let (Err(DoorProblem::Nobody), None) = (&asked, blocked_for) {
+        attempts.failed(call.from, &name, Instant::now());
+    }
+    match (asked, blocked_for) {
+        (Err(DoorProblem::Nobody), Some(left)) => Err(Problem::too_many_requests(
+            left.as_secs() + 1,
+            "Too many requests from this address had tokens that nobody knows.",
+        )),
+        (asked, _) => asked.map_err(problem),
+    }
+}
+
+async fn take(mut call: Call, what: DevicePost) -> Outcome {
+    let max_bytes = call.app.config.get().max_body_bytes;
+    let body = call.bytes(max_bytes).await?;
+    ask(&call, move |door, knock| door.post(knock, what, &body)).await?;
+    Ok(StatusCode::OK.into_response())
+}
+
+async fn telemetry(call: Call) -> Outcome {
+    take(call, DevicePost::Telemetry).await
+}
+
+async fn attributes(call: Call) -> Outcome {
+    take(call, DevicePost::Attributes).await
+}
+
+async fn asked(call: Call) -> Outcome {
+    let keys = |parameter: Parameter| call.query.owned(parameter);
+    let (client, shared) = (keys(CLIENT_KEYS), keys(SHARED_KEYS));
+    let values = ask(&call, move |door, knock| {
+        door.attributes(knock, client.as_deref(), shared.as_deref())
+    });
+    call::ok(values.await?)
+}

@@ -1,0 +1,313 @@
+//! `tidegate ctl telemetry`: what devices have reported, as it is and as it comes.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+
+use super::events;
+use super::http::{Client, encoded, with_query};
+use super::show::{Output, date};
+
+#[derive(Subcommand)]
+pub(super) enum Telemetry {
+    /// The latest value of each key of a device
+    Latest {
+        device: String,
+        #[command(flatten)]
+        keys: Keys,
+    },
+    /// Rows of a device, the newest first
+    List {
+        device: String,
+        #[command(flatten)]
+        keys: Keys,
+        #[command(flatten)]
+        times: Times,
+        /// Rows at most
+        #[arg(long, default_value_t = 100)]
+        rows: u32,
+        /// The oldest first
+        #[arg(long)]
+        ascending: bool,
+    },
+    /// Averages, extremes, sums and counts of intervals
+    Intervals {
+        device: String,
+        /// Separated by commas
+        #[arg(long)]
+        keys: String,
+        #[command(flatten)]
+        times: Times,
+        /// Length of an interval, such as 10m or 1h; without it, one interval
+        #[arg(long, value_name = "TIME", value_parser = period_ms)]
+        every: Option<u64>,
+        /// avg, min, max, sum, count, first and last, separated by commas
+        #[arg(long, default_value = "avg,min,max,count")]
+        functions: String,
+    },
+    /// Print rows of devices as they come
+    Watch {
+        #[arg(required = true)]
+        devices: Vec<String>,
+        #[command(flatten)]
+        keys: Keys,
+        /// End after this many
+        #[arg(short = 'n', long, value_name = "N")]
+        count: Option<u64>,
+    },
+    /// Write rows of a device into a file: `.csv` for CSV, which needs --keys, else JSON lines
+    Export {
+        device: String,
+        file: PathBuf,
+        #[command(flatten)]
+        keys: Keys,
+        #[command(flatten)]
+        times: Times,
+    },
+    /// Delete rows of a device, or values of some keys
+    Delete {
+        device: String,
+        #[command(flatten)]
+        keys: Keys,
+        #[command(flatten)]
+        times: Times,
+        /// Needed to delete all there is
+        #[arg(long)]
+        all: bool,
+    },
+    /// What of a device was not taken lately, and why
+    Refusals { device: String },
+}
+
+#[derive(Args)]
+pub(super) struct Keys {
+    /// Only these, separated by commas
+    #[arg(long)]
+    keys: Option<String>,
+}
+
+#[derive(Args)]
+pub(super) struct Times {
+    /// Not older than this, such as 15m, 24h or 7d
+    #[arg(long, value_name = "TIME", value_parser = period_ms, conflicts_with = "from_ms")]
+    last: Option<u64>,
+    /// From this time on, in milliseconds since 1970
+    #[arg(long, value_name = "MS")]
+    from_ms: Option<u64>,
+    /// Before this time
+    #[arg(long, value_name = "MS")]
+    to_ms: Option<u64>,
+}
+
+/// `90s`, `15m`, `24h`, `7d`.
+fn period_ms(text: &str) -> Result<u64, String> {
+    let units = [
+        ('s', 1000),
+        ('m', 60_000),
+        ('h', 3_600_000),
+        ('d', 86_400_000),
+    ];
+    let read = units.iter().find_map(|(unit, ms)| {
+        let number: u64 = text.strip_suffix(*unit)?.parse().ok()?;
+        number.checked_mul(*ms).filter(|ms| *ms > 0)
+    });
+    read.ok_or_else(|| "expected a number and s, m, h or d, such as 15m".to_owned())
+}
+
+impl Times {
+    fn is_given(&self) -> bool {
+        self.last.is_some() || self.from_ms.is_some() || self.to_ms.is_some()
+    }
+
+    fn parameters(&self) -> [(&'static str, Option<String>); 2] {
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = now_ms.map_or(0, |now| now.as_millis() as u64);
+        let last = self.last.map(|ms| now_ms.saturating_sub(ms));
+        let from_ms = last.or(self.from_ms);
+        [
+            ("from_ms", from_ms.map(|ms| ms.to_string())),
+            ("to_ms", self.to_ms.map(|ms| ms.to_string())),
+        ]
+    }
+}
+
+fn path_of(device: &str, rest: &str) -> String {
+    format!("/api/v1/devices/{}/telemetry{rest}", encoded(device))
+}
+
+impl Telemetry {
+    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+        match self {
+            Self::Latest { device, keys } => {
+                let path = with_query(&path_of(&device, "/latest"), &[("keys", keys.keys)]);
+                let answer = client.get(&path).await?;
+                let values = answer["values"].as_object().into_iter().flatten();
+                let rows = values.map(|(key, sample)| {
+                    json!({"key": key, "value": sample["value"], "at_ms": sample["ts_ms"]})
+                });
+                let columns = &[("KEY", "key"), ("VALUE", "value"), ("AT", "at_ms")];
+                output.rows((rows.collect(), false), columns)
+            }
+            Self::List {
+                device,
+                keys,
+                times,
+                rows,
+                ascending,
+            } => {
+                let [from_ms, to_ms] = times.parameters();
+                let order = if ascending { "asc" } else { "desc" };
+                let parameters = [
+                    ("keys", keys.keys),
+                    from_ms,
+                    to_ms,
+                    ("rows", Some(rows.to_string())),
+                    ("order", Some(order.to_owned())),
+                ];
+                let path = with_query(&path_of(&device, ""), &parameters);
+                let answer = client.get(&path).await?;
+                let rows = answer["rows"].as_array().into_iter().flatten();
+                let rows = rows.map(|row| json!({"at_ms": row["ts_ms"], "values": row["values"]}));
+                let columns = &[("AT", "at_ms"), ("VALUES", "values")];
+                output.rows((rows.collect(), false), columns)
+            }
+            Self::Intervals {
+                device,
+                keys,
+                times,
+                every,
+                functions,
+            } => {
+                let [from_ms, to_ms] = times.parameters();
+                let parameters = [
+                    ("keys", Some(keys)),
+                    from_ms,
+                    to_ms,
+                    ("interval_ms", every.map(|ms| ms.to_string())),
+                    ("functions", Some(functions)),
+                ];
+                let path = with_query(&path_of(&device, "/intervals"), &parameters);
+                let answer = client.get(&path).await?;
+                let rows = answer["data"].as_array().into_iter().flatten();
+                let rows = rows.map(|row| {
+                    json!({"at_ms": row["ts_ms"], "key": row["key"], "values": row["values"]})
+                });
+                let columns = &[("FROM", "at_ms"), ("KEY", "key"), ("VALUES", "values")];
+                output.rows((rows.collect(), false), columns)
+            }
+            Self::Watch {
+                devices,
+                keys,
+                count,
+            } => {
+                let parameters = [("devices", Some(devices.join(","))), ("keys", keys.keys)];
+                let path = with_query("/api/v1/telemetry/live", &parameters);
+                events::follow(client, &path, count, told).await
+            }
+            Self::Export {
+                device,
+                file,
+                keys,
+                times,
+            } => export(client, &device, file, keys, &times).await,
+            Self::Delete {
+                device,
+                keys,
+                times,
+                all,
+            } => {
+                if !all && keys.keys.is_none() && !times.is_given() {
+                    bail!(
+                        "say which with --keys, --last, --from-ms or --to-ms, or --all for all of it"
+                    );
+                }
+                let [from_ms, to_ms] = times.parameters();
+                let parameters = [("keys", keys.keys), from_ms, to_ms];
+                let path = with_query(&path_of(&device, ""), &parameters);
+                let answer = client.delete(&path).await?;
+                output.done(&format!("telemetry of {device} is deleted"), &answer)
+            }
+            Self::Refusals { device } => {
+                let answer = client.get(&path_of(&device, "/refusals")).await?;
+                let rows = match &answer["refusals"] {
+                    Value::Array(rows) => rows.clone(),
+                    _ => Vec::new(),
+                };
+                let columns = &[
+                    ("LAST", "last_at_ms"),
+                    ("COUNT", "count"),
+                    ("SUBJECT", "subject"),
+                    ("REASON", "reason"),
+                ];
+                output.rows((rows, false), columns)
+            }
+        }
+    }
+}
+
+/// A line for people.
+fn told(json: &str) -> String {
+    let row: Value = serde_json::from_str(json).unwrap_or_default();
+    match (row["ts_ms"].as_u64(), row["device"].as_str()) {
+        (Some(ts_ms), Some(device)) => format!("{}  {device}  {}\n", date(ts_ms), row["values"]),
+        _ => format!("{json}\n"),
+    }
+}
+
+async fn export(
+    client: &Client,
+    device: &str,
+    file: PathBuf,
+    keys: Keys,
+    times: &Times,
+) -> anyhow::Result<()> {
+    let is_csv = file.extension().is_some_and(|end| end == "csv");
+    if is_csv && keys.keys.is_none() {
+        bail!("CSV needs --keys: they are its columns");
+    }
+    let [from_ms, to_ms] = times.parameters();
+    let format = if is_csv { "csv" } else { "jsonl" };
+    let parameters = [
+        ("format", Some(format.to_owned())),
+        ("keys", keys.keys),
+        from_ms,
+        to_ms,
+    ];
+    let path = with_query(&path_of(device, "/export"), &parameters);
+    let mut body = client.stream(&path).await?;
+    let shown = file.display().to_string();
+    let mut out = File::create(&file).with_context(|| format!("cannot make {shown}"))?;
+    let mut bytes = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| client.unreachable(error))?;
+        if let Ok(data) = frame.into_data() {
+            bytes += data.len();
+            let written = out.write_all(&data);
+            written.with_context(|| format!("cannot write {shown}"))?;
+        }
+    }
+    out.sync_all()
+        .with_context(|| format!("cannot write {shown}"))?;
+    eprintln!("{shown}: {bytes} bytes");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn periods_have_units() {
+        assert_eq!(period_ms("90s"), Ok(90_000));
+        assert_eq!(period_ms("7d"), Ok(604_800_000));
+        for wrong in ["", "5", "h", "0m", "-1h", "1w", "99999999999999999999d"] {
+            assert!(period_ms(wrong).is_err(), "{wrong}");
+        }
+    }
+}
