@@ -1,5 +1,6 @@
 //! Registered devices: made over the API, connected by each kind of credentials, there and gone.
 
+mod alarms;
 mod telemetry;
 
 use std::io::{Read as _, Write as _};
