@@ -1,5 +1,6 @@
 //! Registered devices: made over the API, connected by each kind of credentials, there and gone.
 
+mod alarms;
 mod device_api;
 mod fleet;
 mod telemetry;
