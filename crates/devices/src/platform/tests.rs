@@ -93,7 +93,6 @@ impl Setup {
             .device;
         let client_id = format!("client-{}", device.id);
         let client = Client {
-            local: None,
             client_id: &client_id,
             username: None,
             peer: Some(Peer::Unix),
