@@ -6,10 +6,12 @@
 //! | 16 + n | integer, n + 1 bytes |
 //! | 31 | float, 8 bytes |
 //! | 32 | text: varint of its length, bytes |
+//! | 33 | text that was there before: varint of its number among the words of its block or memtable |
 //! | 40 | JSON, likewise |
 //! | 48 + 8 s + n | decimal with s places: integer of n + 1 bytes |
 
 use crate::decimal;
+use crate::memtable::Words;
 use crate::point::Value;
 use crate::varint::{self, Reader};
 
@@ -18,26 +20,28 @@ const TRUE: u8 = 1 << 3;
 const INT: u8 = 2 << 3;
 const FLOAT: u8 = (3 << 3) | 7;
 const TEXT: u8 = 4 << 3;
+const WORD: u8 = TEXT | 1;
 const JSON: u8 = 5 << 3;
 const DECIMAL: u8 = 6 << 3;
 
 /// The most bytes of a value, apart from a text itself; eight bytes are written whatever is needed.
 pub(crate) const MAX_CELL: usize = 12;
 
-/// How many places the floats of a key had so far, so that looking for them is rare.
+/// What the values of a key were so far: how many places its floats had, so that looking for them is rare, and which word it was.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Hint {
     scale: u8,
-    /// Floats that are taken as they are before a decimal is looked for again.
+    /// Values that are taken as they are before a decimal or a word is looked for again.
     skip: u16,
     penalty: u16,
+    /// The number of the last one.
+    pub(crate) word: u32,
 }
 
 impl Hint {
     #[inline]
     fn find(&mut self, value: f64) -> Option<(u8, i64)> {
-        if self.skip > 0 {
-            self.skip -= 1;
+        if self.is_skipped() {
             return None;
         }
         match decimal::scale(value, self.scale) {
@@ -50,16 +54,31 @@ impl Hint {
     fn search(&mut self, value: f64) -> Option<(u8, i64)> {
         match decimal::find_scale(value) {
             Some((scale, number)) => {
-                self.penalty /= 2;
+                self.has_found(true);
                 // Only upwards: what fits fewer places fits more of them.
                 self.scale = self.scale.max(scale);
                 Some((scale, number))
             }
             None => {
-                self.penalty = (self.penalty * 2 + 1).min(1023);
-                self.skip = self.penalty;
+                self.has_found(false);
                 None
             }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_skipped(&mut self) -> bool {
+        let is_skipped = self.skip > 0;
+        self.skip = self.skip.saturating_sub(1);
+        is_skipped
+    }
+
+    pub(crate) fn has_found(&mut self, found: bool) {
+        if found {
+            self.penalty /= 2;
+        } else {
+            self.penalty = (self.penalty * 2 + 1).min(1023);
+            self.skip = self.penalty;
         }
     }
 }
@@ -82,7 +101,13 @@ fn write_text(out: &mut [u8], at: usize, tag: u8, text: &str) -> usize {
 
 /// Writes a value at `at`, where [`MAX_CELL`] and the length of its text have room; returns where it ends.
 #[inline]
-pub(crate) fn write(out: &mut [u8], at: usize, value: Value<'_>, hint: &mut Hint) -> usize {
+pub(crate) fn write(
+    out: &mut [u8],
+    at: usize,
+    value: Value<'_>,
+    hint: &mut Hint,
+    words: &mut Words,
+) -> usize {
     match value {
         Value::Float(value) => match hint.find(value) {
             Some((scale, number)) => write_number(out, at, DECIMAL + (scale << 3), number),
@@ -97,7 +122,13 @@ pub(crate) fn write(out: &mut [u8], at: usize, value: Value<'_>, hint: &mut Hint
             out[at] = if value { TRUE } else { FALSE };
             at + 1
         }
-        Value::Text(text) => write_text(out, at, TEXT, text),
+        Value::Text(text) => match words.number(text, hint) {
+            Some(number) => {
+                out[at] = WORD;
+                varint::write(out, at + 1, u64::from(number))
+            }
+            None => write_text(out, at, TEXT, text),
+        },
         Value::Json(text) => write_text(out, at, JSON, text),
     }
 }
@@ -126,6 +157,7 @@ pub(crate) enum RawCell<'a> {
     Float(f64),
     Bool(bool),
     Text(&'a [u8]),
+    Word(u32),
     Json(&'a [u8]),
 }
 
@@ -165,6 +197,7 @@ pub(crate) fn read_raw<'a>(reader: &mut Reader<'a>) -> Option<RawCell<'a>> {
         tag if tag & !7 == INT => RawCell::Int(read_number(reader, tag)?),
         FLOAT => RawCell::Float(f64::from_bits(reader.word()?)),
         TEXT => RawCell::Text(read_text(reader)?),
+        WORD => RawCell::Word(u32::try_from(reader.number()?).ok()?),
         FALSE => RawCell::Bool(false),
         TRUE => RawCell::Bool(true),
         JSON => RawCell::Json(read_text(reader)?),
@@ -172,8 +205,11 @@ pub(crate) fn read_raw<'a>(reader: &mut Reader<'a>) -> Option<RawCell<'a>> {
     })
 }
 
-/// As [`read_raw`], and makes sure that texts are some.
-pub(crate) fn read<'a>(reader: &mut Reader<'a>) -> Option<Cell<'a>> {
+/// As [`read_raw`], and makes sure that texts are some; `word` tells what a word is.
+pub(crate) fn read<'a>(
+    reader: &mut Reader<'a>,
+    word: impl Fn(u32) -> Option<&'a str>,
+) -> Option<Cell<'a>> {
     let text = |bytes| std::str::from_utf8(bytes).ok();
     Some(match read_raw(reader)? {
         RawCell::Decimal { scale, number } => Cell::Decimal { scale, number },
@@ -181,6 +217,7 @@ pub(crate) fn read<'a>(reader: &mut Reader<'a>) -> Option<Cell<'a>> {
         RawCell::Float(value) => Cell::Plain(Value::Float(value)),
         RawCell::Bool(value) => Cell::Plain(Value::Bool(value)),
         RawCell::Text(bytes) => Cell::Plain(Value::Text(text(bytes)?)),
+        RawCell::Word(number) => Cell::Plain(Value::Text(word(number)?)),
         RawCell::Json(bytes) => Cell::Plain(Value::Json(text(bytes)?)),
     })
 }
@@ -198,17 +235,18 @@ mod tests {
     }
 
     fn round_trip(values: &[Value<'_>]) {
-        let mut hint = Hint::default();
+        let (mut hint, mut words) = (Hint::default(), Words::default());
         let mut out = vec![0; 1 << 16];
         let mut at = 0;
         for &value in values {
-            at = write(&mut out, at, value, &mut hint);
+            at = write(&mut out, at, value, &mut hint, &mut words);
         }
         // Without the room behind it that a chunk may have or not.
         for bytes in [&out[..], &out[..at]] {
             let mut reader = Reader::new(bytes);
             for &value in values {
-                let found = read(&mut reader).unwrap().value();
+                let word = |number| Some(words.get(number));
+                let found = read(&mut reader, word).unwrap().value();
                 assert!(same(found, value), "{found:?} {value:?}");
             }
             assert_eq!(reader.at, at);
@@ -237,6 +275,7 @@ mod tests {
             Value::Json("[1]"),
             Value::Bool(false),
             Value::Text("Grüße"),
+            Value::Text("Grüße"),
         ]);
     }
 
@@ -256,7 +295,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             let mut reader = Reader::new(&bytes);
-            while read(&mut reader).is_some() {}
+            while read(&mut reader, |_| None).is_some() {}
         }
     }
 }

@@ -88,7 +88,7 @@ fn flush_one(shared: &Shared, partition: usize) -> Result<bool, Error> {
         // Under one lock, so that a snapshot sees the memtable or the files.
         part.take_written(written, memtable.next_lsn - 1);
     }
-    shared.frozen(0, memtable.bytes);
+    shared.frozen(0, memtable.bytes());
     shared.spare.keep(memtable);
     Shared::wake(&shared.settler);
     Ok(true)

@@ -399,7 +399,7 @@ impl Series {
             let part = lock(&cell.part);
             stats.rows += part.active.rows;
             stats.points += part.active.points;
-            stats.memory_bytes += part.active.bytes as u64;
+            stats.memory_bytes += part.active.bytes() as u64;
             stats.segments += part.files.len() as u64;
             stats.segment_bytes += part.files.iter().map(|file| file.bytes).sum::<u64>();
             stats.segment_points += part.files.iter().map(|file| file.meta.points).sum::<u64>();

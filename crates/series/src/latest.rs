@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::cell;
 use crate::memtable::Newest;
 use crate::point::{KeyId, Point, Value};
 use crate::table::{Reading, Table};
-use crate::varint::Reader;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Owned {
@@ -99,12 +97,9 @@ impl List {
     /// Takes the latest values of rows in memory.
     pub(crate) fn put_newest(&mut self, newest: &Newest) {
         let view = match newest {
-            Newest::Row(ts_ms, keys, values) => {
-                let mut reader = Reader::new(values);
-                for key in keys.iter() {
-                    let cell = cell::read(&mut reader)
-                        .expect("what was encoded in this process can be read");
-                    self.put(*key, *ts_ms, cell.value());
+            Newest::Row(ts_ms, values) => {
+                for (key, value) in values {
+                    self.put(*key, *ts_ms, value.value());
                 }
                 return;
             }

@@ -15,7 +15,7 @@ use crate::point::{DeviceNo, KeyId, Point, RowPoints};
 use crate::segment::Segment;
 use crate::shared::{Shared, count};
 use crate::varint;
-use crate::wal::block::{BlockHead, RECORD_HEAD, ROW, shape_bytes};
+use crate::wal::block::{BlockHead, RECORD_HEAD, ROW, WORD_HEAD, shape_bytes};
 use crate::wal::{Lane, PARTITIONS};
 
 /// Points in a row.
@@ -201,7 +201,8 @@ impl Part {
                 None => return self.append_distinct(shared, device, ts_ms, points),
             },
         };
-        let needed = room + shape_bytes(len) + RECORD_HEAD + 10;
+        // The row, and what it takes to say its shape, its words and how much is on disk.
+        let needed = room + len * WORD_HEAD + shape_bytes(len) + RECORD_HEAD + 10;
         if self.lane.as_ref().is_none_or(|lane| lane.room() < needed) {
             self.claim(shared)?;
         }
@@ -213,7 +214,7 @@ impl Part {
             self.scratch.resize(room, 0);
         }
         let cell = &shared.parts[self.index];
-        let known = self.active.shape(shape);
+        let (known, words) = self.active.shape(shape);
         if known.defined_in != lane.number {
             lane.put_shape(shape, &known.keys);
             known.defined_in = lane.number;
@@ -222,13 +223,17 @@ impl Part {
         if synced_lsn != lane.told_synced_lsn {
             lane.put_synced(synced_lsn);
         }
+        words.begin(lane.number);
         let record = &mut self.scratch[..];
         let mut at = varint::write(record, RECORD_HEAD, u64::from(device.0));
         at = varint::write(record, at, u64::from(shape));
         at = varint::write(record, at, varint::zigzag(ts_ms - lane.last_ts));
         let values = at;
         for (place, hint) in known.hints.iter_mut().enumerate() {
-            at = cell::write(record, at, points.get(place).value, hint);
+            at = cell::write(record, at, points.get(place).value, hint, words);
+        }
+        for &word in &words.undefined {
+            lane.put_word(word, words.get(word));
         }
         lane.put(ROW, &mut record[..at]);
         lane.last_ts = ts_ms;
@@ -240,7 +245,7 @@ impl Part {
             .push(slot, ts_ms, shape, len, values, &shared.spare);
         cell.last_lsn
             .store(self.active.next_lsn - 1, Ordering::Release);
-        if self.active.bytes >= shared.freeze_bytes || self.active.is_full() {
+        if self.active.bytes() >= shared.freeze_bytes || self.active.is_full() {
             self.freeze(shared);
         }
         Ok(())
@@ -332,7 +337,7 @@ impl Part {
         let full = std::mem::replace(&mut self.active, next);
         count(&shared.counters.rows, full.rows);
         count(&shared.counters.points, full.points);
-        shared.frozen(full.bytes, 0);
+        shared.frozen(full.bytes(), 0);
         self.frozen.push(Arc::new(full));
         Shared::wake(&shared.flusher);
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::cell::{self, MAX_CELL};
 use crate::config::Config;
 use crate::deletions::{Deletion, OfPart};
 use crate::directory;
@@ -12,6 +13,7 @@ use crate::part::{PartStart, place_of};
 use crate::point::DeviceNo;
 use crate::segment::Segment;
 use crate::shared::now_ms;
+use crate::varint::Reader;
 use crate::wal::recover::{Cut, Logged, recover};
 use crate::wal::{PARTITIONS, Wal};
 
@@ -44,8 +46,7 @@ pub(crate) fn replay(
         deletions.map(|deletions| Replay::new(deletions, config));
     let wal_dir = dir.join(directory::WAL);
     let recovered = recover(&wal_dir, &flushed, &mut |row| {
-        tables[row.partition].take(&row);
-        Some(())
+        tables[row.partition].take(&row)
     })?;
     let mut partition = 0..PARTITIONS;
     let parts = tables.map(|table| {
@@ -85,6 +86,7 @@ struct Replay {
     partial: Vec<Deletion>,
     freeze_bytes: usize,
     spare: Spare,
+    values: Vec<u8>,
     now_ms: i64,
 }
 
@@ -103,6 +105,7 @@ impl Replay {
             partial,
             freeze_bytes: config.freeze_bytes(),
             spare: Spare::new(0, config.chunk_bytes()),
+            values: Vec::new(),
             now_ms: now_ms(),
         }
     }
@@ -115,7 +118,8 @@ impl Replay {
         }
     }
 
-    fn take(&mut self, row: &Logged<'_>) {
+    /// `None` if its values are none.
+    fn take(&mut self, row: &Logged<'_>) -> Option<()> {
         while let Some(deletion) = self.partial.pop_if(|deletion| deletion.lsn < row.lsn) {
             // Rows from before it are apart from those behind it, as when it came.
             if self.active.has(place_of(DeviceNo(deletion.device))) {
@@ -130,7 +134,7 @@ impl Replay {
         active.next_lsn = row.lsn;
         if is_gone {
             active.next_lsn += 1;
-            return;
+            return Some(());
         }
         if active.is_empty() {
             active.since_ms = self.now_ms;
@@ -138,11 +142,32 @@ impl Replay {
         let slot = active.slot(place_of(DeviceNo(row.device)), row.device);
         let known = active.find_shape(row.keys);
         let shape = known.unwrap_or_else(|| active.make_shape(Arc::clone(row.keys)));
+        // Words have other numbers here than in the log.
+        let (known, words) = active.shape(shape);
+        let mut reader = Reader::new(row.values);
+        let mut end = 0;
+        for hint in known.hints.iter_mut() {
+            let word = |number| row.words.get(&number).map(|word| &**word);
+            let value = cell::read(&mut reader, word)?.value();
+            let room = end + MAX_CELL + value.text_len();
+            if self.values.len() < room {
+                self.values.resize(room, 0);
+            }
+            end = cell::write(&mut self.values, end, value, hint, words);
+        }
         let points = row.keys.len();
-        active.push(slot, row.ts_ms, shape, points, row.values, &self.spare);
-        if active.bytes >= self.freeze_bytes || active.is_full() {
+        active.push(
+            slot,
+            row.ts_ms,
+            shape,
+            points,
+            &self.values[..end],
+            &self.spare,
+        );
+        if active.bytes() >= self.freeze_bytes || active.is_full() {
             self.freeze();
         }
+        Some(())
     }
 
     fn finish(mut self, follows: u64, next_lsn: u64, next_number: u64) -> PartStart {

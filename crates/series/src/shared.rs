@@ -160,7 +160,7 @@ impl Shared {
     pub(crate) fn new(start: Start) -> Self {
         let mut flushed = start.flushed.into_iter();
         let frozen = start.parts.iter().flat_map(|part| &part.frozen);
-        let frozen_bytes = frozen.map(|memtable| memtable.bytes).sum();
+        let frozen_bytes = frozen.map(|memtable| memtable.bytes()).sum();
         let shared = Self {
             parts: start.parts.map(|part| {
                 let last_lsn = part.active.next_lsn - 1;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::cell::{self, Cell};
+use crate::cell::{self, Cell, RawCell};
 use crate::memtable::DeviceRows;
 use crate::point::{KeyId, Point};
 use crate::values::Values;
@@ -148,6 +148,9 @@ impl Table {
     ) -> Option<()> {
         reading.of_shapes.clear();
         reading.columns.clear();
+        for column in &mut self.columns {
+            column.values.forget_words();
+        }
         rows.numbers(from_ms, to_ms, &mut reading.numbers);
         // Rows of one shape one after the other: which columns of the table are theirs, and where the run begins.
         let (mut shape, mut columns, mut start) = (None, 0..0, 0);
@@ -176,8 +179,12 @@ impl Table {
             self.begin_row(ts_ms);
             for &column in &reading.columns[columns.clone()] {
                 let cell = cell::read_raw(&mut reader)?;
-                if let Some(column) = self.columns.get_mut(column as usize) {
-                    column.values.push_raw(cell)?;
+                let Some(column) = self.columns.get_mut(column as usize) else {
+                    continue;
+                };
+                match cell {
+                    RawCell::Word(word) => column.values.push_word(word, rows.word(word)?),
+                    cell => column.values.push_raw(cell)?,
                 }
             }
         }

@@ -134,6 +134,8 @@ pub(crate) struct Texts {
     /// Of each value its text.
     pub(crate) numbers: Vec<i64>,
     pub(crate) words: Words,
+    /// The word of a memtable that was taken last, and which text it is.
+    known: Option<(u32, i64)>,
 }
 
 /// Texts one behind the other.
@@ -165,6 +167,15 @@ impl Words {
 }
 
 impl Texts {
+    /// Of each value the place of its text among these.
+    pub(crate) fn new(numbers: Vec<i64>, words: Words) -> Self {
+        Self {
+            numbers,
+            words,
+            known: None,
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
     }
@@ -208,6 +219,17 @@ impl Texts {
     }
 
     #[inline]
+    fn push_word(&mut self, word: u32, text: &str) {
+        match self.known {
+            Some((known, number)) if known == word => self.numbers.push(number),
+            _ => {
+                self.push(text);
+                self.known = self.numbers.last().map(|&number| (word, number));
+            }
+        }
+    }
+
+    #[inline]
     pub(crate) fn get(&self, at: usize) -> &str {
         self.words.get(self.numbers[at] as usize)
     }
@@ -227,6 +249,7 @@ impl Texts {
 
     fn clear(&mut self) {
         self.numbers.clear();
+        self.known = None;
         self.words.ends.clear();
         self.words.bytes.clear();
     }
@@ -349,12 +372,26 @@ impl Values {
                 self.note(Kind::Text);
                 self.texts.push_bytes(text)?;
             }
+            // Whoever reads it knows the words, and takes [`Values::push_word`].
+            RawCell::Word(_) => return None,
             RawCell::Json(text) => {
                 self.note(Kind::Json);
                 self.jsons.push_bytes(text)?;
             }
         }
         Some(())
+    }
+
+    /// Takes a word of the memtable that is read.
+    #[inline]
+    pub(crate) fn push_word(&mut self, word: u32, text: &str) {
+        self.note(Kind::Text);
+        self.texts.push_word(word, text);
+    }
+
+    /// Another memtable is read from now on: its words are others.
+    pub(crate) fn forget_words(&mut self) {
+        self.texts.known = None;
     }
 
     #[inline]

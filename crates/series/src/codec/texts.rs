@@ -99,10 +99,10 @@ fn decode_all(reader: &mut Reader<'_>, len: usize) -> Option<Words> {
 
 pub(crate) fn decode(reader: &mut Reader<'_>, len: usize) -> Option<Texts> {
     match reader.byte()? {
-        ALL => Some(Texts {
-            words: decode_all(reader, len)?,
-            numbers: (0..len as i64).collect(),
-        }),
+        ALL => {
+            let words = decode_all(reader, len)?;
+            Some(Texts::new((0..len as i64).collect(), words))
+        }
         DICTIONARY => {
             let count = reader.bounded(len)?;
             let words = decode_all(reader, count)?;
@@ -111,7 +111,7 @@ pub(crate) fn decode(reader: &mut Reader<'_>, len: usize) -> Option<Texts> {
             numbers
                 .iter()
                 .all(is_known)
-                .then_some(Texts { numbers, words })
+                .then(|| Texts::new(numbers, words))
         }
         _ => None,
     }

@@ -79,6 +79,7 @@ pub(crate) struct DeviceRows<'a> {
     pub(super) full: &'a [Arc<Chunk>],
     pub(super) open: &'a Chunk,
     pub(super) keys: &'a [Arc<[KeyId]>],
+    pub(super) words: &'a [Arc<str>],
     pub(super) last: u32,
 }
 
@@ -112,6 +113,11 @@ impl<'a> DeviceRows<'a> {
         reader.at = row.at as usize;
         let shape = reader.number()? as u32;
         Some((row.ts_ms, shape, reader))
+    }
+
+    #[inline]
+    pub(crate) fn word(&self, number: u32) -> Option<&'a str> {
+        self.words.get(number as usize).map(|word| &**word)
     }
 
     pub(crate) fn keys(&self, shape: u32) -> Option<&'a Arc<[KeyId]>> {

@@ -7,16 +7,19 @@
 //! used again by memtables to come ([`Spare`]).
 
 mod chunk;
+mod words;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::cell::Hint;
+use crate::cell::{self, Hint};
+use crate::latest::Owned;
 use crate::point::{KeyId, RowPoints};
-use crate::varint::{self, Reader};
+use crate::varint;
 
 pub(crate) use chunk::{Chunk, DeviceRows, Spare};
 use chunk::{NONE, RowAt};
+pub(crate) use words::Words;
 
 /// Rows of a chunk, and chunks of a memtable: a row's number has both.
 const MAX_CHUNK_ROWS: usize = 1 << 16;
@@ -70,6 +73,7 @@ pub(crate) enum View {
         full: Arc<Vec<Arc<Chunk>>>,
         open: Chunk,
         keys: Arc<Vec<Arc<[KeyId]>>>,
+        words: Arc<Vec<Arc<str>>>,
         last: u32,
     },
 }
@@ -82,11 +86,13 @@ impl View {
                 full,
                 open,
                 keys,
+                words,
                 last,
             } => DeviceRows {
                 full,
                 open,
                 keys,
+                words,
                 last: *last,
             },
         }
@@ -95,8 +101,8 @@ impl View {
 
 /// What is latest of a device.
 pub(crate) enum Newest {
-    /// The keys and values of its last row.
-    Row(i64, Arc<[KeyId]>, Vec<u8>),
+    /// The values of its last row.
+    Row(i64, Vec<(KeyId, Owned)>),
     /// Any of its rows may have it.
     Any(View),
 }
@@ -106,13 +112,14 @@ pub(crate) struct Memtable {
     shapes: Vec<Shape>,
     /// The keys of each, for readers.
     keys: Arc<Vec<Arc<[KeyId]>>>,
+    words: Words,
     by_keys: HashMap<Arc<[KeyId]>, u32, foldhash::fast::RandomState>,
     /// By a device's place in its partition: pages of slot numbers.
     places: Vec<Option<Box<[u32; PAGE]>>>,
     slots: Vec<Vec<Slot>>,
     full: Arc<Vec<Arc<Chunk>>>,
     open: Chunk,
-    pub(crate) bytes: usize,
+    bytes: usize,
     pub(crate) rows: u64,
     pub(crate) points: u64,
     /// The number of the row to come.
@@ -132,6 +139,7 @@ impl Memtable {
         Self {
             shapes: Vec::new(),
             keys: Arc::default(),
+            words: Words::default(),
             by_keys: HashMap::default(),
             places: Vec::new(),
             slots: Vec::new(),
@@ -230,9 +238,16 @@ impl Memtable {
         shape
     }
 
+    /// What rows of this shape are written with.
     #[inline]
-    pub(crate) fn shape(&mut self, shape: u32) -> &mut Shape {
-        &mut self.shapes[shape as usize]
+    pub(crate) fn shape(&mut self, shape: u32) -> (&mut Shape, &mut Words) {
+        (&mut self.shapes[shape as usize], &mut self.words)
+    }
+
+    /// What the rows in it take.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes + self.words.bytes
     }
 
     /// Adds a row whose values were written with the hints of its shape.
@@ -298,6 +313,7 @@ impl Memtable {
             full: &self.full,
             open: &self.open,
             keys: &self.keys,
+            words: &self.words.texts,
             last: slot.last,
         }
     }
@@ -327,6 +343,7 @@ impl Memtable {
                 Chunk::default()
             },
             keys: Arc::clone(&self.keys),
+            words: Arc::clone(&self.words.texts),
             last: slot.last,
         }
     }
@@ -357,18 +374,14 @@ impl Memtable {
             return Some(Newest::Any(self.view_of(slot)));
         }
         let rows = self.rows_of(slot);
-        let (chunk, row) = rows.row_at(slot.last);
-        let next = chunk.rows.get((slot.last as usize & 0xffff) + 1);
-        let end = next.map_or(chunk.bytes.len(), |next| next.at as usize);
-        let mut reader = Reader::new(&chunk.bytes[..end]);
-        reader.at = row.at as usize;
-        reader.number()?;
-        let values = reader.bytes[reader.at..].to_vec();
-        Some(Newest::Row(
-            row.ts_ms,
-            Arc::clone(rows.keys(slot.shape)?),
-            values,
-        ))
+        let (ts_ms, shape, mut reader) = rows.row(slot.last)?;
+        let keys = rows.keys(shape)?;
+        let mut values = Vec::with_capacity(keys.len());
+        for key in keys.iter() {
+            let cell = cell::read(&mut reader, |number| rows.word(number))?;
+            values.push((*key, Owned::new(cell.value())));
+        }
+        Some(Newest::Row(ts_ms, values))
     }
 
     /// Whether the device at this place has rows.
@@ -399,7 +412,6 @@ impl Memtable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell;
     use crate::point::{Point, Value};
     use crate::shared::lock;
 
@@ -412,13 +424,9 @@ mod tests {
         let shape = known.unwrap_or_else(|| table.make_shape(keys));
         let mut values = vec![0; 1 << 17];
         let mut end = 0;
-        for (at, point) in points.iter().enumerate() {
-            end = cell::write(
-                &mut values,
-                end,
-                point.value,
-                &mut table.shape(shape).hints[at],
-            );
+        let (known, words) = table.shape(shape);
+        for (point, hint) in points.iter().zip(known.hints.iter_mut()) {
+            end = cell::write(&mut values, end, point.value, hint, words);
         }
         let spare = Spare::new(0, 64 << 10);
         table.push(slot, ts_ms, shape, points.len(), &values[..end], &spare);
@@ -433,8 +441,8 @@ mod tests {
             let (ts_ms, shape, mut reader) = rows.row(number).unwrap();
             let mut points = Vec::new();
             for key in rows.keys(shape).unwrap().iter() {
-                let Some(Value::Int(number)) = cell::read(&mut reader).map(cell::Cell::value)
-                else {
+                let cell = cell::read(&mut reader, |number| rows.word(number));
+                let Some(Value::Int(number)) = cell.map(cell::Cell::value) else {
                     panic!("only integers were written");
                 };
                 points.push((key.0, number));
@@ -505,11 +513,11 @@ mod tests {
         let rows = table.device_rows(1).unwrap();
         rows.numbers(2, 4, &mut numbers);
         assert_eq!(numbers.len(), 2);
-        assert!(table.bytes > 100_000);
-        let Some(Newest::Row(3, keys, values)) = table.newest(1) else {
+        assert!(table.bytes() > 100_000);
+        let Some(Newest::Row(3, values)) = table.newest(1) else {
             panic!("rows are sorted and have one shape");
         };
-        assert_eq!((keys.len(), values.len()), (1, 2));
+        assert_eq!(values.len(), 1);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 pub(crate) const BLOCK_HEAD: usize = 64;
 /// Before each record: CRC32C of the rest, length of the body (3 bytes), kind.
 pub(crate) const RECORD_HEAD: usize = 8;
-const MAGIC: &[u8; 8] = b"TGSWAL1\0";
+const MAGIC: &[u8; 8] = b"TGSWAL2\0";
 
 /// A row: device, shape, distance in time to the row before, values.
 pub(crate) const ROW: u8 = 1;
@@ -21,6 +21,10 @@ pub(crate) const ROW: u8 = 1;
 pub(crate) const SHAPE: u8 = 2;
 /// Up to which row the partition is known to be on disk.
 pub(crate) const SYNCED: u8 = 3;
+/// A text that values of rows behind it name: number, bytes.
+pub(crate) const WORD: u8 = 4;
+/// What a word takes apart from its text, at most.
+pub(crate) const WORD_HEAD: usize = RECORD_HEAD + 5;
 
 /// What a block says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +130,14 @@ impl Lane {
         keys.iter()
             .for_each(|key| varint::put(&mut record, u64::from(key.0)));
         self.put(SHAPE, &mut record);
+    }
+
+    #[cold]
+    pub(crate) fn put_word(&mut self, number: u32, word: &str) {
+        let mut record = vec![0; RECORD_HEAD];
+        varint::put(&mut record, u64::from(number));
+        record.extend_from_slice(word.as_bytes());
+        self.put(WORD, &mut record);
     }
 
     pub(crate) fn put_synced(&mut self, lsn: u64) {

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 use super::PARTITIONS;
 use super::block::{
-    BLOCK_BYTES, BLOCK_HEAD, BlockHead, Next, ROW, SHAPE, SYNCED, next, synced_behind,
+    BLOCK_BYTES, BLOCK_HEAD, BlockHead, Next, ROW, SHAPE, SYNCED, WORD, next, synced_behind,
 };
 use super::log::{Segment, path_of, sync_dir};
 use crate::error::{Error, OpenError, io_error};
@@ -29,6 +29,8 @@ pub(crate) struct Logged<'a> {
     pub(crate) ts_ms: i64,
     pub(crate) keys: &'a Arc<[KeyId]>,
     pub(crate) values: &'a [u8],
+    /// What the words in them are.
+    pub(crate) words: &'a HashMap<u32, Box<str>>,
 }
 
 /// What was cut off.
@@ -266,6 +268,7 @@ impl Chain<'_> {
     ) -> Result<u64, OpenError> {
         let mut lsn = found.head.first_lsn;
         let mut shapes: HashMap<u64, Arc<[KeyId]>> = HashMap::new();
+        let mut words: HashMap<u32, Box<str>> = HashMap::new();
         let mut ts_ms = 0_i64;
         loop {
             let start = *offset;
@@ -297,9 +300,15 @@ impl Chain<'_> {
                                 ts_ms,
                                 keys,
                                 values: &body[reader.at..],
+                                words: &words,
                             })?;
                         }
                         lsn += 1;
+                    }
+                    WORD => {
+                        let number = u32::try_from(reader.number()?).ok()?;
+                        let word = std::str::from_utf8(&body[reader.at..]).ok()?;
+                        words.insert(number, word.into());
                     }
                     SYNCED => {}
                     _ => return None,
