@@ -35,7 +35,7 @@ pub(crate) struct PipelineArgs {
     #[arg(long, value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
     /// Bytes that one mailbox holds
-    #[arg(long, default_value_t = 1 << 20, value_name = "BYTES")]
+    #[arg(long, default_value_t = Config::default().mailbox_bytes, value_name = "BYTES")]
     mailbox_bytes: usize,
     /// Print JSON instead of a table
     #[arg(long)]

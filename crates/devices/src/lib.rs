@@ -17,6 +17,7 @@ mod id;
 pub mod ingest;
 pub mod live;
 pub mod model;
+mod nearest;
 pub mod platform;
 mod product;
 mod registry;

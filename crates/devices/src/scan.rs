@@ -3,6 +3,8 @@
 use bumpalo::Bump;
 use rules::json::{plain_length, unescape};
 
+use crate::nearest;
+
 /// How deep arrays and objects may nest.
 pub(crate) const MAX_DEPTH: u32 = 64;
 
@@ -35,14 +37,9 @@ pub(crate) struct Cursor<'a> {
     at: usize,
 }
 
-/// 10^0 to 10^22, the powers that a double has exactly.
-const POWERS: [f64; 23] = [
-    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
-    1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
-];
-
-/// Digits that surely fit 64 bits.
-const MAX_SAFE_DIGITS: usize = 18;
+/// Digits that surely fit 63 and 64 bits.
+const MAX_WHOLE_DIGITS: usize = 18;
+const MAX_DIGITS: usize = 19;
 
 impl<'a> Cursor<'a> {
     /// # Errors
@@ -344,20 +341,15 @@ impl<'a> Cursor<'a> {
             exponent += if is_small { -power } else { power };
         }
         self.at = at;
-        if count <= MAX_SAFE_DIGITS {
-            if is_whole {
-                let whole = mantissa as i64;
-                return Ok(Raw::Int(if is_negative { -whole } else { whole }));
-            }
-            // Both factors are exact, so that one rounding is all there is.
-            if mantissa <= 1 << 53 && (-22..=22).contains(&exponent) {
-                let power = POWERS[exponent.unsigned_abs() as usize];
-                let float = match exponent < 0 {
-                    true => mantissa as f64 / power,
-                    false => mantissa as f64 * power,
-                };
-                return Ok(Raw::Float(if is_negative { -float } else { float }));
-            }
+        if is_whole && count <= MAX_WHOLE_DIGITS {
+            let whole = mantissa as i64;
+            return Ok(Raw::Int(if is_negative { -whole } else { whole }));
+        }
+        if !is_whole
+            && count <= MAX_DIGITS
+            && let Some(float) = nearest::nearest(mantissa, exponent)
+        {
+            return Ok(Raw::Float(if is_negative { -float } else { float }));
         }
         let text = &self.text[start..at];
         if is_whole && let Ok(whole) = text.parse() {

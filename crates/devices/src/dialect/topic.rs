@@ -72,6 +72,14 @@ pub fn may_route(topic: &str) -> bool {
 /// What a topic says; `None`: it is no topic on which devices speak.
 pub fn route(topic: &str) -> Option<Route<'_>> {
     match topic.as_bytes() {
+        // Most messages are on this one, and it says nothing else.
+        b"v1/devices/me/telemetry" => Some(Route {
+            dialect: Dialect::ThingsBoard,
+            product: None,
+            device: None,
+            child: None,
+            kind: Kind::Telemetry,
+        }),
         [b'v', b'1', b'/', ..] => thingsboard(&topic[3..]),
         [b't', b'g', b'/', ..] => own(&topic[3..]),
         [b'/', ..] => jetlinks(&topic[1..]),

@@ -47,7 +47,7 @@ impl Default for Config {
         Self {
             directory: None,
             mailboxes: std::thread::available_parallelism().map_or(1, usize::from),
-            mailbox_bytes: 1 << 20,
+            mailbox_bytes: 512 << 10,
             max_batch: 256,
         }
     }

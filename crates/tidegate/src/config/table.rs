@@ -259,7 +259,7 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("telemetry.directory", telemetry.directory, Path, "Where telemetry is kept; `telemetry` below `node.data_dir` without it."),
     setting!("telemetry.fsync", telemetry.fsync, Kind::Fsync, "When telemetry is forced to disk: before a message is acknowledged (`always`), at this interval, or when the system does it (`never`). A killed process loses nothing with any of them."),
     setting!("telemetry.retention_d", telemetry.retention_d, Count(0, 36_500), "Days that telemetry is kept; 0 means for ever."),
-    setting!("telemetry.memory_bytes", telemetry.memory_bytes, Bytes(1 << 20, MAX_MEMORY), "Memory for rows that are in no file of columns yet; up to twice this under load."),
+    setting!("telemetry.memory_bytes", telemetry.memory_bytes, Bytes(1 << 20, MAX_MEMORY), "Memory for rows that are in no file of columns yet."),
     setting!("telemetry.flush_after_s", telemetry.flush_after_s, Seconds(1, 86_400), "Rows are in a file of columns after this time at the latest."),
     setting!("telemetry.max_wal_bytes", telemetry.max_wal_bytes, Bytes(64 << 20, MAX_MEMORY), "Size of the write-ahead log from which on rows are written to files of columns early."),
     setting!("telemetry.min_free_bytes", telemetry.min_free_bytes, Bytes(0, MAX_MEMORY), "No telemetry is taken while the file system has less room than this."),
@@ -267,7 +267,7 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("telemetry.max_future_s", telemetry.max_future_s, Seconds(0, 315_360_000), "How far ahead of the node's clock the time of a row may be."),
     setting!("telemetry.latest_cache_bytes", telemetry.latest_cache_bytes, Bytes(0, MAX_MEMORY), "Memory for the latest values of devices that were asked for."),
     setting!("telemetry.mailboxes", telemetry.mailboxes, Count(0, 1024), "Mailboxes of products in `actor` mode, each with a thread that empties it; 0 means one per core."),
-    setting!("telemetry.mailbox_bytes", telemetry.mailbox_bytes, Bytes(64 << 10, 1 << 30), "Bytes of messages that a mailbox holds. Each is two files of this size, mapped into memory."),
+    setting!("telemetry.mailbox_bytes", telemetry.mailbox_bytes, Bytes(64 << 10, 1 << 30), "Bytes of messages that a mailbox holds. It is two files of half this size, mapped into memory."),
     setting!("telemetry.max_batch", telemetry.max_batch, Count(1, 65_536), "Messages of a mailbox that are worked off together."),
 
 
