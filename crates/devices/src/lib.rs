@@ -12,6 +12,7 @@ mod credential;
 mod device;
 pub mod dialect;
 mod directory;
+pub mod group;
 pub mod hooks;
 mod id;
 pub mod ingest;
@@ -19,7 +20,9 @@ pub mod live;
 pub mod model;
 pub mod platform;
 mod product;
+pub mod pull;
 mod registry;
+pub mod retention;
 mod rights;
 mod scan;
 mod state;
@@ -33,7 +36,7 @@ pub use id::{DeviceId, InvalidId, ProductId};
 pub use model::{Model, UnknownKeys};
 pub use product::{
     CredentialKind, Definition, Dialect, InvalidProduct, KIND as PRODUCT_KIND, Mode, Product,
-    ProductSlot, ProvisionMode, Provisioning, SharedSecure, Storage,
+    ProductSlot, ProvisionMode, Provisioning, SharedSecure, Step, Storage,
 };
 pub use registry::{
     Attribute, AttributeChange, Config, DeviceChange, Expected, Filter, ImportFormat, ImportMode,
