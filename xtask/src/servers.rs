@@ -35,7 +35,7 @@ enum Place {
     Versions,
 }
 
-pub(crate) const ALL: [DatabaseServer; 5] = [
+pub(crate) const ALL: [DatabaseServer; 6] = [
     DatabaseServer {
         title: "MariaDB server",
         variable: "TIDEGATE_TEST_MARIADBD",
@@ -80,6 +80,15 @@ pub(crate) const ALL: [DatabaseServer; 5] = [
         program: "mosquitto",
         place: Place::Sbin,
         probe: None,
+    },
+    DatabaseServer {
+        title: "Prometheus",
+        variable: "TIDEGATE_TEST_PROMETHEUS",
+        package: "prometheus",
+        folder: "prometheus",
+        program: "prometheus",
+        place: Place::Bin,
+        probe: Some("--version"),
     },
 ];
 

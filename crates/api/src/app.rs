@@ -13,6 +13,7 @@ use crate::config::{Anonymous, LiveConfig, Openness};
 use crate::connector_tools::ConnectorTools;
 use crate::device_door::DeviceDoor;
 use crate::device_tools::DeviceTools;
+use crate::fleet_tools::FleetTools;
 use crate::node::{Node, Program};
 use crate::objects::ObjectRules;
 use crate::rule_tools::RuleTools;
@@ -32,6 +33,7 @@ pub struct Parts {
     pub telemetry_tools: Arc<dyn TelemetryTools>,
     pub alarm_tools: Arc<dyn AlarmTools>,
     pub device_door: Arc<dyn DeviceDoor>,
+    pub fleet_tools: Arc<dyn FleetTools>,
     /// The token in the data directory that makes its owner an admin, for requests from this machine.
     pub local_token: Option<String>,
 }
@@ -52,6 +54,7 @@ pub(crate) struct App {
     pub(crate) device_door: Arc<dyn DeviceDoor>,
     /// Requests of devices that are answered at once.
     pub(crate) device_requests: Semaphore,
+    pub(crate) fleet_tools: Arc<dyn FleetTools>,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) started: SystemTime,
     /// Bound to loopback.

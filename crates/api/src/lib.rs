@@ -14,6 +14,7 @@ mod device_door;
 mod device_tools;
 mod endpoint;
 mod exposition;
+mod fleet_tools;
 mod gate;
 mod landing;
 mod node;
@@ -39,6 +40,7 @@ pub use device_tools::{
     DevicePage, DeviceProblem, DeviceQuery, DeviceTools, ExportedDevices, NoDeviceTools,
     ShownDevice,
 };
+pub use fleet_tools::{FleetTools, NoFleetTools, Pulled};
 pub use node::{Answer, Node, NotReady, Program, SettingError, SettingInfo};
 pub use objects::{Invalid, ObjectRules, RuledKind};
 pub use rule_tools::{NoRuleTools, RuleTools};

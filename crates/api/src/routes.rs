@@ -44,6 +44,8 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::connectors::endpoints,
         of::devices::endpoints,
         of::alarms::endpoints,
+        of::device_groups::endpoints,
+        of::pull_sources::endpoints,
         of::listeners::endpoints,
         of::settings::endpoints,
         of::events::endpoints,

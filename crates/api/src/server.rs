@@ -135,6 +135,7 @@ fn router(
         alarm_tools: parts.alarm_tools,
         device_door: parts.device_door,
         device_requests: Semaphore::new(MAX_DEVICE_REQUESTS),
+        fleet_tools: parts.fleet_tools,
         config: live.clone(),
         anonymous: config.anonymous,
         max_event_streams: config.max_event_streams,

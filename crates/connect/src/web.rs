@@ -6,30 +6,21 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::Method;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use hyper::{Method, Request};
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+pub(crate) use outbound::http::url_encoded;
+use outbound::http::{Bounds, Client};
 
 use crate::connector::Failure;
 use crate::secret::Secret;
 use crate::settings::Invalid;
 use crate::tls::Tls;
 
-const MAX_ANSWER_BYTES: usize = 64 << 20;
 const MAX_SERVERS: usize = 64;
-const IDLE_CONNECTIONS: usize = 32;
-const IDLE_FOR: Duration = Duration::from_secs(30);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// As much of an answer as an error shows.
-const SHOWN_BYTES: usize = 400;
 
 /// Servers that are asked by HTTP.
 pub(crate) struct Web {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Client,
     /// Without a slash at the end.
     bases: Vec<String>,
     /// Which of them is asked next.
@@ -38,10 +29,15 @@ pub(crate) struct Web {
     headers: HeaderMap,
 }
 
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
+/// What it says of failures, in the terms of sinks.
+pub(crate) struct Answer(outbound::http::Answer);
+
+impl std::ops::Deref for Answer {
+    type Target = outbound::http::Answer;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
 }
 
 impl Web {
@@ -71,20 +67,7 @@ impl Web {
         let bases = bases.collect::<Result<Vec<_>, _>>()?;
         let is_secure = bases.iter().any(|base| base.starts_with("https:"));
         let config = Tls::for_web(tls, is_secure, field)?;
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let connector = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(config)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_FOR)
-            .pool_max_idle_per_host(IDLE_CONNECTIONS)
-            .build(connector);
+        let client = Client::new(config, &Bounds::default());
         Ok(Self {
             client,
             bases,
@@ -142,43 +125,15 @@ impl Web {
         headers: &[(HeaderName, HeaderValue)],
         body: Bytes,
     ) -> Result<Answer, String> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("{base}{path}"));
-        if let Some(all) = request.headers_mut() {
-            all.extend(self.headers.clone());
-            all.extend(headers.iter().cloned());
-        }
-        let request = request.body(Full::new(body));
-        let request = request.map_err(|error| format!("the request cannot be made: {error}"))?;
-        let answer = self.client.request(request).await.map_err(|error| {
-            let mut what = error.to_string();
-            let mut cause = std::error::Error::source(&error);
-            while let Some(error) = cause {
-                what = format!("{what}: {error}");
-                cause = error.source();
-            }
-            what
-        })?;
-        let status = answer.status().as_u16();
-        let headers = answer.headers().clone();
-        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
-        let body = body
-            .await
-            .map_err(|error| format!("the answer broke off: {error}"))?;
-        Ok(Answer {
-            status,
-            headers,
-            body: body.to_bytes(),
-        })
+        let mut all = self.headers.clone();
+        all.extend(headers.iter().cloned());
+        let url = format!("{base}{path}");
+        let answer = self.client.ask(method, &url, all, body).await;
+        answer.map(Answer).map_err(|error| error.to_string())
     }
 }
 
 impl Answer {
-    pub(crate) fn is_good(&self) -> bool {
-        (200..300).contains(&self.status)
-    }
-
     /// What it says went wrong, as a failure that can pass.
     pub(crate) fn passing(&self) -> Failure {
         let failure = Failure::passing(self.told());
@@ -193,35 +148,12 @@ impl Answer {
         Failure::of_rows(self.told())
     }
 
-    fn told(&self) -> String {
-        let shown = &self.body[..self.body.len().min(SHOWN_BYTES)];
-        let text = String::from_utf8_lossy(shown);
-        match text.trim() {
-            "" => format!("status {}", self.status),
-            text => format!("status {}: {text}", self.status),
-        }
-    }
-
     fn retry_after(&self) -> Option<Duration> {
         let text = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
         // At most a day; a date is not understood.
         let seconds = text.trim().parse::<u64>().ok()?.min(86_400);
         Some(Duration::from_secs(seconds))
     }
-}
-
-/// A text within the query or a step of the path of a URL.
-pub(crate) fn url_encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(char::from(byte));
-            }
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -245,10 +177,5 @@ mod tests {
         }
         assert!(Web::new("urls", &["http://h:1/".into()], None).is_ok());
         assert!(Web::new("urls", &[], None).is_err());
-    }
-
-    #[test]
-    fn urls_are_encoded() {
-        assert_eq!(url_encoded("a-b_c.d~/ ü"), "a-b_c.d~%2F%20%C3%BC");
     }
 }

@@ -12,6 +12,7 @@ mod credential;
 mod device;
 pub mod dialect;
 mod directory;
+pub mod group;
 pub mod hooks;
 mod id;
 pub mod ingest;
@@ -20,7 +21,9 @@ pub mod model;
 mod nearest;
 pub mod platform;
 mod product;
+pub mod pull;
 mod registry;
+pub mod retention;
 mod rights;
 mod scan;
 mod state;
@@ -34,7 +37,7 @@ pub use id::{DeviceId, InvalidId, ProductId};
 pub use model::{Model, UnknownKeys};
 pub use product::{
     CredentialKind, Definition, Dialect, InvalidProduct, KIND as PRODUCT_KIND, Mode, Product,
-    ProductSlot, ProvisionMode, Provisioning, SharedSecure, Storage,
+    ProductSlot, ProvisionMode, Provisioning, SharedSecure, Step, Storage,
 };
 pub use registry::{
     Attribute, AttributeChange, Config, DeviceChange, Expected, Filter, ImportFormat, ImportMode,

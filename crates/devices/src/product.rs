@@ -91,17 +91,29 @@ pub struct Storage {
     /// Days that points are kept; 0: the node's default.
     #[schemars(range(max = 36500))]
     pub retention_d: u32,
-    /// Points older than this many days are reduced to averages; 0: never.
-    #[schemars(range(max = 36500))]
-    pub downsample_after_d: u32,
-    /// The length of the intervals they are reduced to.
-    #[schemars(range(max = 86400))]
-    pub downsample_interval_s: u32,
+    /// From an age on, points are reduced to aggregates of intervals; ages ascend, and an interval is a multiple of the one before.
+    #[schemars(length(max = 4))]
+    pub downsampling: Vec<Step>,
     /// Names of sinks that get telemetry as well.
     #[schemars(length(max = 16))]
     pub sinks: Vec<String>,
-    /// Whether messages themselves are kept, as a second document each.
+    /// Whether each message goes to the sinks itself, too, as a second document.
     pub device_log: bool,
+    /// Names of sinks that get messages; empty: those that get telemetry.
+    #[schemars(length(max = 16))]
+    pub log_sinks: Vec<String>,
+}
+
+/// How fine old points are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// In days.
+    #[schemars(range(min = 1, max = 36500))]
+    pub after_d: u32,
+    /// Seconds, so that a day has a whole number of intervals.
+    #[schemars(range(min = 1, max = 86400))]
+    pub interval_s: u32,
 }
 
 impl Default for Storage {
@@ -110,10 +122,10 @@ impl Default for Storage {
             enabled: true,
             keys: BTreeSet::new(),
             retention_d: 0,
-            downsample_after_d: 0,
-            downsample_interval_s: 3600,
+            downsampling: Vec::new(),
             sinks: Vec::new(),
             device_log: false,
+            log_sinks: Vec::new(),
         }
     }
 }
@@ -292,18 +304,6 @@ impl Product {
                 0,
                 36_500,
             ),
-            (
-                "storage.downsample_after_d",
-                definition.storage.downsample_after_d,
-                0,
-                36_500,
-            ),
-            (
-                "storage.downsample_interval_s",
-                definition.storage.downsample_interval_s,
-                0,
-                86_400,
-            ),
         ];
         for (field, found, least, most) in numbers {
             if !(least..=most).contains(&found) {
@@ -337,6 +337,20 @@ impl Product {
                 16,
                 "names",
             ),
+            (
+                "storage.log_sinks",
+                definition.storage.log_sinks.len(),
+                0,
+                16,
+                "names",
+            ),
+            (
+                "storage.downsampling",
+                definition.storage.downsampling.len(),
+                0,
+                4,
+                "steps",
+            ),
         ];
         if let Some(provisioning) = &definition.provisioning {
             let Provisioning { key, secret, .. } = provisioning;
@@ -353,6 +367,8 @@ impl Product {
                 return Err(one(field, message));
             }
         }
+        check_steps(&definition.storage.downsampling)
+            .map_err(|(field, message)| one(&format!("storage.downsampling{field}"), message))?;
         alarm::check_rules(&Value::Array(definition.alarms.clone()))
             .map_err(|problem| one(&problem.field, problem.detail))?;
         Ok(Self {
@@ -398,6 +414,42 @@ impl Product {
     pub fn storage(&self) -> &Storage {
         &self.definition.storage
     }
+}
+
+/// The field behind `downsampling` of what is wrong, and what it is.
+fn check_steps(steps: &[Step]) -> Result<(), (String, String)> {
+    const DAY_S: u32 = 86_400;
+    let mut before: Option<&Step> = None;
+    for (at, step) in steps.iter().enumerate() {
+        let Step {
+            after_d,
+            interval_s,
+        } = *step;
+        let wrong = |field: &str, message: String| Err((format!("[{at}].{field}"), message));
+        let least_d = before.map_or(1, |before| before.after_d.saturating_add(1));
+        if !(least_d..=36_500).contains(&after_d) {
+            return wrong(
+                "after_d",
+                format!("expected {least_d} to 36500, found {after_d}"),
+            );
+        }
+        if !DAY_S.is_multiple_of(interval_s) {
+            let message =
+                format!("expected a divisor of a day, such as 60, 900 or 3600, found {interval_s}");
+            return wrong("interval_s", message);
+        }
+        if let Some(before) = before
+            && !interval_s.is_multiple_of(before.interval_s)
+        {
+            let message = format!(
+                "expected a multiple of {}, the interval of the step before, found {interval_s}",
+                before.interval_s
+            );
+            return wrong("interval_s", message);
+        }
+        before = Some(step);
+    }
+    Ok(())
 }
 
 /// Where a product is found in its newest version; devices hold it.

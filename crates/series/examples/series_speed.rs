@@ -26,13 +26,16 @@ const KEYS: [&str; 10] = [
 
 fn config() -> Config {
     Config {
-        policies: vec![(
-            0,
-            Policy {
-                retention_ms: None,
-                tiers: Vec::new(),
-            },
-        )],
+        assignment: series::Assignment {
+            policies: vec![(
+                0,
+                Policy {
+                    retention_ms: None,
+                    tiers: Vec::new(),
+                },
+            )],
+            ..series::Assignment::default()
+        },
         ..Config::default()
     }
 }

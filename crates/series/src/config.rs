@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::OpenError;
+use crate::point::DeviceNo;
 
 pub(crate) const DAY_MS: i64 = 86_400_000;
 
@@ -97,6 +99,37 @@ impl Default for Policy {
     }
 }
 
+/// Names the policy of each device, by its number. It is asked when files of segments are looked at and merged, and may wait.
+#[derive(Clone)]
+pub struct PolicyOf(Arc<dyn Fn(DeviceNo) -> u8 + Send + Sync>);
+
+impl PolicyOf {
+    pub fn new(policy_of: impl Fn(DeviceNo) -> u8 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(policy_of))
+    }
+
+    pub(crate) fn of(&self, device: DeviceNo) -> u8 {
+        (self.0)(device)
+    }
+}
+
+impl fmt::Debug for PolicyOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PolicyOf")
+    }
+}
+
+/// Policies, and which device has which: one thing, so that nobody reads a number of one by the list of another.
+#[derive(Debug, Clone, Default)]
+pub struct Assignment {
+    /// Policies by number. Number 0 holds for devices nobody said anything about; it is the default one if it is missing.
+    pub policies: Vec<(u8, Policy)>,
+    /// Without it all devices have number 0.
+    pub policy_of: Option<PolicyOf>,
+    /// Changes when `policy_of` does: files that were looked at are looked at again. The same over restarts, these need not be.
+    pub mark: u64,
+}
+
 /// Bounds of the series.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -120,8 +153,8 @@ pub struct Config {
     pub max_future_ms: i64,
     /// Memory for the latest values of devices that were asked for.
     pub latest_cache_bytes: usize,
-    /// Policies by number. Number 0 holds for devices nobody said anything about; it is the default one if it is missing.
-    pub policies: Vec<(u8, Policy)>,
+    /// How long points stay, from the first moment on.
+    pub assignment: Assignment,
 }
 
 impl Default for Config {
@@ -137,7 +170,7 @@ impl Default for Config {
             max_keys: 65_536,
             max_future_ms: DAY_MS,
             latest_cache_bytes: 16 << 20,
-            policies: Vec::new(),
+            assignment: Assignment::default(),
         }
     }
 }
@@ -201,9 +234,14 @@ impl Config {
         if self.max_future_ms < 0 {
             return refuse("max_future_ms", self.max_future_ms.to_string(), "0 or more");
         }
-        self.policies
-            .iter()
-            .try_for_each(|(number, policy)| policy.check(*number, self.window_ms))
+        self.assignment.check(self.window_ms)
+    }
+}
+
+impl Assignment {
+    pub(crate) fn check(&self, window_ms: i64) -> Result<(), OpenError> {
+        let mut policies = self.policies.iter();
+        policies.try_for_each(|(number, policy)| policy.check(*number, window_ms))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::config::{Config, Fsync, Policy};
+use crate::config::{Assignment, Config, Fsync};
 use crate::deletions::{Deletion, Deletions};
 use crate::directory;
 use crate::error::{Error, OpenError, io_error};
@@ -340,19 +340,14 @@ impl Series {
         Ok(())
     }
 
-    /// Names the policy of each device, by its number. It is asked when rows go to segment files and when these are merged.
-    /// Only the first one that is set counts.
-    pub fn set_policy_of(&self, policy_of: impl Fn(DeviceNo) -> u8 + Send + Sync + 'static) {
-        let _ = self.shared().policy_of.set(Box::new(policy_of));
-    }
-
-    /// Replaces the policies.
-    pub fn set_policies(&self, policies: &[(u8, Policy)]) -> Result<(), OpenError> {
+    /// Says anew how long points stay. A merge that has begun ends by what was said before.
+    ///
+    /// # Errors
+    /// If a policy cannot be; everything stays as it was.
+    pub fn assign(&self, assignment: Assignment) -> Result<(), OpenError> {
         let shared = self.shared();
-        for (number, policy) in policies {
-            policy.check(*number, shared.config.window_ms)?;
-        }
-        *lock(&shared.policies) = policies.into();
+        assignment.check(shared.config.window_ms)?;
+        *lock(&shared.assignment) = Arc::new(assignment);
         Ok(())
     }
 

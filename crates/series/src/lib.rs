@@ -53,7 +53,7 @@ mod varint;
 mod wal;
 
 pub use append::{RowsError, Safe, Ticket};
-pub use config::{Config, Fsync, ParseFsyncError, Policy, Tier};
+pub use config::{Assignment, Config, Fsync, ParseFsyncError, Policy, PolicyOf, Tier};
 pub use error::{Error, OpenError};
 pub use handle::{Health, OpenReport, Series, Stats};
 pub use part::{MAX_POINTS, MAX_ROW_BYTES, PARTS, partition_of};

@@ -112,7 +112,7 @@ impl<'a> Merger<'a> {
             shared,
             partition,
             files: settled.collect(),
-            policies: Policies::new(&Arc::clone(&lock(&shared.policies))),
+            policies: Policies::new(&Arc::clone(&lock(&shared.assignment))),
             deletions: part.deletions.clone(),
             now_ms: shared.clock_ms.load(Ordering::Relaxed),
             pass,
@@ -185,12 +185,9 @@ impl<'a> Merger<'a> {
         if age_ms < 0 {
             return Some(0);
         }
-        let number = self
-            .shared
-            .policy_of
-            .get()
-            .map_or(0, |policy_of| policy_of(DeviceNo(device)));
-        self.policies.get(number).interval_at(age_ms)
+        self.policies
+            .policy_of(DeviceNo(device))
+            .interval_at(age_ms)
     }
 
     fn has_work(&self, segment: &Arc<Segment>, before_ms: i64, age_ms: i64) -> Result<bool, Error> {

@@ -3,20 +3,24 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 
-use crate::config::Policy;
+use crate::config::{Assignment, Policy, PolicyOf};
+use crate::point::DeviceNo;
 
 /// What policies say, at this moment.
 pub(crate) struct Policies {
     of: HashMap<u8, Policy>,
     standard: Policy,
+    policy_of: Option<PolicyOf>,
     /// Tells these policies from others.
     pub(crate) mark: u64,
 }
 
 impl Policies {
-    pub(crate) fn new(list: &[(u8, Policy)]) -> Self {
+    pub(crate) fn new(assignment: &Assignment) -> Self {
+        let list = &assignment.policies;
         let of: HashMap<u8, Policy> = list.iter().cloned().collect();
         let mut hasher = foldhash::fast::FixedState::default().build_hasher();
+        assignment.mark.hash(&mut hasher);
         for (number, policy) in list {
             (number, policy.retention_ms).hash(&mut hasher);
             policy
@@ -27,11 +31,13 @@ impl Policies {
         Self {
             standard: of.get(&0).cloned().unwrap_or_default(),
             of,
+            policy_of: assignment.policy_of.clone(),
             mark: hasher.finish() | 1,
         }
     }
 
-    pub(crate) fn get(&self, number: u8) -> &Policy {
+    pub(crate) fn policy_of(&self, device: DeviceNo) -> &Policy {
+        let number = self.policy_of.as_ref().map_or(0, |of| of.of(device));
         self.of.get(&number).unwrap_or(&self.standard)
     }
 

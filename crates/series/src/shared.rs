@@ -7,14 +7,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::config::{Config, Policy};
+use crate::config::{Assignment, Config, Policy};
 use crate::deletions::Deletions;
 use crate::directory;
 use crate::error::Error;
 use crate::keys::Keys;
 use crate::memtable::Spare;
 use crate::part::Part;
-use crate::point::DeviceNo;
 use crate::wal::{PARTITIONS, Wal};
 
 /// How long a caller is held while segment files are behind.
@@ -96,8 +95,6 @@ pub(crate) struct PartCell {
     pub(crate) flushed_lsn: AtomicU64,
 }
 
-pub(crate) type PolicyOf = Box<dyn Fn(DeviceNo) -> u8 + Send + Sync>;
-
 pub(crate) struct Shared {
     pub(crate) dir: PathBuf,
     pub(crate) config: Config,
@@ -134,8 +131,7 @@ pub(crate) struct Shared {
     pub(crate) merge_wanted: AtomicBool,
     pub(crate) merges_done: Mutex<u64>,
     pub(crate) merged: Condvar,
-    pub(crate) policies: Mutex<Arc<[(u8, Policy)]>>,
-    pub(crate) policy_of: OnceLock<PolicyOf>,
+    pub(crate) assignment: Mutex<Arc<Assignment>>,
     pub(crate) counters: Counters,
     /// What holds deletions down, and whoever adds one.
     pub(crate) deletions: Mutex<Deletions>,
@@ -173,7 +169,7 @@ impl Shared {
                     flushed_lsn: AtomicU64::new(flushed_lsn),
                 }
             }),
-            policies: Mutex::new(start.config.policies.clone().into()),
+            assignment: Mutex::new(Arc::new(start.config.assignment.clone())),
             dir: start.dir,
             freeze_bytes: start.config.freeze_bytes(),
             spare: Spare::new(start.config.memory_bytes / 8, start.config.chunk_bytes()),
@@ -201,7 +197,6 @@ impl Shared {
             merge_wanted: AtomicBool::new(false),
             merges_done: Mutex::new(0),
             merged: Condvar::new(),
-            policy_of: OnceLock::new(),
             counters: Counters::default(),
             deletions: Mutex::new(start.deletions),
             file_ids: AtomicU64::new(start.next_file_id),
@@ -224,7 +219,8 @@ impl Shared {
 
     /// The longest retention of all policies, `None` if one keeps its points for ever.
     pub(crate) fn longest_retention(&self) -> Option<i64> {
-        let policies = Arc::clone(&lock(&self.policies));
+        let assignment = Arc::clone(&lock(&self.assignment));
+        let policies = &assignment.policies;
         let fallback = Policy::default();
         let standard = (!policies.iter().any(|(number, _)| *number == 0)).then_some(&fallback);
         let all = policies.iter().map(|(_, policy)| policy).chain(standard);

@@ -9,7 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::{Kept, config, kept};
 use series::{
-    Config, DeviceNo, Intervals, KeyId, Order, Point, Policy, Range, Series, Summary, Tier, Value,
+    Assignment, Config, DeviceNo, Intervals, KeyId, Order, Point, Policy, PolicyOf, Range, Series,
+    Summary, Tier, Value,
 };
 
 const HOUR_MS: i64 = 3_600_000;
@@ -42,16 +43,19 @@ fn open(dir: &std::path::Path) -> Series {
     let (series, _) = Series::open(
         dir,
         Config {
-            policies,
+            assignment: Assignment {
+                policies,
+                policy_of: Some(PolicyOf::new(|device| match device {
+                    EXPIRES => 1,
+                    SHRINKS => 2,
+                    _ => 0,
+                })),
+                mark: 0,
+            },
             ..config()
         },
     )
     .unwrap();
-    series.set_policy_of(|device| match device {
-        EXPIRES => 1,
-        SHRINKS => 2,
-        _ => 0,
-    });
     for name in ["number", "word"] {
         series.key(name).unwrap();
     }
@@ -199,9 +203,53 @@ fn old_rows_go_or_become_one_per_interval() {
         tiers: Vec::new(),
     };
     series
-        .set_policies(&[(0, day.clone()), (1, day.clone()), (2, day)])
+        .assign(Assignment {
+            policies: vec![(0, day)],
+            ..Assignment::default()
+        })
         .unwrap();
     series.compact().unwrap();
     assert!(rows(&series, STAYS).is_empty() && rows(&series, SHRINKS).is_empty());
     assert!(series.stats().expired_files > 0);
+}
+
+#[test]
+fn a_device_with_another_policy_is_looked_at_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let series = open(dir.path());
+    let now_ms = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_millis() as i64;
+    let point = Point {
+        key: NUMBER,
+        value: Value::Int(1),
+    };
+    for device in [EXPIRES, STAYS, SHRINKS] {
+        series
+            .append(device, now_ms - 10 * HOUR_MS, &[point])
+            .unwrap();
+    }
+    series.flush().unwrap();
+    series.compact().unwrap();
+    assert_eq!(rows(&series, EXPIRES).len(), 0);
+    assert_eq!(rows(&series, STAYS).len(), 1);
+
+    let keep = |retention_ms| Policy {
+        retention_ms,
+        tiers: Vec::new(),
+    };
+    // The same policies; another device has the short one.
+    let assignment = |short: DeviceNo, mark| Assignment {
+        policies: vec![(0, keep(None)), (1, keep(Some(5 * HOUR_MS)))],
+        policy_of: Some(PolicyOf::new(move |device| u8::from(device == short))),
+        mark,
+    };
+    series.assign(assignment(EXPIRES, 1)).unwrap();
+    series.compact().unwrap();
+    assert_eq!(rows(&series, STAYS).len(), 1);
+    series.assign(assignment(STAYS, 2)).unwrap();
+    series.compact().unwrap();
+    assert_eq!(rows(&series, STAYS).len(), 0);
+    assert_eq!(rows(&series, SHRINKS).len(), 1);
 }

@@ -12,13 +12,16 @@ use series::{
 /// Keeps everything, so that times do not depend on the clock.
 fn config() -> Config {
     Config {
-        policies: vec![(
-            0,
-            Policy {
-                retention_ms: None,
-                tiers: Vec::new(),
-            },
-        )],
+        assignment: series::Assignment {
+            policies: vec![(
+                0,
+                Policy {
+                    retention_ms: None,
+                    tiers: Vec::new(),
+                },
+            )],
+            ..series::Assignment::default()
+        },
         ..Config::default()
     }
 }

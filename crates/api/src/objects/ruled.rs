@@ -35,6 +35,12 @@ pub enum RuledKind {
     Product,
     /// Who is told of alarms.
     Notification,
+    /// What happens to what devices report.
+    Chain,
+    /// Devices that belong together.
+    DeviceGroup,
+    /// Systems that are asked for values of devices.
+    PullSource,
 }
 
 /// What a client wrote is not an object of its kind.
@@ -83,6 +89,9 @@ pub(super) fn kinds(rules: &Arc<dyn ObjectRules>) -> Vec<Ruled> {
         RuledKind::Source,
         RuledKind::Product,
         RuledKind::Notification,
+        RuledKind::Chain,
+        RuledKind::DeviceGroup,
+        RuledKind::PullSource,
     ]
     .into_iter()
     .map(|kind| Ruled {
@@ -232,6 +241,47 @@ fn names_of(kind: RuledKind) -> Names {
             write: Role::Operator,
             id_prefix: None,
             about: "Who is told of which alarms, and how: by a sink (a webhook, mail ...) or by a message.",
+        },
+        RuledKind::Chain => Names {
+            kind: "chain",
+            path: "chains",
+            one: "a rule chain",
+            many: "rule chains",
+            type_name: "Chain",
+            id_field: "id",
+            tag: "devices",
+            read: Role::Viewer,
+            write: Role::Operator,
+            id_prefix: None,
+            about: "What happens to each row that devices report, node by node. A product names its chain; the one called root is for \
+                    those that name none.",
+        },
+        RuledKind::DeviceGroup => Names {
+            kind: "device_group",
+            path: "device-groups",
+            one: "a group of devices",
+            many: "groups of devices",
+            type_name: "DeviceGroup",
+            id_field: "id",
+            tag: "devices",
+            read: Role::Viewer,
+            write: Role::Operator,
+            id_prefix: None,
+            about: "Devices that belong together: some that are named, and all of a product or with some tags.",
+        },
+        RuledKind::PullSource => Names {
+            kind: "pull_source",
+            path: "pull-sources",
+            one: "a pull source",
+            many: "pull sources",
+            type_name: "PullSource",
+            id_field: "name",
+            tag: "devices",
+            // They say where the credentials of others are kept, and make the node ask any address.
+            read: Role::Admin,
+            write: Role::Admin,
+            id_prefix: None,
+            about: "Systems that are asked on a schedule for values of devices: Prometheus, HTTP servers, IPMI.",
         },
     }
 }

@@ -237,7 +237,7 @@ async fn types(call: Call) -> Outcome {
 }
 
 /// A page of rows that are sorted by name.
-fn page_by_name(call: &Call, rows: Vec<Value>) -> Outcome {
+pub(super) fn page_by_name(call: &Call, rows: Vec<Value>) -> Outcome {
     let limit = call.query.limit();
     let after = call.query.after().map(|cursor| cursor.first);
     let name = |row: &Value| row["name"].as_str().unwrap_or_default().to_owned();

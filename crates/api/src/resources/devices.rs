@@ -136,7 +136,7 @@ enum CredentialInput {
 /// A device as it is.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the registry answers")]
-struct Device {
+pub(super) struct Device {
     id: String,
     product: String,
     name: String,
@@ -300,7 +300,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-fn problem(error: DeviceProblem) -> Problem {
+pub(super) fn problem(error: DeviceProblem) -> Problem {
     match error {
         DeviceProblem::NotFound(detail) => Problem::not_found(detail),
         DeviceProblem::Field { field, detail } if field.is_empty() => {
@@ -342,14 +342,17 @@ fn with_version(status: StatusCode, device: &ShownDevice) -> Response {
     response
 }
 
-async fn list(call: Call) -> Outcome {
-    let from = match call.query.after() {
-        None => 0,
-        Some(cursor) => cursor
-            .first
-            .parse()
-            .map_err(|_| Problem::parameter("after", "after is not of a list of devices."))?,
+/// The number of the first device of a page.
+pub(super) fn first_of(call: &Call) -> Result<u32, Problem> {
+    let Some(cursor) = call.query.after() else {
+        return Ok(0);
     };
+    let first = cursor.first.parse();
+    first.map_err(|_| Problem::parameter("after", "after is not of a list of devices."))
+}
+
+async fn list(call: Call) -> Outcome {
+    let from = first_of(&call)?;
     let tag = match call.query.text(TAG.name).map(|tag| tag.split_once('=')) {
         None => None,
         Some(Some((key, value))) => Some((key.to_owned(), value.to_owned())),

@@ -19,6 +19,7 @@ use crate::telemetry_tools::{
     IntervalQuery, IntervalRow, Numbers, Refusals, RowQuery, TelemetryProblem, TelemetryTools,
 };
 
+use super::device_groups;
 use super::telemetry_export;
 use super::telemetry_feed;
 
@@ -66,6 +67,12 @@ const WANTED: Parameter = Parameter {
     about: "What to tell of an interval: `avg`, `min`, `max`, `sum`, `count`, `first`, `last`, separated by commas; `avg` without it.",
 };
 
+const MERGED: Parameter = Parameter {
+    name: "merged",
+    shape: Shape::Flag,
+    about: "`true`: all devices together, as if they were one.",
+};
+
 /// The latest values of a device.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes the answer")]
@@ -96,8 +103,12 @@ struct Row {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct GroupQuery {
+    /// Their ids; or a `group`.
     #[schemars(length(min = 1, max = 10_000))]
-    devices: Vec<String>,
+    devices: Option<Vec<String>>,
+    /// The id of a group of devices.
+    #[schemars(length(min = 1, max = 256))]
+    group: Option<String>,
     #[schemars(length(min = 1, max = 256))]
     keys: Vec<String>,
     #[schemars(range(min = 0, max = 253_402_300_799_999_i64))]
@@ -207,11 +218,22 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .answers_raw(200, "The stream.", "text/event-stream")
             .answers_nothing(101, "A WebSocket.")
             .problem(429, "Too many streams are open."),
+        get(
+            "/api/v1/device-groups/{id}/telemetry/intervals",
+            "aggregateTelemetryOfGroup",
+            group_intervals,
+        )
+        .role(Role::Viewer)
+        .tag("telemetry")
+        .path_parameter("id", "The group's id, percent-encoded.")
+        .summary("Telemetry of a group of devices by intervals")
+        .parameters(&[KEYS, FROM_MS, TO_MS, INTERVAL_MS, WANTED, MERGED])
+        .answers::<Intervals>(200, "Of each device and key ascending; merged, of each key."),
         post("/api/v1/telemetry/query", "queryTelemetry", group)
             .role(Role::Viewer)
             .tag("telemetry")
-            .summary("Telemetry of some devices by intervals")
-            .problem(404, "One of the devices is not there.")
+            .summary("Telemetry of some devices, or of a group, by intervals")
+            .problem(404, "One of the devices, or the group, is not there.")
             .body::<GroupQuery>()
             .answers::<Intervals>(200, "Of each device and key ascending; merged, of each key."),
     ]
@@ -324,6 +346,17 @@ async fn refusals(call: Call) -> Outcome {
 }
 
 async fn intervals(call: Call) -> Outcome {
+    let devices = vec![call.path("id").to_owned()];
+    intervals_of(call, devices, false).await
+}
+
+async fn group_intervals(call: Call) -> Outcome {
+    let devices = members(&call, call.path("id").to_owned()).await?;
+    let is_merged = call.query.flag(MERGED).unwrap_or(false);
+    intervals_of(call, devices, is_merged).await
+}
+
+async fn intervals_of(call: Call, devices: Vec<String>, is_merged: bool) -> Outcome {
     let (from_ms, to_ms) = times(&call)?;
     let Some(keys) = keys(&call) else {
         return Err(Problem::parameter(
@@ -337,23 +370,24 @@ async fn intervals(call: Call) -> Outcome {
         Some(words) => words.split(',').filter_map(Function::named).collect(),
     };
     let query = IntervalQuery {
-        devices: vec![call.path("id").to_owned()],
+        devices,
         keys,
         from_ms,
         to_ms,
         interval_ms: call.query.number(INTERVAL_MS).unwrap_or(whole) as i64,
         origin_ms: 0,
     };
-    let rows = ask(&call.app, move |tools| tools.intervals(&query)).await?;
-    let data = rows.into_iter().map(|row| shown(row, &functions)).collect();
-    call::ok(Intervals { data })
+    answer(&call, query, &functions, is_merged).await
 }
 
 async fn group(mut call: Call) -> Outcome {
     let mut query: GroupQuery = call.json().await?;
     check_times(query.from_ms, query.to_ms)?;
+    let devices = query.devices.as_ref().map_or(1, Vec::len);
+    let group = query.group.as_ref().map_or(1, String::len);
     for (field, count, most) in [
-        ("devices", query.devices.len(), MAX_DEVICES),
+        ("devices", devices, MAX_DEVICES),
+        ("group", group, 256),
         ("keys", query.keys.len(), 256),
     ] {
         if !(1..=most).contains(&count) {
@@ -374,23 +408,46 @@ async fn group(mut call: Call) -> Outcome {
     if query.functions.is_empty() {
         query.functions.push(Function::Avg);
     }
+    let devices = match (query.devices, query.group) {
+        (Some(devices), None) => devices,
+        (None, Some(group)) => members(&call, group).await?,
+        (Some(_), Some(_)) | (None, None) => {
+            let detail = "devices: expected either devices or a group.";
+            return Err(Problem::field("devices", detail));
+        }
+    };
     let (functions, is_merged) = (query.functions, query.merged);
     let query = IntervalQuery {
-        devices: query.devices,
+        devices,
         keys: query.keys,
         from_ms: query.from_ms,
         to_ms: query.to_ms,
         interval_ms: query.interval_ms,
         origin_ms: query.origin_ms,
     };
+    answer(&call, query, &functions, is_merged).await
+}
+
+/// The devices of a group.
+async fn members(call: &Call, group: String) -> Result<Vec<String>, Problem> {
+    device_groups::ask(&call.app, move |tools| tools.group_members(&group)).await
+}
+
+/// Intervals of devices, each for itself or all as one.
+async fn answer(
+    call: &Call,
+    query: IntervalQuery,
+    functions: &[Function],
+    is_merged: bool,
+) -> Outcome {
     let rows = ask(&call.app, move |tools| tools.intervals(&query)).await?;
     let data = match is_merged {
-        false => rows.into_iter().map(|row| shown(row, &functions)).collect(),
+        false => rows.into_iter().map(|row| shown(row, functions)).collect(),
         true => merge(rows)
             .into_iter()
             .map(|row| Interval {
                 device: None,
-                ..shown(row, &functions)
+                ..shown(row, functions)
             })
             .collect(),
     };

@@ -526,6 +526,7 @@ impl Server {
             telemetry_tools: Arc::new(api::NoTelemetryTools),
             alarm_tools: Arc::new(api::NoAlarmTools),
             device_door: Arc::new(api::NoDeviceDoor),
+            fleet_tools: Arc::new(api::NoFleetTools),
             local_token: Some(LOCAL_TOKEN.into()),
         };
         let running = tokio::spawn(async move {

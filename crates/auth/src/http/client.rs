@@ -1,28 +1,27 @@
-//! Asking an HTTP server: one request, one bounded answer, connections kept for the next.
+//! Asking an HTTP server as authenticators do: JSON, and errors without the URL, which may hold a password.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderMap};
-use hyper::{Method, Request, StatusCode};
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Method, StatusCode};
+use outbound::http::{Bounds, Client, Error};
 
 use crate::authenticator::Failure;
 use crate::tls;
 
-const MAX_ANSWER_BYTES: usize = 4 << 20;
-const IDLE_CONNECTIONS: usize = 32;
-const IDLE_FOR: Duration = Duration::from_secs(60);
+const BOUNDS: Bounds = Bounds {
+    max_answer_bytes: 4 << 20,
+    idle_connections: 32,
+    idle_for: Duration::from_secs(60),
+    connect_timeout: Duration::from_secs(10),
+};
 
 #[derive(Clone)]
 pub(crate) struct HttpClient {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Client,
 }
 
 pub(crate) struct HttpAnswer {
@@ -38,19 +37,7 @@ impl HttpClient {
             true => tls::client_config(ca)?,
             false => outbound::tls::trusting_nobody().map_err(tls::told)?,
         };
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        let connector = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(Arc::unwrap_or_clone(config))
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_FOR)
-            .pool_max_idle_per_host(IDLE_CONNECTIONS)
-            .build(connector);
+        let client = Client::new(Arc::unwrap_or_clone(config), &BOUNDS);
         Ok(Self { client })
     }
 
@@ -62,32 +49,20 @@ impl HttpClient {
         headers: &HeaderMap,
         json: Option<Vec<u8>>,
     ) -> Result<HttpAnswer, Failure> {
-        let mut request = Request::builder().method(method).uri(url);
-        if let Some(all) = request.headers_mut() {
-            all.extend(headers.clone());
-            if json.is_some() && !all.contains_key(CONTENT_TYPE) {
-                let kind = hyper::header::HeaderValue::from_static("application/json");
-                all.insert(CONTENT_TYPE, kind);
-            }
+        let mut headers = headers.clone();
+        if json.is_some() && !headers.contains_key(CONTENT_TYPE) {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        let body = Full::new(Bytes::from(json.unwrap_or_default()));
-        // Neither the URL nor the error's text is told: there may be a password in the URL.
-        let request = request
-            .body(body)
-            .map_err(|_| Failure::new("the request cannot be made: is the URL one?"))?;
-        let answer = self.client.request(request).await;
-        let answer = answer.map_err(|error| {
-            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
-            Failure(format!("{error}{}", cause.unwrap_or_default()))
+        let body = Bytes::from(json.unwrap_or_default());
+        let answer = self.client.ask(method, url, headers, body).await;
+        let answer = answer.map_err(|error| match error {
+            Error::Request(_) => Failure::new("the request cannot be made: is the URL one?"),
+            other => Failure(other.to_string()),
         })?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
-        let body = body
-            .await
-            .map_err(|error| Failure(format!("the answer broke off: {error}")))?;
+        let status = StatusCode::from_u16(answer.status);
         Ok(HttpAnswer {
-            status,
-            body: body.to_bytes(),
+            status: status.map_err(|_| Failure::new("the answer has no status that HTTP knows"))?,
+            body: answer.body,
         })
     }
 }

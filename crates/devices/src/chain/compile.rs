@@ -1,5 +1,6 @@
 //! From a definition to a chain, or to what is wrong with it.
 
+use mqtt::TopicLimits;
 use rules::{Form, Options, Template};
 
 use super::condition::Condition;
@@ -197,8 +198,14 @@ fn work(id: &str, kind: &NodeKind, keys: &mut Vec<Box<str>>) -> Result<Work, Cha
             if *qos > 2 {
                 return Err(wrong("qos", format!("expected 0, 1 or 2, not {qos}")));
             }
+            let topic = template("topic", topic, Form::Text)?;
+            if let Some(topic) = topic.constant()
+                && let Err(error) = mqtt::validate_topic_name(topic, &TopicLimits::NONE)
+            {
+                return Err(wrong("topic", format!("{topic:?} is no topic: {error}")));
+            }
             Work::Republish(Box::new(Republish {
-                topic: template("topic", topic, Form::Text)?,
+                topic,
                 payload: template("payload", payload, Form::Json)?,
                 qos: *qos,
                 retain: *retain,

@@ -1,36 +1,54 @@
 //! How a chain is written.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+use super::{Chain, ChainError, MAX_NODES};
+
+/// Relations of one chain.
+const MAX_RELATIONS: usize = 256;
+const MAX_TEXT_CHARS: usize = 16_384;
+
+/// What happens to a row, node by node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Definition {
+    #[serde(default)]
+    #[schemars(length(max = 1000))]
+    pub description: String,
+    #[schemars(length(min = 1, max = 64))]
     pub nodes: Vec<NodeDefinition>,
     #[serde(default)]
+    #[schemars(length(max = 256))]
     pub relations: Vec<Relation>,
     /// Where a row begins; without it, at the first node of the list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeDefinition {
+    /// Unique in the chain.
+    #[schemars(length(min = 1, max = 128))]
     pub id: String,
     #[serde(flatten)]
     pub kind: NodeKind,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum NodeKind {
     /// Values are checked against the thing model before a chain begins; here it only says so.
     Validate,
     /// Goes on with `true` or `false`.
     Filter {
+        #[schemars(length(max = 16384))]
         condition: String,
     },
     /// The columns of a SELECT become the row.
     Transform {
+        #[schemars(length(max = 16384))]
         select: String,
     },
     SaveTelemetry,
@@ -38,18 +56,25 @@ pub enum NodeKind {
     Alarm,
     /// Writes a line with placeholders to the node's log.
     Log {
+        #[schemars(length(max = 16384))]
         message: String,
     },
+    /// Publishes a message.
     Republish {
+        #[schemars(length(max = 16384))]
         topic: String,
         #[serde(default = "whole_row")]
+        #[schemars(length(max = 16384))]
         payload: String,
         #[serde(default)]
+        #[schemars(range(max = 2))]
         qos: u8,
         #[serde(default)]
         retain: bool,
     },
+    /// Hands the row to a sink.
     Sink {
+        #[schemars(length(min = 1, max = 256))]
         sink: String,
     },
 }
@@ -58,7 +83,7 @@ fn whole_row() -> String {
     "${.}".to_owned()
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Relation {
     pub from: String,
@@ -68,7 +93,7 @@ pub struct Relation {
 }
 
 /// On which outcome of a node.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum On {
     #[default]
@@ -89,6 +114,144 @@ impl NodeKind {
             NodeKind::Log { .. } => "log",
             NodeKind::Republish { .. } => "republish",
             NodeKind::Sink { .. } => "sink",
+        }
+    }
+
+    /// The field of a text that stands in it, and the text.
+    fn texts(&self) -> [Option<(&'static str, &str)>; 2] {
+        match self {
+            NodeKind::Filter { condition } => [Some(("condition", condition)), None],
+            NodeKind::Transform { select } => [Some(("select", select)), None],
+            NodeKind::Log { message } => [Some(("message", message)), None],
+            NodeKind::Republish { topic, payload, .. } => {
+                [Some(("topic", topic)), Some(("payload", payload))]
+            }
+            NodeKind::Sink { .. }
+            | NodeKind::Validate
+            | NodeKind::SaveTelemetry
+            | NodeKind::Alarm => [None, None],
+        }
+    }
+}
+
+/// What of a written chain is not as it has to be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {detail}")]
+pub struct InvalidChain {
+    /// Its path, such as `nodes[2].topic`; empty: the chain as a whole.
+    pub field: String,
+    pub detail: String,
+}
+
+impl InvalidChain {
+    fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            detail: detail.into(),
+        }
+    }
+}
+
+impl Definition {
+    /// Reads a chain and compiles it.
+    ///
+    /// # Errors
+    /// What is wrong, with the path of the field.
+    pub fn read(value: &Value) -> Result<(Self, Chain), InvalidChain> {
+        let read: Result<Self, _> = serde_path_to_error::deserialize(value);
+        let definition = read.map_err(|error| {
+            let path = error.path().to_string();
+            let field = if path == "." { String::new() } else { path };
+            InvalidChain::new(field, error.into_inner().to_string())
+        })?;
+        definition.check_bounds(value)?;
+        let chain = Chain::compile(&definition)
+            .map_err(|error| InvalidChain::new(definition.field_of(&error), error.to_string()))?;
+        Ok((definition, chain))
+    }
+
+    fn check_bounds(&self, value: &Value) -> Result<(), InvalidChain> {
+        let length = |field: String, text: &str, most: usize| match text.chars().count() {
+            0 if most == 128 => Err(InvalidChain::new(field, "expected a text")),
+            count if count > most => {
+                let detail = format!("expected at most {most} characters, found {count}");
+                Err(InvalidChain::new(field, detail))
+            }
+            _ => Ok(()),
+        };
+        length("description".to_owned(), &self.description, 1000)?;
+        if self.relations.len() > MAX_RELATIONS {
+            let detail = format!("expected at most {MAX_RELATIONS}");
+            return Err(InvalidChain::new("relations", detail));
+        }
+        // More are refused when they are compiled; errors shall not be told for each of a million.
+        for (at, node) in self.nodes.iter().enumerate().take(MAX_NODES) {
+            let place = format!("nodes[{at}]");
+            length(format!("{place}.id"), &node.id, 128)?;
+            for (field, text) in node.kind.texts().into_iter().flatten() {
+                length(format!("{place}.{field}"), text, MAX_TEXT_CHARS)?;
+            }
+            // What a node does not have would be lost in silence.
+            let known = serde_json::to_value(node).unwrap_or_default();
+            let written = value["nodes"][at].as_object().into_iter().flatten();
+            for (name, _) in written {
+                if known.get(name).is_none() {
+                    let detail = format!("a {} has no such field", node.kind.name());
+                    return Err(InvalidChain::new(format!("{place}.{name}"), detail));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the sinks of its nodes stand, and their names.
+    pub fn sinks(&self) -> impl Iterator<Item = (String, &str)> {
+        let nodes = self.nodes.iter().enumerate();
+        nodes.filter_map(|(at, node)| match &node.kind {
+            NodeKind::Sink { sink } => Some((format!("nodes[{at}].sink"), sink.as_str())),
+            _ => None,
+        })
+    }
+
+    /// The path of what an error is about.
+    fn field_of(&self, error: &ChainError) -> String {
+        let node = |id: &str| self.nodes.iter().position(|node| node.id == id);
+        let relation = |is_it: &dyn Fn(&Relation) -> bool| self.relations.iter().position(is_it);
+        match error {
+            ChainError::Size(_) | ChainError::Twice(_) | ChainError::Cycle { .. } => {
+                "nodes".to_owned()
+            }
+            ChainError::Unknown { name, .. } if self.first.as_ref() == Some(name) => {
+                "first".to_owned()
+            }
+            ChainError::Unknown { name, .. } => {
+                let to = relation(&|relation| relation.to == *name);
+                let from = relation(&|relation| relation.from == *name);
+                match (to, from) {
+                    (Some(at), _) => format!("relations[{at}].to"),
+                    (None, Some(at)) => format!("relations[{at}].from"),
+                    (None, None) => "relations".to_owned(),
+                }
+            }
+            ChainError::Outcome { node, on, .. } => {
+                let name = |on: On| match on {
+                    On::Success => "success",
+                    On::Failure => "failure",
+                    On::True => "true",
+                    On::False => "false",
+                };
+                let at = relation(&|relation| relation.from == *node && name(relation.on) == *on);
+                at.map_or_else(
+                    || "relations".to_owned(),
+                    |at| format!("relations[{at}].on"),
+                )
+            }
+            ChainError::Field {
+                node: id, field, ..
+            } => match node(id) {
+                Some(at) => format!("nodes[{at}].{field}"),
+                None => "nodes".to_owned(),
+            },
         }
     }
 }

@@ -3,6 +3,7 @@
 //! A chain is checked and compiled once. Running it takes a bounded number of steps, waits for nothing, and costs nothing at
 //! all for the root chain, which only saves and lets alarms look.
 
+mod book;
 mod compile;
 mod condition;
 mod definition;
@@ -17,8 +18,9 @@ use series::{KeyId, Point};
 
 use condition::Condition;
 
+pub use book::{Chains, KIND, MAX_CHAINS, ROOT};
 pub use compile::ChainError;
-pub use definition::{Definition, NodeDefinition, NodeKind, On, Relation};
+pub use definition::{Definition, InvalidChain, NodeDefinition, NodeKind, On, Relation};
 pub use run::Failed;
 
 use crate::ingest::Outside;
@@ -100,6 +102,15 @@ impl Chain {
     #[inline]
     pub fn only_saves(&self) -> bool {
         self.only_saves
+    }
+
+    /// Names of the sinks that rows go to.
+    pub fn sinks(&self) -> impl Iterator<Item = &str> {
+        let nodes = self.nodes.iter();
+        nodes.filter_map(|node| match &node.work {
+            Work::Sink(name) => Some(&**name),
+            _ => None,
+        })
     }
 
     pub fn keys(&self) -> &[Box<str>] {

@@ -195,6 +195,8 @@ pub(super) struct Room<'l> {
     pub(super) is_last: bool,
     /// Set when others were left something.
     pub(super) has_left: &'l mut bool,
+    /// The message is not the device's own: the product's dialects do not matter.
+    pub(super) is_reporting: bool,
 }
 
 /// The products that a lane has met, by their numbers.

@@ -43,6 +43,7 @@ pub struct Lane {
     time_in: u32,
     is_last: bool,
     is_patient: bool,
+    is_reporting: bool,
     /// Others have been left something, or rows have to be waited for.
     has_left: bool,
 }
@@ -76,6 +77,7 @@ impl Lane {
             time_in: TIMED_ONE_IN,
             is_last: false,
             is_patient: false,
+            is_reporting: false,
             has_left: false,
             shared,
         }
@@ -84,6 +86,12 @@ impl Lane {
     /// What it does not find is not to be found.
     pub(super) fn last(mut self) -> Self {
         self.is_last = true;
+        self
+    }
+
+    /// Whose messages it has are not those of the devices themselves, and speak Tidegate's own dialect.
+    pub(super) fn reporting(mut self) -> Self {
+        self.is_reporting = true;
         self
     }
 
@@ -180,6 +188,7 @@ impl Lane {
                 book: &shared.book,
                 is_last: self.is_last,
                 has_left: &mut self.has_left,
+                is_reporting: self.is_reporting,
             };
             read(
                 number as u32,
@@ -343,7 +352,7 @@ fn read<'a>(
         counters.unknown.add(1);
         return;
     };
-    if !desk.profile.dialects.contains(route.dialect) {
+    if !room.is_reporting && !desk.profile.dialects.contains(route.dialect) {
         counters.malformed.add(1);
         let reason = "the product's devices speak another dialect";
         book.note(by.no, message.received_ms, message.topic, reason);
@@ -352,7 +361,7 @@ fn read<'a>(
     if desk.profile.is_logged {
         let now_ms = message.received_ms;
         room.outside
-            .logged(by, message.topic, message.payload, now_ms);
+            .logged(by, &desk.profile, message.topic, message.payload, now_ms);
     }
     let row_start = heard.points.len();
     let mut hearing = Hearing {

@@ -124,8 +124,8 @@ pub trait Outside: Send + Sync {
     }
 
     /// A message of a product that keeps a log of them.
-    fn logged(&self, by: Voice<'_>, topic: &str, payload: &[u8], now_ms: i64) {
-        let _ = (by, topic, payload, now_ms);
+    fn logged(&self, by: Voice<'_>, profile: &Profile, topic: &str, payload: &[u8], now_ms: i64) {
+        let _ = (by, profile, topic, payload, now_ms);
     }
 
     /// A node of a chain wants an alarm to be looked at.

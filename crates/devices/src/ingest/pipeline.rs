@@ -239,6 +239,11 @@ impl Pipeline {
         self.lane().last()
     }
 
+    /// The way in for rows that others bring on behalf of devices: on Tidegate's own topics, whatever the product's devices speak.
+    pub fn reporting_lane(&self) -> Lane {
+        self.lane().last().patient().reporting()
+    }
+
     /// Works a message off here and now, whatever the mode of the product.
     pub fn work(&self, lane: &mut Lane, message: &Message<'_>) {
         lane.work_safely(std::slice::from_ref(message));

@@ -93,6 +93,9 @@ pub struct Profile {
     pub is_logged: bool,
     /// Whether it has alarm rules.
     pub has_alarms: bool,
+    /// Names of sinks that get rows, and of those that get messages.
+    pub sinks: Arc<[Box<str>]>,
+    pub log_sinks: Arc<[Box<str>]>,
 }
 
 impl Profile {
@@ -107,6 +110,8 @@ impl Profile {
             is_stored: true,
             is_logged: false,
             has_alarms: false,
+            sinks: Arc::default(),
+            log_sinks: Arc::default(),
         }
     }
 }

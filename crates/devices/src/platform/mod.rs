@@ -7,6 +7,7 @@ mod desk;
 mod entrance;
 mod errand;
 mod profiles;
+mod report;
 
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 use broker::hooks::{Client, Peer, Settled};
 use series::{DeviceNo, Point};
 
+use crate::chain::Chains;
 use crate::dialect::{Dialect, Said};
 use crate::hooks::Clients;
 use crate::ingest::{Family, Message, Outside, Pipeline, Profile, Speaker, Voice};
@@ -29,6 +31,8 @@ use desk::{Desk, Job};
 use errand::Errand;
 use profiles::Numbers;
 
+pub use report::Reporter;
+
 /// Sends a message to one client.
 pub trait Teller: Send + Sync {
     /// Never waits.
@@ -41,6 +45,7 @@ pub struct Parts {
     pub directory: Arc<Directory>,
     pub states: States,
     pub live: Arc<Live>,
+    pub chains: Chains,
     /// Everybody else: rules, sinks, alarms.
     pub outside: Arc<dyn Outside>,
     pub teller: Arc<dyn Teller>,
@@ -236,9 +241,9 @@ impl Outside for Platform {
         true
     }
 
-    fn logged(&self, by: Voice<'_>, topic: &str, payload: &[u8], now_ms: i64) {
+    fn logged(&self, by: Voice<'_>, profile: &Profile, topic: &str, payload: &[u8], now_ms: i64) {
         let outside = &self.inner.parts.outside;
-        outside.logged(by, topic, payload, now_ms);
+        outside.logged(by, profile, topic, payload, now_ms);
     }
 
     fn alarm(&self, speaker: Voice<'_>, profile: &Profile, ts_ms: i64, points: &[Point<'_>]) {

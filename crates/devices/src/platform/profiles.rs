@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use series::Value;
 
 use super::Platform;
-use crate::chain::Chain;
+use crate::chain::{Chain, ROOT};
 use crate::dialect::{Dialects, Raw};
 use crate::ingest::{KeyRule, Mode, Model, ProductNo, Profile};
 use crate::{Product, ProductId, UnknownKeys};
@@ -34,7 +34,7 @@ impl Platform {
         let products = self.registry().products();
         let products = products.iter();
         products
-            .map(|slot| (self.number_of(slot.id()), profile(&slot.get())))
+            .map(|slot| (self.number_of(slot.id()), self.profile(&slot.get())))
             .collect()
     }
 
@@ -45,12 +45,25 @@ impl Platform {
             return;
         };
         let slot = self.registry().product(id.as_str());
-        let profile = slot.map(|slot| profile(&slot.get()));
+        let profile = slot.map(|slot| self.profile(&slot.get()));
         pipeline.set_profile(self.number_of(&id), profile);
+    }
+
+    /// A rule chain was made, changed or removed: products that have it get the new one.
+    pub fn take_chain(&self, name: &str) {
+        for slot in self.registry().products() {
+            if slot.get().chain().unwrap_or(ROOT) == name {
+                self.take_product(slot.id().as_str());
+            }
+        }
+    }
+
+    fn profile(&self, product: &Arc<Product>) -> Profile {
+        profile(product, self.inner.parts.chains.of(product.chain()))
     }
 }
 
-fn profile(product: &Arc<Product>) -> Profile {
+fn profile(product: &Arc<Product>, chain: Arc<Chain>) -> Profile {
     let dialects = crate::dialect::Dialect::ALL
         .into_iter()
         .filter(|dialect| product.speaks((*dialect).into()))
@@ -64,11 +77,20 @@ fn profile(product: &Arc<Product>) -> Profile {
             crate::Mode::Actor => Mode::Actor,
         },
         model: Arc::new(Checked(Arc::clone(product))),
-        chain: Arc::new(Chain::root()),
+        chain,
         is_stored: storage.enabled,
         is_logged: storage.device_log,
         has_alarms: !product.definition.alarms.is_empty(),
+        sinks: names(&storage.sinks),
+        log_sinks: names(match storage.log_sinks.is_empty() {
+            true => &storage.sinks,
+            false => &storage.log_sinks,
+        }),
     }
+}
+
+fn names(names: &[String]) -> Arc<[Box<str>]> {
+    names.iter().map(|name| name.as_str().into()).collect()
 }
 
 /// What a product's thing model says of values, and which of them are to be stored.

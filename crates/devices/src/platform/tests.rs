@@ -47,6 +47,7 @@ fn setup() -> Setup {
         registry: registry.clone(),
         states: states.clone(),
         live: Arc::default(),
+        chains: Chains::default(),
         outside: Arc::new(NoOutside),
         teller: told.clone(),
         gateways_register: true,

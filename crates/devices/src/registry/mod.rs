@@ -11,7 +11,7 @@ mod list;
 mod provision;
 mod rows;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -98,6 +98,8 @@ pub(crate) struct Inner {
     meta: Table,
     pub(crate) digester: RwLock<Arc<Digester>>,
     products: RwLock<HashMap<Box<str>, Arc<ProductSlot>, RandomState>>,
+    /// Ids of products that stand in the configuration; what the store says of them does not count.
+    declared: RwLock<HashSet<Box<str>>>,
     /// Whether there is any; asked for every client that connects.
     has_products: AtomicBool,
     has_provisioning: AtomicBool,
@@ -125,6 +127,7 @@ impl Registry {
             tables,
             digester: RwLock::new(Arc::new(Digester::new(&[0; 32]))),
             products: RwLock::default(),
+            declared: RwLock::default(),
             has_products: AtomicBool::new(false),
             has_provisioning: AtomicBool::new(false),
             cache: Cache::new(config.cached_devices),
@@ -147,6 +150,9 @@ impl Registry {
             let (Some(inner), Some(stored)) = (weak.upgrade(), stored.upgrade()) else {
                 return;
             };
+            if inner.is_declared(&change.id) {
+                return;
+            }
             match stored.get(product::KIND, &change.id) {
                 Ok(object) => {
                     let object = object.as_ref();
@@ -183,6 +189,31 @@ impl Registry {
                 _ => return Ok(()),
             }
         }
+    }
+
+    /// A product that stands in the configuration: it is as it is there, whatever the store says.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn declare(
+        &self,
+        id: &str,
+        product: &serde_json::Value,
+    ) -> Result<(), Vec<InvalidProduct>> {
+        let read = Product::read(id, product, 0)?;
+        self.check_product(&read).map_err(|error| vec![error])?;
+        let declared = self.inner.declared.write();
+        declared
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(id.into());
+        self.inner.take_product(id, Some((product, 0)));
+        Ok(())
+    }
+
+    /// Whether a product stands in the configuration.
+    #[must_use]
+    pub fn is_declared(&self, id: &str) -> bool {
+        self.inner.is_declared(id)
     }
 
     /// Whether the node has any product; without one, no client is a device.
@@ -352,6 +383,13 @@ impl Inner {
         let products = self.products.read();
         let products = products.unwrap_or_else(PoisonError::into_inner);
         products.get(id).cloned()
+    }
+
+    fn is_declared(&self, id: &str) -> bool {
+        let declared = self.declared.read();
+        declared
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(id)
     }
 
     /// A product was written or, with `None`, removed.

@@ -12,13 +12,16 @@ pub(crate) fn config() -> Config {
         max_wal_bytes: 4 << 20,
         min_free_bytes: 0,
         window_ms: 3_600_000,
-        policies: vec![(
-            0,
-            Policy {
-                retention_ms: None,
-                tiers: Vec::new(),
-            },
-        )],
+        assignment: series::Assignment {
+            policies: vec![(
+                0,
+                Policy {
+                    retention_ms: None,
+                    tiers: Vec::new(),
+                },
+            )],
+            ..series::Assignment::default()
+        },
         ..Config::default()
     }
 }

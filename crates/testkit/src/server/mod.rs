@@ -6,6 +6,7 @@ mod mosquitto;
 mod nats;
 mod opensearch;
 mod postgres;
+mod prometheus;
 mod redis;
 
 use std::ffi::OsString;
@@ -41,6 +42,8 @@ pub enum Kind {
     Redis,
     Nats,
     Mosquitto,
+    /// Asks itself every second, and knows what tests put into its rules.
+    Prometheus,
     /// Takes a quarter of a minute to start, and needs Java.
     OpenSearch,
     /// As OpenSearch; with TLS, [`USER`] logs in with SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
@@ -56,6 +59,7 @@ impl Kind {
             Self::Redis => "TIDEGATE_TEST_REDIS",
             Self::Nats => "TIDEGATE_TEST_NATS",
             Self::Mosquitto => "TIDEGATE_TEST_MOSQUITTO",
+            Self::Prometheus => "TIDEGATE_TEST_PROMETHEUS",
             Self::OpenSearch => "TIDEGATE_TEST_OPENSEARCH",
             Self::Kafka => "TIDEGATE_TEST_KAFKA",
         }
@@ -75,6 +79,7 @@ impl Kind {
             Self::Redis => tools.join("redis"),
             Self::Nats => tools.join("nats"),
             Self::Mosquitto => tools.join("mosquitto"),
+            Self::Prometheus => tools.join("prometheus"),
             Self::OpenSearch => tools.join("opensearch"),
             Self::Kafka => tools.join("kafka"),
         };
@@ -88,6 +93,7 @@ impl Kind {
             Self::Redis => root.join("usr/bin/redis-server"),
             Self::Nats => root.join("usr/sbin/nats-server"),
             Self::Mosquitto => root.join("usr/sbin/mosquitto"),
+            Self::Prometheus => root.join("usr/bin/prometheus"),
             // A folder of jars rather than a program.
             Self::OpenSearch | Self::Kafka => {
                 let jars = root.join("jars");
@@ -169,7 +175,7 @@ impl Server {
             Kind::Postgres => postgres::add_tls(&mut arguments, identity, port),
             Kind::Redis => redis::add_tls(&mut arguments, identity, free_port()),
             Kind::Kafka => free_port(),
-            Kind::Nats | Kind::Mosquitto | Kind::OpenSearch => {
+            Kind::Nats | Kind::Mosquitto | Kind::Prometheus | Kind::OpenSearch => {
                 panic!("{kind:?} is started without TLS only")
             }
         });
@@ -186,6 +192,7 @@ impl Server {
             Kind::MariaDb => mariadb::prepare(&server),
             Kind::Postgres => postgres::prepare(&server),
             Kind::Mosquitto => mosquitto::prepare(&server),
+            Kind::Prometheus => prometheus::prepare(&server),
             Kind::OpenSearch => opensearch::prepare(&server),
             Kind::Kafka => kafka::prepare(&server, identity),
             Kind::Redis | Kind::Nats => {}
@@ -230,7 +237,7 @@ impl Server {
             Kind::Redis => ("redis", "0"),
             Kind::Nats => ("nats", ""),
             Kind::Mosquitto => ("mqtt", ""),
-            Kind::OpenSearch => ("http", ""),
+            Kind::Prometheus | Kind::OpenSearch => ("http", ""),
             Kind::Kafka => ("kafka", ""),
         };
         format!("{scheme}://{USER}:{PASSWORD}@{address}/{path}")
@@ -251,6 +258,7 @@ impl Server {
             Kind::Redis => redis::command(self),
             Kind::Nats => nats::command(self),
             Kind::Mosquitto => mosquitto::command(self),
+            Kind::Prometheus => prometheus::command(self),
             Kind::OpenSearch => opensearch::command(self),
             Kind::Kafka => kafka::command(self),
         };
@@ -322,7 +330,7 @@ impl Server {
             Kind::Postgres => postgres::run(self.connect()?, DATABASE, statements),
             Kind::Redis => Err("Redis has no SQL: see `redis`".into()),
             Kind::Nats | Kind::Mosquitto | Kind::Kafka => Err("a broker has no SQL".into()),
-            Kind::OpenSearch => Err("OpenSearch has no SQL: see `http`".into()),
+            Kind::Prometheus | Kind::OpenSearch => Err("it has no SQL: see `http`".into()),
         }
     }
 
@@ -339,9 +347,9 @@ impl Server {
         redis::run(self.connect()?, words)
     }
 
-    /// Asks OpenSearch; gives the body of its answer.
+    /// Asks OpenSearch or Prometheus; gives the body of the answer.
     pub fn http(&self, method: &str, path: &str, body: &str) -> String {
-        assert_eq!(self.kind, Kind::OpenSearch);
+        assert!(matches!(self.kind, Kind::OpenSearch | Kind::Prometheus));
         let answer = self
             .connect()
             .and_then(|stream| opensearch::ask(stream, method, path, body));
@@ -372,6 +380,7 @@ impl Server {
             Kind::Redis => redis::run(stream, &["PING"]).map(drop),
             Kind::Nats => NatsClient::over(stream).map(drop),
             Kind::Mosquitto => Ok(()),
+            Kind::Prometheus => opensearch::ask(stream, "GET", "/-/ready", "").map(drop),
             Kind::OpenSearch => opensearch::ask(stream, "GET", "/_cluster/health", "").map(drop),
             Kind::Kafka => kafka::answers(stream),
         }

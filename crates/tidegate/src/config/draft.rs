@@ -19,6 +19,8 @@ pub(super) struct Draft {
     pub(super) auth_tables: AuthTables,
     /// `[[rule]]`
     pub(super) rules: Vec<AuthTable>,
+    /// `[[product]]`
+    pub(super) products: Vec<AuthTable>,
     /// `[[connector]]`
     pub(super) connectors: Vec<AuthTable>,
     /// `[[sink]]`
@@ -46,6 +48,7 @@ impl Draft {
             users: Vec::new(),
             auth_tables: AuthTables::default(),
             rules: Vec::new(),
+            products: Vec::new(),
             connectors: Vec::new(),
             sinks: Vec::new(),
             sources: Vec::new(),

@@ -11,6 +11,7 @@ use super::connector_tables;
 use super::draft::Draft;
 use super::nearest::nearest;
 use super::problem::Origin;
+use super::product_tables;
 use super::setting::Raw;
 use super::table::SECTIONS;
 
@@ -71,6 +72,10 @@ pub(super) fn read_text(path: &Path, text: &str, draft: &mut Draft) {
                 }
             }
             _ if repeated => draft.problem(here, name, format!("write it as [[{name}]]")),
+            DeValue::Array(entries) if name == "product" => {
+                read_products(entries, &places, draft);
+            }
+            _ if name == "product" => draft.problem(here, name, "write it as [[product]]"),
             DeValue::Array(entries) if name == "rule" => read_rules(entries, &places, draft),
             _ if name == "rule" => draft.problem(here, name, "write it as [[rule]]"),
             DeValue::Array(entries) if matches!(name, "connector" | "sink" | "source") => {
@@ -188,6 +193,28 @@ fn read_rules(entries: &[Spanned<DeValue<'_>>], places: &Places<'_>, draft: &mut
             other => {
                 let found = other.type_str();
                 draft.problem(origin, "rule", format!("expected a table, found {found}"));
+            }
+        }
+    }
+}
+
+/// `[[product]]`, likewise.
+fn read_products(entries: &[Spanned<DeValue<'_>>], places: &Places<'_>, draft: &mut Draft) {
+    for entry in entries {
+        let origin = places.at(entry.span().start);
+        match entry.get_ref() {
+            DeValue::Table(entry) => {
+                let mut value = auth_tables::json_of(entry, None);
+                product_tables::resolve_files(&mut value, &places.folder);
+                draft.products.push(AuthTable { value, origin });
+            }
+            other => {
+                let found = other.type_str();
+                draft.problem(
+                    origin,
+                    "product",
+                    format!("expected a table, found {found}"),
+                );
             }
         }
     }

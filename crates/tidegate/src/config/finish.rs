@@ -13,7 +13,9 @@ use super::draft::Draft;
 use super::nearest::nearest;
 use super::setting::{Bind, Choice as _};
 use super::table::{Listener, Protocol, QueuePlace};
-use super::{Config, Running, auth_tables, connector_tables, rule_tables, shown, tls_files};
+use super::{
+    Config, Running, auth_tables, connector_tables, product_tables, rule_tables, shown, tls_files,
+};
 
 /// Longest path a Unix socket can have on Linux, the closing NUL aside.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
@@ -41,6 +43,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
     let knows_nobody = broker.users.is_empty() && auth.authenticators.is_empty();
     let declared_rules = rule_tables::finish(&mut draft);
     let declared_connectors = connector_tables::finish(&mut draft);
+    let declared_products = product_tables::finish(&mut draft);
     let queue = finish_queue(u64::from(max_packet_size), &mut draft);
     let data_dir = draft.node.data_dir.take();
     let data_dir = data_dir.unwrap_or_else(|| home.default_dir());
@@ -59,6 +62,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         alarms: draft.node.alarms.clone(),
         declared_rules,
         declared_connectors,
+        declared_products,
         queue,
         store: draft.node.store_enabled.then(|| draft.node.store.clone()),
         warnings: warnings(

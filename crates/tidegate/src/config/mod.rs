@@ -9,6 +9,7 @@ mod file;
 mod finish;
 mod nearest;
 mod problem;
+mod product_tables;
 mod reference;
 mod rule_tables;
 mod running;
@@ -45,6 +46,8 @@ pub(crate) struct Config {
     pub(crate) declared_rules: Vec<(String, serde_json::Value)>,
     /// `[[connector]]`, `[[sink]]` and `[[source]]`, connectors first.
     pub(crate) declared_connectors: Vec<connector_tables::Declared>,
+    /// `[[product]]`: ids and what the API would take.
+    pub(crate) declared_products: product_tables::Declared,
     pub(crate) data_dir: PathBuf,
     /// `None`: everything is in memory only.
     pub(crate) store: Option<store::Config>,

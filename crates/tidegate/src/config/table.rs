@@ -46,7 +46,8 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ),
     (
         "devices",
-        "The registry of devices. Products and devices are made over the API; see [Devices](devices.md).",
+        "The registry of devices. Devices are made over the API, and so are products, or these stand in `[[product]]` with `id` and what else \
+         the API takes, the thing model also as `model_file`; see [Devices](devices.md).",
     ),
     (
         "telemetry",

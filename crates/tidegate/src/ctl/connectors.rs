@@ -177,7 +177,7 @@ impl Sources {
     }
 }
 
-async fn list(
+pub(super) async fn list(
     what: &str,
     columns: &[Column],
     limit: usize,

@@ -18,7 +18,7 @@ const PIECE_BYTES: usize = 2 << 20;
 /// Refused lines that are printed.
 const MAX_SHOWN_REFUSALS: usize = 100;
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
-const COLUMNS: &[Column] = &[
+pub(super) const COLUMNS: &[Column] = &[
     ("DEVICE", "id"),
     ("PRODUCT", "product"),
     ("NAME", "name"),

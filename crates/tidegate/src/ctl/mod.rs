@@ -7,8 +7,10 @@ mod devices;
 mod error;
 mod events;
 mod files;
+mod groups;
 mod http;
 mod objects;
+mod pulls;
 mod rules;
 mod show;
 mod target;
@@ -82,6 +84,15 @@ enum Command {
     /// What devices of a kind have in common: thing model, topics, credentials
     #[command(subcommand)]
     Products(objects::Objects),
+    /// What happens to what devices report, node by node
+    #[command(subcommand)]
+    Chains(objects::Objects),
+    /// Devices that belong together
+    #[command(subcommand)]
+    Groups(groups::Groups),
+    /// Systems that are asked on a schedule for values of devices
+    #[command(subcommand)]
+    PullSources(pulls::PullSources),
     /// Registered devices
     #[command(subcommand)]
     Devices(devices::Devices),
@@ -164,6 +175,9 @@ async fn run(command: Command, client: &Client, output: &Output) -> anyhow::Resu
         Command::Sinks(command) => command.run(client, output).await,
         Command::Sources(command) => command.run(client, output).await,
         Command::Products(command) => command.run(Kind::Products, client, output).await,
+        Command::Chains(command) => command.run(Kind::Chains, client, output).await,
+        Command::Groups(command) => command.run(client, output).await,
+        Command::PullSources(command) => command.run(client, output).await,
         Command::Devices(command) => command.run(client, output).await,
         Command::Alarms(command) => command.run(client, output).await,
         Command::Notifications(command) => command.run(client, output).await,

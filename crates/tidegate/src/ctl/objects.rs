@@ -25,6 +25,9 @@ pub(super) enum Kind {
     Sources,
     Products,
     Notifications,
+    Chains,
+    DeviceGroups,
+    PullSources,
     Operators,
     ApiKeys,
 }
@@ -42,6 +45,9 @@ impl Kind {
             Self::Sources => "/api/v1/sources",
             Self::Products => "/api/v1/products",
             Self::Notifications => "/api/v1/notifications",
+            Self::Chains => "/api/v1/chains",
+            Self::DeviceGroups => "/api/v1/device-groups",
+            Self::PullSources => "/api/v1/pull-sources",
             Self::Operators => "/api/v1/operators",
             Self::ApiKeys => "/api/v1/api-keys",
         }
@@ -50,9 +56,12 @@ impl Kind {
     fn id_field(self) -> &'static str {
         match self {
             Self::Users | Self::Operators => "username",
-            Self::Rules | Self::Connectors | Self::Sinks | Self::Sources | Self::Notifications => {
-                "name"
-            }
+            Self::Rules
+            | Self::Connectors
+            | Self::Sinks
+            | Self::Sources
+            | Self::Notifications
+            | Self::PullSources => "name",
             _ => "id",
         }
     }
@@ -124,6 +133,26 @@ impl Kind {
                 ("SEVERITIES", "severities"),
                 ("TO", "to"),
                 ("DESCRIPTION", "description"),
+            ],
+            Self::Chains => &[
+                ("CHAIN", "id"),
+                ("DESCRIPTION", "description"),
+                ("CHANGED", "updated_at_ms"),
+            ],
+            Self::DeviceGroups => &[
+                ("GROUP", "id"),
+                ("NAME", "name"),
+                ("PRODUCT", "product"),
+                ("TAGS", "tags"),
+                ("DESCRIPTION", "description"),
+                ("CHANGED", "updated_at_ms"),
+            ],
+            Self::PullSources => &[
+                ("SOURCE", "name"),
+                ("ENABLED", "enabled"),
+                ("EVERY", "interval_s"),
+                ("DESCRIPTION", "description"),
+                ("CHANGED", "updated_at_ms"),
             ],
             Self::Operators => &[
                 ("OPERATOR", "username"),

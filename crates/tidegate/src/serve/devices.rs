@@ -30,8 +30,20 @@ fn now_ms() -> u64 {
 }
 
 impl Devices {
-    pub(super) fn open(store: &Store, config: devices::Config) -> Result<Self, RegistryError> {
+    /// With the products of the configuration.
+    pub(super) fn open(
+        store: &Store,
+        config: devices::Config,
+        declared: &[(String, Value)],
+    ) -> Result<Self, RegistryError> {
         let registry = Registry::open(store.objects(), config)?;
+        for (id, product) in declared {
+            if let Err(errors) = registry.declare(id, product) {
+                for error in errors {
+                    tracing::error!(id, %error, "a product of the configuration cannot be used");
+                }
+            }
+        }
         Ok(Self {
             directory: Arc::new(Directory::new(registry.clone())?),
             states: States::new(registry.clone()),
@@ -61,6 +73,14 @@ impl Devices {
         mut input: Value,
         current: Option<&Value>,
     ) -> Result<Value, api::Invalid> {
+        if self.registry.is_declared(id) {
+            return Err(api::Invalid {
+                field: "id".to_owned(),
+                detail: format!(
+                    "the product {id:?} stands in the configuration file; change it there."
+                ),
+            });
+        }
         // Secrets that are left out stay what they are.
         for (part, secret) in PRODUCT_SECRETS {
             if let Some(fields) = input.get_mut(part).and_then(Value::as_object_mut)
@@ -107,6 +127,10 @@ impl Devices {
     }
 
     pub(super) fn product_may_go(&self, id: &str) -> Result<(), String> {
+        if self.registry.is_declared(id) {
+            // What is in the store under this name was never used.
+            return Ok(());
+        }
         match self.registry.count_of(id) {
             Ok(0) => Ok(()),
             Ok(count) => Err(format!(
@@ -120,17 +144,23 @@ impl Devices {
 /// Fields of products that are not shown.
 const PRODUCT_SECRETS: [(&str, &str); 2] = [("provisioning", "secret"), ("secure", "key")];
 
-/// JSON schemas of what is written and shown of products.
-pub(super) fn product_schemas() -> (Value, Value) {
+/// A schema without references.
+pub(super) fn plain_schema<T: schemars::JsonSchema>() -> Value {
     let mut settings = schemars::generate::SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
     let generator = settings.into_generator();
-    let schema = generator.into_root_schema_for::<devices::Definition>();
+    let schema = generator.into_root_schema_for::<T>();
     let mut schema = schema.to_value();
     if let Some(fields) = schema.as_object_mut() {
         fields.remove("$schema");
         fields.remove("title");
     }
+    schema
+}
+
+/// JSON schemas of what is written and shown of products.
+pub(super) fn product_schemas() -> (Value, Value) {
+    let mut schema = plain_schema::<devices::Definition>();
     let mut shown = schema.clone();
     for (part, secret) in PRODUCT_SECRETS {
         forget_field(&mut schema, part, secret, false);
@@ -235,7 +265,7 @@ impl DeviceDirectory for Devices {
     }
 }
 
-fn problem(error: RegistryError) -> DeviceProblem {
+pub(super) fn problem(error: RegistryError) -> DeviceProblem {
     match error {
         RegistryError::NotFound { what: "device", id } => {
             DeviceProblem::NotFound(format!("There is no device {id:?}."))
@@ -261,7 +291,7 @@ fn version_of(device: &Device) -> u64 {
 }
 
 impl Devices {
-    fn value_of(&self, device: &Device) -> Result<Value, RegistryError> {
+    pub(super) fn value_of(&self, device: &Device) -> Result<Value, RegistryError> {
         let written = self.registry.as_written(device)?;
         let presence = self.states.presence(device.no)?;
         Ok(json!({

@@ -10,18 +10,18 @@ use broker::Handle;
 use broker::control::Publication;
 use broker::hooks::HooksFactory;
 use devices::DeviceChange;
+use devices::chain::{self, Chains};
 use devices::hooks::{Clients as _, DeviceHooks};
 use devices::ingest::Pipeline;
 use devices::live::Live;
 use devices::platform::{Parts, Platform, Teller};
-use series::{Policy, Series};
+use devices::retention::Retention;
+use series::{Assignment, Series};
 use store::Store;
 
 use super::devices::Devices;
 use super::outside::Others;
 use super::telemetry::Telemetry;
-
-const DAY_MS: i64 = 86_400_000;
 
 /// What the configuration says of it.
 #[derive(Debug, Clone)]
@@ -69,12 +69,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn series(&self) -> series::Config {
-        let retention_ms = i64::from(self.retention_d) * DAY_MS;
-        let policy = Policy {
-            retention_ms: (retention_ms > 0).then_some(retention_ms),
-            ..Policy::default()
-        };
+    fn series(&self, assignment: Assignment) -> series::Config {
         series::Config {
             fsync: self.fsync,
             memory_bytes: self.memory_bytes,
@@ -84,7 +79,7 @@ impl Settings {
             max_keys: self.max_keys,
             max_future_ms: i64::from(self.max_future_s) * 1000,
             latest_cache_bytes: self.latest_cache_bytes,
-            policies: vec![(0, policy)],
+            assignment,
             ..series::Config::default()
         }
     }
@@ -109,6 +104,7 @@ pub(super) struct Ingest {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) platform: Platform,
     pub(super) others: Arc<Others>,
+    pub(super) retention: Retention,
     teller: Arc<Clients>,
 }
 
@@ -136,10 +132,14 @@ impl Teller for Clients {
 
 impl Ingest {
     /// Opens the time series. May wait.
-    pub(super) fn open_series(data_dir: &Path, settings: &Settings) -> anyhow::Result<Series> {
+    pub(super) fn open_series(
+        data_dir: &Path,
+        settings: &Settings,
+        retention: &Retention,
+    ) -> anyhow::Result<Series> {
         let directory = settings.directory.clone();
         let directory = directory.unwrap_or_else(|| data_dir.join("telemetry"));
-        let opened = Series::open(&directory, settings.series());
+        let opened = Series::open(&directory, settings.series(retention.assignment()));
         let (series, report) = opened.context("cannot open the telemetry of devices")?;
         for cut in &report.cuts {
             tracing::warn!(
@@ -157,14 +157,16 @@ impl Ingest {
         series: Series,
         devices: &Devices,
         store: &Store,
-        others: Others,
+        (chains, retention, others): (Chains, Retention, Others),
     ) -> anyhow::Result<Self> {
+        others.sinks().set_series(series.clone());
         let (others, teller) = (Arc::new(others), Arc::<Clients>::default());
         let platform = Platform::start(Parts {
             registry: devices.registry.clone(),
             directory: devices.directory.clone(),
             states: devices.states.clone(),
             live: Arc::<Live>::default(),
+            chains,
             outside: others.clone(),
             teller: teller.clone(),
             gateways_register: settings.gateways_register,
@@ -183,22 +185,36 @@ impl Ingest {
             pipeline,
             platform,
             others,
+            retention,
             teller,
         };
         ingest.follow(devices, store);
         Ok(ingest)
     }
 
-    /// Heeds what becomes of products and devices.
+    /// Heeds what becomes of products, chains and devices.
     fn follow(&self, devices: &Devices, store: &Store) {
         let (platform, teller) = (self.platform.clone(), self.teller.clone());
         let was_in_use = AtomicBool::new(platform.is_in_use());
-        // Behind the registry, which was there first: the product is as it is now when this is told.
+        let (others, retention, stored) = (
+            self.others.clone(),
+            self.retention.clone(),
+            self.series.clone(),
+        );
+        // Behind the registry and the chains, which were there first: they are as they are now when this is told.
         store.objects().on_change(Box::new(move |change| {
+            if change.kind == chain::KIND {
+                platform.take_chain(&change.id);
+                others.sinks().refresh();
+            }
             if change.kind != devices::PRODUCT_KIND {
                 return;
             }
             platform.take_product(&change.id);
+            others.sinks().refresh();
+            if let Err(error) = stored.assign(retention.assignment()) {
+                tracing::error!(%error, "the telemetry of devices stays as long as it did before");
+            }
             let is_in_use = platform.is_in_use();
             if was_in_use.swap(is_in_use, Relaxed) != is_in_use
                 && let Some(handle) = teller.0.get()

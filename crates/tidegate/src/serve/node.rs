@@ -10,6 +10,9 @@ use auth::Auth;
 use broker::hooks::Chain;
 use broker::info::ListenerInfo;
 use broker::{Broker, Handle, ListenerTls};
+use devices::chain::Chains;
+use devices::pull::Pulls;
+use devices::retention::Retention;
 use engine::Engine;
 use store::Store;
 use tokio::sync::oneshot;
@@ -22,7 +25,9 @@ use super::data_dir::{DataDir, OpenListener};
 use super::device_door::Door;
 use super::device_events::DeviceEvents;
 use super::device_outlet::RuleDevices;
+use super::device_sinks::DeviceSinks;
 use super::devices::Devices;
+use super::fleet::Fleet;
 use super::ingest::Ingest;
 use super::outside::Others;
 use super::platform_sampler::Sampler;
@@ -47,6 +52,7 @@ pub(super) struct Node {
     ingest: Ingest,
     alarming: Alarming,
     of_rules: RuleDevices,
+    pulls: Pulls,
     store: Store,
     http: Option<Http>,
     listeners: Vec<OpenListener>,
@@ -108,8 +114,13 @@ impl Node {
         engine
             .declare(&config.declared_rules)
             .map_err(|problems| start_error::of_rules(&problems))?;
+        // Before the registry, so that a chain is there when it is told that it has changed.
+        let chains = Chains::open(store.objects());
+        let chains = chains.context("cannot read the rule chains of the store")?;
         let opening = (store.clone(), config.devices.clone());
-        let opened = tokio::task::spawn_blocking(move || Devices::open(&opening.0, opening.1));
+        let declared = config.declared_products.clone();
+        let opened =
+            tokio::task::spawn_blocking(move || Devices::open(&opening.0, opening.1, &declared.0));
         let devices = opened
             .await
             .context("opening the devices ended by a panic")?
@@ -121,8 +132,8 @@ impl Node {
             tokio::runtime::Handle::current(),
             connect::Options {
                 directory: Some(data_dir.path().join("sinks")),
-                // The last three push what comes of windows, of bridges and of alarms.
-                shards: config.broker.shard_count() + 3,
+                // Behind the shards three push what comes of windows, of bridges and of alarms, and then those who work for devices.
+                shards: config.broker.shard_count() * 2 + 3,
             },
         );
         engine.set_outlet(Arc::new(Sinks(connectors.clone())));
@@ -143,19 +154,29 @@ impl Node {
             .context("reading the rules ended by a panic")?
             .context("cannot read the rules from the store")?;
         // Behind all that it hands on to.
-        let lane = config.broker.shard_count() as u16 + 2;
-        let post = Arc::new(Post::new(connectors.service().clone(), lane));
+        let shards = config.broker.shard_count() as u16;
+        let post = Arc::new(Post::new(connectors.service().clone(), shards + 2));
+        let device_sinks = DeviceSinks::new(
+            connectors.service().clone(),
+            devices.registry.clone(),
+            chains.clone(),
+            (shards + 3, shards),
+        );
+        let retention = Retention::new(devices.registry.clone(), config.telemetry.retention_d);
+        let of_products = (chains.clone(), retention);
         let opening = (devices.clone(), store.clone(), engine.clone(), post.clone());
         let settings = (config.telemetry.clone(), config.alarms.clone());
         let data_path = data_dir.path().to_owned();
         let opened = tokio::task::spawn_blocking(move || {
             let (devices, store, engine, post) = opening;
             let (telemetry, alarms) = settings;
-            let series = Ingest::open_series(&data_path, &telemetry)?;
+            let (chains, retention) = of_products;
+            let series = Ingest::open_series(&data_path, &telemetry, &retention)?;
             let events = DeviceEvents::new(engine, series.clone());
             let alarming = Alarming::open(&alarms, &store, &devices, &series, events, post)
                 .context("cannot open the alarms of the store")?;
-            let others = Others::new(alarming.clone());
+            let others = Others::new(alarming.clone(), device_sinks);
+            let others = (chains, retention, others);
             let ingest = Ingest::open(&data_path, &telemetry, series, &devices, &store, others)?;
             anyhow::Ok((alarming, ingest))
         });
@@ -197,6 +218,17 @@ impl Node {
         };
         let every = Duration::from_secs(config.alarms.platform_interval_s.into());
         tokio::spawn(sampler.run(every));
+        let pulls = Pulls::new(tokio::runtime::Handle::current(), &Default::default());
+        let following = (pulls.clone(), store.objects().clone());
+        // It reads files of secrets and certificates.
+        let followed = tokio::task::spawn_blocking(move || following.0.follow(&following.1));
+        followed
+            .await
+            .context("reading the pull sources ended by a panic")?
+            .context("cannot read the pull sources from the store")?;
+        if let Some(reporter) = ingest.platform.reporter() {
+            pulls.start(Arc::new(reporter));
+        }
         let mut listeners: Vec<_> = handle.listeners().into_iter().map(open_listener).collect();
         let mut first_operator = None;
         let http = match http_listener {
@@ -210,6 +242,14 @@ impl Node {
                     let watched = handle.look_after(tls.clone());
                     watched.context("cannot look after the certificate of HTTP")?;
                 }
+                let fleet = Fleet {
+                    objects: store.objects().clone(),
+                    devices: devices.clone(),
+                    connectors: connectors.clone(),
+                    chains,
+                    retention: ingest.retention.clone(),
+                    pulls: pulls.clone(),
+                };
                 let live = LiveConfig::new(http);
                 let parts = api::Parts {
                     node: Arc::new(handle.clone()),
@@ -224,6 +264,7 @@ impl Node {
                             ingest: ingest.clone(),
                             alarming: alarming.clone(),
                             of_rules: of_rules.clone(),
+                            pulls: pulls.clone(),
                             http: live.clone(),
                         },
                         config,
@@ -234,6 +275,7 @@ impl Node {
                         engine: engine.clone(),
                         connectors: connectors.clone(),
                         devices: devices.clone(),
+                        fleet: fleet.clone(),
                     }),
                     tls: http_tls,
                     rule_tools: Arc::new(Tools(engine.clone())),
@@ -245,6 +287,7 @@ impl Node {
                         ingest.platform.clone(),
                         devices.directory.clone(),
                     )),
+                    fleet_tools: Arc::new(fleet),
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;
@@ -269,6 +312,7 @@ impl Node {
             ingest,
             alarming,
             of_rules,
+            pulls,
             store,
             http,
             listeners,
@@ -305,6 +349,7 @@ impl Node {
                 Err(_) => tracing::error!("the HTTP listener ended by a panic; this is a bug"),
             }
         }
+        self.pulls.stop().await;
         // Before those that it hands on to.
         let ingest = self.ingest.clone();
         if tokio::task::spawn_blocking(move || ingest.stop())

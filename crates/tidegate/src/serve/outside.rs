@@ -12,6 +12,7 @@ use series::Point;
 use tokio::sync::mpsc;
 
 use super::alarms::Alarming;
+use super::device_sinks::DeviceSinks;
 
 /// Messages of rule chains that may wait to be published.
 const MAX_REPUBLISHED: usize = 16_384;
@@ -19,6 +20,7 @@ const MAX_REPUBLISHED: usize = 16_384;
 const MANY_REPUBLISHED: usize = MAX_REPUBLISHED / 4;
 
 pub(super) struct Others {
+    sinks: DeviceSinks,
     republished: mpsc::Sender<Publication>,
     /// Until the broker runs.
     waiting: Mutex<Option<mpsc::Receiver<Publication>>>,
@@ -27,14 +29,19 @@ pub(super) struct Others {
 }
 
 impl Others {
-    pub(super) fn new(alarming: Alarming) -> Self {
+    pub(super) fn new(alarming: Alarming, sinks: DeviceSinks) -> Self {
         let (republished, waiting) = mpsc::channel(MAX_REPUBLISHED);
         Self {
+            sinks,
             republished,
             waiting: Mutex::new(Some(waiting)),
             lost: AtomicU64::new(0),
             alarming,
         }
+    }
+
+    pub(super) fn sinks(&self) -> &DeviceSinks {
+        &self.sinks
     }
 
     /// The broker runs. To be called within the runtime.
@@ -55,7 +62,9 @@ impl Others {
 
 impl Outside for Others {
     fn wants_rows(&self) -> bool {
-        self.alarming.alarms.is_in_use() || self.alarming.events.are_wanted()
+        self.alarming.alarms.is_in_use()
+            || self.alarming.events.are_wanted()
+            || self.sinks.wants_rows()
     }
 
     fn stored(&self, speaker: Voice<'_>, profile: &Profile, ts_ms: i64, points: &[Point<'_>]) {
@@ -67,6 +76,7 @@ impl Outside for Others {
         if events.are_wanted() {
             events.stored(speaker.id, profile.product.as_str(), ts_ms, points);
         }
+        self.sinks.row(speaker, profile, ts_ms, points);
     }
 
     fn said(&self, _by: Voice<'_>, about: Voice<'_>, _: Dialect, said: &Said<'_>, now_ms: i64) {
@@ -82,7 +92,9 @@ impl Outside for Others {
         }
     }
 
-    fn logged(&self, _by: Voice<'_>, _topic: &str, _payload: &[u8], _now_ms: i64) {}
+    fn logged(&self, by: Voice<'_>, profile: &Profile, topic: &str, payload: &[u8], now_ms: i64) {
+        self.sinks.log(by, profile, (topic, payload), now_ms);
+    }
 
     fn alarm(&self, speaker: Voice<'_>, profile: &Profile, ts_ms: i64, points: &[Point<'_>]) {
         if profile.has_alarms {
@@ -107,11 +119,14 @@ impl Outside for Others {
         }
     }
 
-    fn sink(&self, _name: &str, _row: rules::Value<'_>) {}
+    fn sink(&self, name: &str, row: rules::Value<'_>) {
+        self.sinks.of_chain(name, row);
+    }
 
     fn is_full(&self) -> bool {
         self.republished.capacity() < MAX_REPUBLISHED - MANY_REPUBLISHED
             || self.alarming.alarms.is_full()
             || self.alarming.events.is_full()
+            || self.sinks.is_full()
     }
 }

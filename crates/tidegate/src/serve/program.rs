@@ -6,6 +6,7 @@ use api::{LiveConfig, SettingError, SettingInfo};
 use auth::Auth;
 use broker::Handle;
 use broker::info::MetricFamily;
+use devices::pull::Pulls;
 use engine::Engine;
 use serde_json::{Value, json};
 use store::Store;
@@ -14,7 +15,7 @@ use super::alarms::Alarming;
 use super::connectors::Connectors;
 use super::device_outlet::RuleDevices;
 use super::ingest::Ingest;
-use super::{alarm_metrics, allocator, ingest_metrics, sink_metrics, store_watch};
+use super::{alarm_metrics, allocator, ingest_metrics, pull_metrics, sink_metrics, store_watch};
 use crate::config::{Config, Running};
 use crate::logging::LogLevels;
 
@@ -31,6 +32,7 @@ pub(super) struct Parts {
     pub(super) ingest: Ingest,
     pub(super) alarming: Alarming,
     pub(super) of_rules: RuleDevices,
+    pub(super) pulls: Pulls,
     pub(super) http: LiveConfig,
 }
 
@@ -117,6 +119,7 @@ impl api::Program for Program {
             &self.parts.of_rules,
         ));
         metrics.extend(sink_metrics::metrics(self.parts.connectors.service()));
+        metrics.extend(pull_metrics::metrics(&self.parts.pulls));
         metrics
     }
 

@@ -11,6 +11,7 @@ use tokio::sync::broadcast;
 
 use super::connectors::{self, Connectors};
 use super::devices::{self, Devices};
+use super::fleet::{Fleet, FleetKind};
 use super::notifications;
 
 pub(super) struct Rules {
@@ -18,6 +19,7 @@ pub(super) struct Rules {
     pub(super) engine: Engine,
     pub(super) connectors: Connectors,
     pub(super) devices: Devices,
+    pub(super) fleet: Fleet,
 }
 
 /// The name of a kind that `auth` understands.
@@ -32,7 +34,10 @@ fn name(kind: RuledKind) -> Option<&'static str> {
         | RuledKind::Sink
         | RuledKind::Source
         | RuledKind::Product
-        | RuledKind::Notification => None,
+        | RuledKind::Notification
+        | RuledKind::Chain
+        | RuledKind::DeviceGroup
+        | RuledKind::PullSource => None,
     }
 }
 
@@ -47,8 +52,14 @@ impl ObjectRules for Rules {
         if let Some(object) = connectors::object(kind) {
             return self.connectors.accept(object, id, input, current);
         }
+        if let Some(kind) = FleetKind::of(kind) {
+            return self.fleet.accept(kind, input, current);
+        }
         if kind == RuledKind::Product {
-            return self.devices.accept_product(id, input, current);
+            self.fleet.check_product(&input)?;
+            let product = self.devices.accept_product(id, input, current)?;
+            self.fleet.check_retention(id, &product)?;
+            return Ok(product);
         }
         if kind == RuledKind::Notification {
             let sinks = self.connectors.service();
@@ -75,6 +86,9 @@ impl ObjectRules for Rules {
         if let Some(object) = connectors::object(kind) {
             return connect::objects::shown(object, stored.clone());
         }
+        if let Some(kind) = FleetKind::of(kind) {
+            return kind.show(stored);
+        }
         if kind == RuledKind::Product {
             return Devices::show_product(stored);
         }
@@ -92,6 +106,9 @@ impl ObjectRules for Rules {
         if let Some(object) = connectors::object(kind) {
             return connect::objects::schemas(object);
         }
+        if let Some(kind) = FleetKind::of(kind) {
+            return kind.schemas();
+        }
         if kind == RuledKind::Product {
             return devices::product_schemas();
         }
@@ -105,6 +122,9 @@ impl ObjectRules for Rules {
     }
 
     fn may_go(&self, kind: RuledKind, id: &str) -> Result<(), String> {
+        if let Some(kind) = FleetKind::of(kind) {
+            return self.fleet.may_go(kind, id);
+        }
         match kind {
             RuledKind::Product => self.devices.product_may_go(id),
             _ => Ok(()),

@@ -16,11 +16,7 @@ impl Outlet for Sinks {
     fn send(&self, sink: SinkId, lane: u16, row: Row<'_>) -> Sent {
         let id = connect::SinkId::from_number(sink.0);
         let pushed = self.0.push(id, lane, |out| {
-            if let Value::Map(columns) = row.columns {
-                put_fields(out, columns);
-            } else {
-                put(out, "value", row.columns);
-            }
+            put_columns(out, row.columns);
             if let Some(origin) = row.origin {
                 out.origin(&super::fallbacks::written(row.rule, origin));
             }
@@ -43,6 +39,14 @@ impl Outlet for Sinks {
 
     fn settle(&self, lane: u16, done: Settled) {
         self.0.settle(lane, done);
+    }
+}
+
+/// The columns of an output.
+pub(super) fn put_columns(out: &mut RowWriter<'_>, columns: Value<'_>) {
+    match columns {
+        Value::Map(columns) => put_fields(out, columns),
+        other => put(out, "value", other),
     }
 }
 

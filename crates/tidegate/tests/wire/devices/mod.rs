@@ -3,6 +3,7 @@
 mod alarms;
 mod device_api;
 mod fleet;
+mod objects;
 mod telemetry;
 
 use std::io::{Read as _, Write as _};

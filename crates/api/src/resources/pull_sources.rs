@@ -1,0 +1,139 @@
+//! Pull sources beyond their objects: how they do, and asking one to see what it says.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::access::Role;
+use crate::call::{self, Call};
+use crate::endpoint::{Endpoint, Outcome, get, post};
+use crate::problem::Problem;
+
+use super::connectors::page_by_name;
+
+/// How a pull source does, since the node started or the source was changed.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the sources answer")]
+struct PullSourceStatus {
+    name: String,
+    /// `prometheus`, `http` or `ipmi`; empty: what is stored cannot be used.
+    r#type: String,
+    /// `waiting`, `asking`, `disabled` or `invalid`.
+    condition: String,
+    /// Whether it answered the last time it was asked; true before the first.
+    is_ok: bool,
+    /// How often it was asked.
+    runs: u64,
+    failed_runs: u64,
+    /// Failures in a row.
+    failures: u32,
+    rows: u64,
+    values: u64,
+    /// Values that were none, such as NaN.
+    skipped_values: u64,
+    /// Rows of devices that are not registered.
+    unknown_rows: u64,
+    last_run_at_ms: Option<u64>,
+    last_success_at_ms: Option<u64>,
+    /// How long it took.
+    last_took_ms: Option<u64>,
+    next_run_at_ms: Option<u64>,
+    /// What went wrong last, with all of an answer or a part of it.
+    last_error: Option<String>,
+    last_error_at_ms: Option<u64>,
+}
+
+/// What a system said, or why it did not.
+#[derive(Serialize, JsonSchema)]
+struct Pulled {
+    is_ok: bool,
+    /// Why there is nothing.
+    error: Option<String>,
+    rows: u64,
+    values: u64,
+    skipped_values: u64,
+    /// What went wrong with a part of it.
+    problem: Option<String>,
+    /// The first hundred rows: `{"device", "ts_ms", "values"}`.
+    data: Vec<Map<String, Value>>,
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    let one = |endpoint: Endpoint| {
+        endpoint
+            .tag("devices")
+            .path_parameter("name", "The source's name, percent-encoded.")
+    };
+    vec![
+        get("/api/v1/pull-source-status", "listPullSourceStatus", list)
+            .role(Role::Viewer)
+            .tag("devices")
+            .summary("How pull sources do")
+            .pages::<PullSourceStatus>(),
+        one(get(
+            "/api/v1/pull-sources/{name}/status",
+            "pullSourceStatus",
+            status,
+        ))
+        .role(Role::Viewer)
+        .summary("How a pull source does")
+        .answers::<PullSourceStatus>(200, "Since the node started or the source was changed."),
+        one(post(
+            "/api/v1/pull-sources/{name}/test",
+            "testPullSource",
+            test,
+        ))
+        .role(Role::Operator)
+        .summary("Ask a pull source now")
+        .description("The system is asked as on schedule, and nothing of what it says is stored.")
+        .answers::<Pulled>(200, "What came of it."),
+    ]
+}
+
+fn nobody(name: &str) -> Problem {
+    Problem::not_found(format!("There is no pull source {name:?}."))
+}
+
+async fn list(call: Call) -> Outcome {
+    let statuses = call.app.fleet_tools.pull_sources();
+    page_by_name(&call, statuses)
+}
+
+async fn status(call: Call) -> Outcome {
+    let name = call.path("name");
+    let status = call.app.fleet_tools.pull_source(name);
+    call::ok(status.ok_or_else(|| nobody(name))?)
+}
+
+async fn test(call: Call) -> Outcome {
+    let name = call.path("name");
+    let pulled = call.app.fleet_tools.test_pull_source(name).await;
+    let pulled = pulled.ok_or_else(|| nobody(name))?;
+    let number = |value: &Value, name: &str| value[name].as_u64().unwrap_or(0);
+    call::ok(match pulled {
+        Err(error) => Pulled {
+            is_ok: false,
+            error: Some(error),
+            rows: 0,
+            values: 0,
+            skipped_values: 0,
+            problem: None,
+            data: Vec::new(),
+        },
+        Ok(value) => Pulled {
+            is_ok: true,
+            error: None,
+            rows: number(&value, "rows"),
+            values: number(&value, "values"),
+            skipped_values: number(&value, "skipped_values"),
+            problem: value["problem"].as_str().map(str::to_owned),
+            data: match value["data"].as_array() {
+                Some(rows) => rows
+                    .iter()
+                    .filter_map(|row| row.as_object().cloned())
+                    .collect(),
+                None => Vec::new(),
+            },
+        },
+    })
+}

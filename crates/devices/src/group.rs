@@ -1,0 +1,240 @@
+//! Groups of devices: some that are named, and all that have something in common.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use series::DeviceNo;
+
+use crate::device::Device;
+use crate::registry::{Filter, Page, Registry, RegistryError};
+
+/// The kind of configuration objects that are groups.
+pub const KIND: &str = "device_group";
+/// Groups of one node.
+pub const MAX_GROUPS: usize = 10_000;
+/// Devices that a question about a group may concern.
+pub const MAX_MEMBERS: usize = 10_000;
+const MAX_TAGS: usize = 16;
+const MAX_TEXT_CHARS: usize = 256;
+
+/// Which devices: those of `devices`, and all of which everything holds that `product`, `group` and `tags` say, if they say anything.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Definition {
+    /// For people; the id, if there is none.
+    #[schemars(length(max = 256))]
+    pub name: String,
+    #[schemars(length(max = 1000))]
+    pub description: String,
+    /// Ids of devices that belong to it in any case.
+    #[schemars(with = "Vec<String>", length(max = 10_000))]
+    pub devices: BTreeSet<String>,
+    /// Devices of this product.
+    #[schemars(length(max = 256))]
+    pub product: Option<String>,
+    /// Devices that say themselves that they are in this group.
+    #[schemars(length(max = 256))]
+    pub group: Option<String>,
+    /// Devices that have all these tags.
+    #[schemars(extend("maxProperties" = 16))]
+    pub tags: BTreeMap<String, String>,
+}
+
+/// What of a written group is not as it has to be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {detail}")]
+pub struct InvalidGroup {
+    /// Empty: the group as a whole.
+    pub field: String,
+    pub detail: String,
+}
+
+impl Definition {
+    /// # Errors
+    /// What is wrong, with the path of the field.
+    pub fn read(value: &Value) -> Result<Self, InvalidGroup> {
+        let invalid = |field: &str, detail: String| InvalidGroup {
+            field: field.to_owned(),
+            detail,
+        };
+        let read: Result<Self, _> = serde_path_to_error::deserialize(value);
+        let group = read.map_err(|error| {
+            let path = error.path().to_string();
+            let field = if path == "." { "" } else { &path };
+            invalid(field, error.into_inner().to_string())
+        })?;
+        if group.devices.len() > MAX_MEMBERS {
+            let detail = format!("expected at most {MAX_MEMBERS}; use a tag or a product");
+            return Err(invalid("devices", detail));
+        }
+        if group.tags.len() > MAX_TAGS {
+            return Err(invalid("tags", format!("expected at most {MAX_TAGS}")));
+        }
+        let texts = [
+            ("name", Some(&group.name), MAX_TEXT_CHARS),
+            ("description", Some(&group.description), 1000),
+            ("product", group.product.as_ref(), MAX_TEXT_CHARS),
+            ("group", group.group.as_ref(), MAX_TEXT_CHARS),
+        ];
+        let texts = texts.into_iter();
+        let texts = texts.filter_map(|(field, text, most)| Some((field, text?, most)));
+        let ids = group
+            .devices
+            .iter()
+            .map(|id| ("devices", id, MAX_TEXT_CHARS));
+        let tags = group.tags.iter().flat_map(|(key, value)| [key, value]);
+        let tags = tags.map(|text| ("tags", text, MAX_TEXT_CHARS));
+        for (field, text, most) in texts.chain(ids).chain(tags) {
+            if text.chars().count() > most {
+                return Err(invalid(
+                    field,
+                    format!("expected at most {most} characters"),
+                ));
+            }
+        }
+        Ok(group)
+    }
+
+    /// Whether devices belong to it for what they are.
+    fn selects(&self) -> bool {
+        self.product.is_some() || self.group.is_some() || !self.tags.is_empty()
+    }
+
+    /// Devices of the group in the order of their numbers, beginning with `from`; a page may be short and still have a next one.
+    ///
+    /// # Errors
+    /// If the registry cannot be read.
+    pub fn members(
+        &self,
+        registry: &Registry,
+        from: DeviceNo,
+        limit: usize,
+    ) -> Result<Page, RegistryError> {
+        let mut page = Page::default();
+        if self.selects() {
+            let filter = Filter {
+                product: self.product.as_deref(),
+                group: self.group.as_deref(),
+                tag: (self.tags.iter().next()).map(|(key, value)| (key.as_str(), value.as_str())),
+                ..Filter::default()
+            };
+            let has_all = &mut |device: &Device| {
+                let mut tags = self.tags.iter();
+                tags.all(|(key, value)| device.tag(key) == Some(value))
+            };
+            page = registry.list(&filter, from, limit, has_all)?;
+        }
+        let mut named: Vec<Arc<Device>> = Vec::new();
+        for id in &self.devices {
+            // One that is no more, or not yet, is no member.
+            named.extend(registry.device(id)?);
+        }
+        let is_here = |device: &Arc<Device>| {
+            device.no >= from && page.next.is_none_or(|next| device.no < next)
+        };
+        named.retain(is_here);
+        page.devices.append(&mut named);
+        page.devices.sort_unstable_by_key(|device| device.no);
+        page.devices.dedup_by_key(|device| device.no);
+        if let Some(first_left) = page.devices.get(limit) {
+            page.next = Some(first_left.no);
+            page.devices.truncate(limit);
+        }
+        Ok(page)
+    }
+
+    /// All devices of the group, up to so many; whether there are more.
+    ///
+    /// # Errors
+    /// If the registry cannot be read.
+    pub fn all(
+        &self,
+        registry: &Registry,
+        most: usize,
+    ) -> Result<(Vec<Arc<Device>>, bool), RegistryError> {
+        let (mut all, mut from) = (Vec::new(), DeviceNo(0));
+        loop {
+            let page = self.members(registry, from, most - all.len())?;
+            all.extend(page.devices);
+            match page.next {
+                None => return Ok((all, false)),
+                Some(_) if all.len() >= most => return Ok((all, true)),
+                Some(next) => from = next,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Config, Expected, NewDevice};
+
+    #[test]
+    fn members_are_the_named_ones_and_all_that_fit() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, _) = store::Store::open(directory.path(), store::Config::default()).unwrap();
+        let objects = store.objects();
+        for product in ["a", "b"] {
+            let put = objects.put(
+                crate::PRODUCT_KIND,
+                product,
+                json!({}),
+                store::Expected::Absent,
+            );
+            put.unwrap();
+        }
+        let registry = Registry::open(objects, Config::default()).unwrap();
+        for number in 0..20 {
+            let product = if number % 2 == 0 { "a" } else { "b" };
+            let device = json!({
+                "id": format!("d{number:02}"), "product": product,
+                "tags": {"floor": (number % 3).to_string(), "side": "west"},
+            });
+            let device: NewDevice = serde_json::from_value(device).unwrap();
+            registry.put(device, Expected::Absent).unwrap();
+        }
+        let ids = |group: Value, page: usize| {
+            let group = Definition::read(&group).unwrap();
+            let (mut ids, mut from) = (Vec::new(), DeviceNo(0));
+            loop {
+                let page = group.members(&registry, from, page).unwrap();
+                ids.extend(page.devices.iter().map(|device| device.id.to_string()));
+                match page.next {
+                    Some(next) => from = next,
+                    None => return ids.join(" "),
+                }
+            }
+        };
+        for page in [1, 2, 3, 100] {
+            assert_eq!(ids(json!({}), page), "");
+            assert_eq!(
+                ids(json!({"devices": ["d19", "none", "d01"]}), page),
+                "d01 d19"
+            );
+            let group = json!({"product": "a", "tags": {"floor": "0", "side": "west"}});
+            assert_eq!(ids(group, page), "d00 d06 d12 d18");
+            let group =
+                json!({"devices": ["d01", "d06", "d19"], "product": "a", "tags": {"floor": "0"}});
+            assert_eq!(ids(group, page), "d00 d01 d06 d12 d18 d19");
+        }
+        let group = Definition::read(&json!({"product": "b"})).unwrap();
+        let (some, are_more) = group.all(&registry, 4).unwrap();
+        assert!(some.len() == 4 && are_more);
+        let (all, are_more) = group.all(&registry, 10).unwrap();
+        assert!(all.len() == 10 && !are_more);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_group_is_told_with_its_field() {
+        let field = |group: Value| Definition::read(&group).unwrap_err().field;
+        assert_eq!(field(json!({"devices": "d"})), "devices");
+        assert_eq!(field(json!({"device": []})), "device");
+        assert_eq!(field(json!({"name": "n".repeat(257)})), "name");
+    }
+}

@@ -1,0 +1,279 @@
+//! Sensors of servers, read by the program `ipmitool`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::process::Command;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::ask::secret;
+use super::definition::{self, Host, Interface, InvalidSource};
+use super::{Failure, Readings};
+
+/// Hosts of one source that are asked at the same time.
+const MAX_AT_ONCE: usize = 8;
+const MAX_OUTPUT_BYTES: usize = 1 << 20;
+const SHOWN_BYTES: usize = 400;
+
+#[derive(Clone)]
+pub(super) struct Ipmi {
+    hosts: Vec<Host>,
+    asking: Asking,
+    sensors: BTreeMap<String, String>,
+}
+
+/// What is said to the program about each host.
+#[derive(Clone)]
+struct Asking {
+    program: OsString,
+    interface: &'static str,
+    username: Option<String>,
+    password: Option<String>,
+}
+
+impl Ipmi {
+    pub(super) fn new(settings: &definition::Ipmi) -> Result<Self, InvalidSource> {
+        Self::with_program(settings, "ipmitool".into())
+    }
+
+    pub(super) fn with_program(
+        settings: &definition::Ipmi,
+        program: OsString,
+    ) -> Result<Self, InvalidSource> {
+        for (at, host) in settings.hosts.iter().enumerate() {
+            let is_address =
+                |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '_');
+            // What begins with a dash would be an option.
+            if host.address.starts_with('-') || !host.address.chars().all(is_address) {
+                let field = format!("ipmi.hosts[{at}].address");
+                return Err(InvalidSource::new(
+                    field,
+                    "expected a host name or an address",
+                ));
+            }
+        }
+        if settings
+            .username
+            .as_deref()
+            .is_some_and(|name| name.starts_with('-'))
+        {
+            let detail = "a user name of IPMI does not begin with a dash";
+            return Err(InvalidSource::new("ipmi.username", detail));
+        }
+        let (given, file) = (settings.password.as_ref(), settings.password_file.as_ref());
+        Ok(Self {
+            hosts: settings.hosts.clone(),
+            asking: Asking {
+                program,
+                interface: match settings.interface {
+                    Interface::Lanplus => "lanplus",
+                    Interface::Lan => "lan",
+                },
+                username: settings.username.clone(),
+                password: secret("ipmi", "password", given, file)?,
+            },
+            sensors: settings.sensors.clone(),
+        })
+    }
+
+    /// Asks all hosts, a few at a time. What the others tell counts where one fails.
+    pub(super) async fn ask(&self) -> Result<Readings, Failure> {
+        let slots = Arc::new(Semaphore::new(MAX_AT_ONCE));
+        let mut asked = JoinSet::new();
+        for (at, host) in self.hosts.iter().enumerate() {
+            let (asking, slots, address) =
+                (self.asking.clone(), slots.clone(), host.address.clone());
+            asked.spawn(async move {
+                // It is never closed.
+                let _slot = slots.acquire().await;
+                (at, asking.ask(&address).await)
+            });
+        }
+        let (mut readings, mut failed) = (Readings::default(), 0);
+        while let Some(done) = asked.join_next().await {
+            let Ok((at, said)) = done else { continue };
+            let host = &self.hosts[at];
+            match said {
+                Ok(output) => self.take(&host.device, &output, &mut readings),
+                Err(failure) => {
+                    failed += 1;
+                    let problem = format!("{}: {failure}", host.address);
+                    readings.problem.get_or_insert(problem);
+                }
+            }
+        }
+        match readings.problem {
+            Some(problem) if failed == self.hosts.len() => Err(Failure(problem)),
+            _ => Ok(readings),
+        }
+    }
+
+    /// Lines such as `CPU Temp | 45.000 | degrees C | ok | 0.000 | ...`.
+    fn take(&self, device: &str, output: &str, readings: &mut Readings) {
+        for line in output.lines() {
+            let mut columns = line.split('|').map(str::trim);
+            let (Some(name), Some(reading)) = (columns.next(), columns.next()) else {
+                continue;
+            };
+            let key = match self.sensors.is_empty() {
+                true => key_of(name),
+                false => match self.sensors.get(name) {
+                    Some(key) => key.clone(),
+                    None => continue,
+                },
+            };
+            match value_of(reading) {
+                Some(value) if !key.is_empty() => readings.add(device, None, key, value),
+                _ => readings.skipped += 1,
+            }
+        }
+    }
+}
+
+impl Asking {
+    async fn ask(&self, address: &str) -> Result<String, Failure> {
+        let mut command = Command::new(&self.program);
+        command.args(["-I", self.interface, "-H", address]);
+        if let Some(username) = &self.username {
+            command.args(["-U", username]);
+        }
+        if let Some(password) = &self.password {
+            // In the environment, where other users of the machine do not see it.
+            command.arg("-E").env("IPMI_PASSWORD", password);
+        }
+        command.arg("sensor");
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        let output = command.output().await.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Failure::new(
+                "ipmitool is not installed on the node's machine; install the package ipmitool",
+            ),
+            _ => Failure::new(format!("ipmitool cannot be started: {error}")),
+        })?;
+        if !output.status.success() {
+            let said = &output.stderr[..output.stderr.len().min(SHOWN_BYTES)];
+            let said = String::from_utf8_lossy(said);
+            return Err(Failure::new(format!(
+                "ipmitool: {}: {}",
+                output.status,
+                said.trim()
+            )));
+        }
+        let text = &output.stdout[..output.stdout.len().min(MAX_OUTPUT_BYTES)];
+        Ok(String::from_utf8_lossy(text).into_owned())
+    }
+}
+
+/// `CPU1 Temp` becomes `cpu1_temp`.
+fn key_of(name: &str) -> String {
+    let words = name.split(|c: char| !c.is_ascii_alphanumeric());
+    let words: Vec<String> = words
+        .filter(|word| !word.is_empty())
+        .map(str::to_ascii_lowercase)
+        .collect();
+    words.join("_")
+}
+
+/// A number; discrete sensors tell theirs as `0x1`. `None`: `na`, or nothing that is read.
+fn value_of(reading: &str) -> Option<Value> {
+    if let Some(digits) = reading.strip_prefix("0x") {
+        return i64::from_str_radix(digits, 16).ok().map(Value::from);
+    }
+    let number: f64 = reading.parse().ok()?;
+    serde_json::Number::from_f64(number).map(Value::Number)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn fake(script: &str) -> (tempfile::TempDir, OsString) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ipmitool");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        (directory, path.into())
+    }
+
+    fn ipmi(settings: Value, program: OsString) -> Ipmi {
+        let settings = serde_json::from_value(settings).unwrap();
+        Ipmi::with_program(&settings, program).unwrap()
+    }
+
+    const SENSORS: &str = "cat <<END\n\
+        CPU1 Temp        | 45.000     | degrees C  | ok    | 0.000     | 0.000\n\
+        Fan (rear) 2     | 1200.000   | RPM        | ok    | na        | na\n\
+        PSU Status       | 0x1        | discrete   | 0x0100| na        | na\n\
+        Dead             | na         | Volts      | na    | na        | na\n\
+        END\n";
+
+    #[tokio::test]
+    async fn sensors_are_read_of_all_hosts() {
+        let script = format!(
+            "[ \"$IPMI_PASSWORD $*\" = \"s3cret -I lanplus -H $4 -U root -E sensor\" ] || exit 3\n\
+             [ \"$4\" = 10.0.0.2 ] && {{ echo 'no route to it' >&2; exit 1; }}\n{SENSORS}"
+        );
+        let (_directory, program) = fake(&script);
+        let host = |address: &str, device: &str| json!({"address": address, "device": device});
+        let settings = json!({
+            "hosts": [host("10.0.0.1", "a"), host("10.0.0.2", "b"), host("10.0.0.3", "c")],
+            "username": "root", "password": "s3cret",
+        });
+        let mut readings = ipmi(settings.clone(), program.clone()).ask().await.unwrap();
+        readings
+            .rows
+            .sort_by(|left, right| left.device.cmp(&right.device));
+        assert_eq!(readings.rows.len(), 2);
+        assert_eq!(readings.rows[1].device, "c");
+        let values = Value::Object(readings.rows[0].values.clone());
+        assert_eq!(
+            values,
+            json!({"cpu1_temp": 45.0, "fan_rear_2": 1200.0, "psu_status": 1})
+        );
+        assert_eq!(readings.skipped, 2);
+        let problem = readings.problem.unwrap();
+        assert!(
+            problem.starts_with("10.0.0.2: ") && problem.contains("no route"),
+            "{problem}"
+        );
+
+        let mut chosen = settings;
+        chosen["sensors"] = json!({"CPU1 Temp": "cpu"});
+        chosen["hosts"] = json!([host("10.0.0.1", "a")]);
+        let readings = ipmi(chosen, program).ask().await.unwrap();
+        assert_eq!(
+            Value::Object(readings.rows[0].values.clone()),
+            json!({"cpu": 45.0})
+        );
+
+        // Without the program the error says what to do. Not a test of its own: a script that is just written cannot be run
+        // while another thread starts a program.
+        let settings = json!({"hosts": [{"address": "h", "device": "d"}]});
+        let failure = ipmi(settings, "no-such-ipmitool".into())
+            .ask()
+            .await
+            .unwrap_err();
+        assert!(
+            failure.0.contains("install the package ipmitool"),
+            "{failure}"
+        );
+    }
+
+    #[test]
+    fn addresses_are_no_options() {
+        for address in ["-oProxy", "a b", "h;rm", "$(x)"] {
+            let settings = json!({"hosts": [{"address": address, "device": "d"}]});
+            let settings = serde_json::from_value(settings).unwrap();
+            let error = Ipmi::new(&settings).err().unwrap();
+            assert_eq!(error.field, "ipmi.hosts[0].address");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Prometheus' HTTP API: instant queries, whose samples become values of devices by their labels.
+
+use outbound::http::{HttpMethod, url_encoded};
+use serde_json::{Map, Value};
+
+use super::ask::Web;
+use super::definition::{self, InvalidSource};
+use super::labels::Text;
+use super::{Failure, Readings};
+
+pub(super) struct Prometheus {
+    web: Web,
+    url: String,
+    queries: Vec<Query>,
+}
+
+struct Query {
+    text: String,
+    key: Text,
+    device: Text,
+}
+
+impl Prometheus {
+    pub(super) fn new(settings: &definition::Prometheus) -> Result<Self, InvalidSource> {
+        let web = Web::new("prometheus.server", &settings.server)?;
+        let queries = settings.queries.iter().enumerate().map(|(at, query)| {
+            let text = |field: &str, text: &str| {
+                let field = format!("prometheus.queries[{at}].{field}");
+                Text::parse(text).map_err(|why| InvalidSource::new(field, why))
+            };
+            Ok(Query {
+                text: query.query.clone(),
+                key: text("key", &query.key)?,
+                device: text("device", &query.device)?,
+            })
+        });
+        Ok(Self {
+            queries: queries.collect::<Result<_, _>>()?,
+            url: format!("{}/api/v1/query", web.base()),
+            web,
+        })
+    }
+
+    /// Asks one query after the other. What the others tell counts where one fails.
+    pub(super) async fn ask(&self) -> Result<Readings, Failure> {
+        let (mut readings, mut failed) = (Readings::default(), 0);
+        for query in &self.queries {
+            if let Err(failure) = self.ask_one(query, &mut readings).await {
+                failed += 1;
+                let problem = format!("{:?}: {failure}", query.text);
+                readings.problem.get_or_insert(problem);
+            }
+        }
+        match readings.problem {
+            Some(problem) if failed == self.queries.len() => Err(Failure(problem)),
+            _ => Ok(readings),
+        }
+    }
+
+    async fn ask_one(&self, query: &Query, readings: &mut Readings) -> Result<(), Failure> {
+        let body = format!("query={}", url_encoded(&query.text));
+        let form = "application/x-www-form-urlencoded";
+        let asking = self
+            .web
+            .ask(HttpMethod::POST, &self.url, form, body.into_bytes());
+        let (answer, json) = asking.await?;
+        let Some(json) = json.filter(|json| json["status"].is_string()) else {
+            return Err(Failure::new(format!(
+                "it does not answer as Prometheus does: {}",
+                answer.told()
+            )));
+        };
+        if json["status"] != "success" {
+            let text = |name: &str| json[name].as_str().unwrap_or_default();
+            return Err(Failure::new(format!(
+                "{}: {}",
+                text("errorType"),
+                text("error")
+            )));
+        }
+        let data = &json["data"];
+        match data["resultType"].as_str() {
+            Some("vector") => {
+                for series in data["result"].as_array().into_iter().flatten() {
+                    take(query, &series["metric"], &series["value"], readings)?;
+                }
+                Ok(())
+            }
+            Some("scalar") => take(query, &Value::Null, &data["result"], readings),
+            other => Err(Failure::new(format!(
+                "it is of the type {:?}; expected an instant vector or a scalar",
+                other.unwrap_or_default()
+            ))),
+        }
+    }
+}
+
+fn take(
+    query: &Query,
+    metric: &Value,
+    sample: &Value,
+    readings: &mut Readings,
+) -> Result<(), Failure> {
+    let no_labels = Map::new();
+    let labels = metric.as_object().unwrap_or(&no_labels);
+    let label = |name: &str| Some(labels.get(name)?.as_str()?.to_owned());
+    let (Some(device), Some(key)) = (query.device.fill(label), query.key.fill(label)) else {
+        let there: Vec<&str> = labels.keys().map(String::as_str).collect();
+        return Err(Failure::new(format!(
+            "a series has not all labels that key and device name; it has {}",
+            there.join(", ")
+        )));
+    };
+    let ts_ms = sample[0]
+        .as_f64()
+        .map(|seconds| (seconds * 1000.0).round() as i64);
+    let value = sample[1].as_str().and_then(|text| text.parse::<f64>().ok());
+    match value.and_then(number) {
+        Some(value) => readings.add(&device, ts_ms, key, value),
+        None => readings.skipped += 1,
+    }
+    Ok(())
+}
+
+/// A whole number as one; `None`: it is not finite.
+fn number(value: f64) -> Option<Value> {
+    const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+    if value.fract() == 0.0 && value.abs() <= MAX_EXACT {
+        return Some(Value::from(value as i64));
+    }
+    serde_json::Number::from_f64(value).map(Value::Number)
+}

@@ -1,0 +1,401 @@
+//! Who is asked when: each source by a task of its own, never twice at once, a bounded number of them at a time.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use store::Objects;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedMutexGuard, Semaphore};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::ask::Source;
+use super::health::{Condition, Health, Run, Status};
+use super::intake::Intake;
+use super::{Failure, InvalidSource, KIND, Readings};
+use crate::now_ms;
+
+/// The longest pause of a source that fails, unless its interval is longer.
+const MAX_PAUSE: Duration = Duration::from_secs(600);
+/// A source that is new begins within this time.
+const MAX_FIRST_PAUSE: Duration = Duration::from_secs(10);
+/// How long a node that stops waits for what is being stored.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// Rows that a test shows.
+const SHOWN_ROWS: usize = 100;
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Sources that are asked at the same time.
+    pub max_at_once: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { max_at_once: 8 }
+    }
+}
+
+/// The pull sources of a node. Clones are the same.
+#[derive(Clone)]
+pub struct Pulls {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    runtime: Handle,
+    intake: OnceLock<Arc<dyn Intake>>,
+    slots: Arc<Semaphore>,
+    entries: Mutex<BTreeMap<String, Entry>>,
+    random: RandomState,
+}
+
+struct Entry {
+    state: Arc<State>,
+    task: Option<JoinHandle<()>>,
+}
+
+/// What a source's task and those who look at it share.
+struct State {
+    name: String,
+    /// `Err`: why it cannot be used.
+    source: Result<Source, String>,
+    seen: Mutex<(Condition, Health)>,
+    /// Held while it is asked, also by the one that was there under this name before.
+    busy: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl State {
+    fn seen(&self) -> MutexGuard<'_, (Condition, Health)> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn status(&self) -> Status {
+        let (condition, health) = self.seen().clone();
+        Status {
+            name: self.name.clone(),
+            r#type: (self.source.as_ref()).map_or("", |source| source.definition.type_name()),
+            condition,
+            is_ok: self.source.is_ok() && health.failures == 0,
+            health,
+        }
+    }
+}
+
+impl Pulls {
+    /// Everything happens on this runtime. Nobody is asked before [`Pulls::start`].
+    #[must_use]
+    pub fn new(runtime: Handle, options: &Options) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                runtime,
+                intake: OnceLock::new(),
+                slots: Arc::new(Semaphore::new(options.max_at_once.max(1))),
+                entries: Mutex::default(),
+                random: RandomState::new(),
+            }),
+        }
+    }
+
+    /// From a source as it is written to what is stored, with the secrets that were left out.
+    ///
+    /// # Errors
+    /// What is wrong, with the path of the field.
+    pub fn accept(written: Value, current: Option<&Value>) -> Result<Value, InvalidSource> {
+        let sealed = super::sealed(written, current);
+        let source = Source::read(&sealed)?;
+        serde_json::to_value(&source.definition)
+            .map_err(|error| InvalidSource::new("", error.to_string()))
+    }
+
+    /// Takes over the sources of the store, and from now on every change of them.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn follow(&self, objects: &Objects) -> Result<(), store::Error> {
+        const PAGE: usize = 1000;
+        let (this, stored) = (Arc::downgrade(&self.inner), objects.downgrade());
+        objects.on_change(Box::new(move |change| {
+            if change.kind != KIND {
+                return;
+            }
+            let (Some(inner), Some(stored)) = (this.upgrade(), stored.upgrade()) else {
+                return;
+            };
+            let this = Self { inner };
+            match stored.get(KIND, &change.id) {
+                Ok(Some(object)) => this.set(&change.id, &object.value),
+                Ok(None) => this.remove(&change.id),
+                Err(error) => {
+                    tracing::error!(id = change.id, %error, "a changed pull source cannot be read; the old one stays");
+                }
+            }
+        }));
+        let mut after: Option<String> = None;
+        loop {
+            let page = objects.list(KIND, after.as_deref(), PAGE)?;
+            for object in &page {
+                self.set(&object.id, &object.value);
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE => after = Some(last.id.clone()),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        let entries = self.inner.entries.lock();
+        entries.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes or replaces a source.
+    pub fn set(&self, name: &str, value: &Value) {
+        // It may make a client that wants a runtime.
+        let _runtime = self.inner.runtime.enter();
+        let source = Source::read(value).map_err(|error| error.to_string());
+        let mut health = Health::default();
+        let condition = match &source {
+            Ok(source) if source.definition.enabled => Condition::Waiting,
+            Ok(_) => Condition::Disabled,
+            Err(error) => {
+                tracing::error!(name, error, "a pull source cannot be used");
+                health.last_error = Some(error.clone());
+                Condition::Invalid
+            }
+        };
+        let mut entries = self.entries();
+        let before = entries.remove(name);
+        let busy = before.as_ref().map(|before| before.state.busy.clone());
+        if let Some(task) = before.and_then(|before| before.task) {
+            task.abort();
+        }
+        let mut entry = Entry {
+            state: Arc::new(State {
+                name: name.to_owned(),
+                source,
+                seen: Mutex::new((condition, health)),
+                busy: busy.unwrap_or_default(),
+            }),
+            task: None,
+        };
+        self.begin(&mut entry);
+        entries.insert(name.to_owned(), entry);
+    }
+
+    pub fn remove(&self, name: &str) {
+        let removed = self.entries().remove(name);
+        if let Some(task) = removed.and_then(|entry| entry.task) {
+            task.abort();
+        }
+    }
+
+    /// Begins to ask, and gives what is said to `intake`.
+    pub fn start(&self, intake: Arc<dyn Intake>) {
+        // The first one stays.
+        let _ = self.inner.intake.set(intake);
+        self.entries()
+            .values_mut()
+            .for_each(|entry| self.begin(entry));
+    }
+
+    /// Ends all tasks; what is being stored is stored to its end.
+    pub async fn stop(&self) {
+        let entries = std::mem::take(&mut *self.entries());
+        let mut busy = Vec::new();
+        for entry in entries.into_values() {
+            if let Some(task) = entry.task {
+                task.abort();
+            }
+            busy.push(entry.state.busy.clone());
+        }
+        let all_done = async {
+            for busy in busy {
+                drop(busy.lock().await);
+            }
+        };
+        if tokio::time::timeout(STOP_WITHIN, all_done).await.is_err() {
+            tracing::warn!("a pull source was still being asked when the node stopped");
+        }
+    }
+
+    fn begin(&self, entry: &mut Entry) {
+        let Some(intake) = self.inner.intake.get() else {
+            return;
+        };
+        let is_asked = entry.state.seen().0 == Condition::Waiting;
+        if entry.task.is_none() && is_asked {
+            let (state, intake) = (entry.state.clone(), intake.clone());
+            let run = run(
+                state,
+                intake,
+                self.inner.slots.clone(),
+                self.inner.random.clone(),
+            );
+            entry.task = Some(self.inner.runtime.spawn(run));
+        }
+    }
+
+    /// Sorted by name.
+    #[must_use]
+    pub fn statuses(&self) -> Vec<Status> {
+        let entries = self.entries();
+        entries.values().map(|entry| entry.state.status()).collect()
+    }
+
+    #[must_use]
+    pub fn status(&self, name: &str) -> Option<Status> {
+        Some(self.entries().get(name)?.state.status())
+    }
+
+    /// Asks a source once, now, and stores nothing: the rows, or why there are none. `None`: there is no such source.
+    pub async fn test(&self, name: &str) -> Option<Result<Value, String>> {
+        let state = self.entries().get(name)?.state.clone();
+        let source = match &state.source {
+            Ok(source) => source,
+            Err(error) => return Some(Err(error.clone())),
+        };
+        // Not while it is asked anyway.
+        let _busy = state.busy.lock().await;
+        // The semaphore is never closed.
+        let _slot = self.inner.slots.acquire().await;
+        Some(source.ask().await.map(shown).map_err(|failure| failure.0))
+    }
+}
+
+fn shown(readings: Readings) -> Value {
+    let (rows, values) = (readings.rows.len(), readings.values());
+    let shown = readings
+        .rows
+        .into_iter()
+        .take(SHOWN_ROWS)
+        .map(|row| json!({"device": row.device, "ts_ms": row.ts_ms, "values": row.values}));
+    json!({
+        "rows": rows,
+        "values": values,
+        "skipped_values": readings.skipped,
+        "problem": readings.problem,
+        "data": shown.collect::<Vec<_>>(),
+    })
+}
+
+/// A number from 0 up to 1, not for secrets.
+fn chance(random: &RandomState, state: &State, turn: u64) -> f64 {
+    let hash = random.hash_one((&state.name, turn, now_ms()));
+    (hash >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// The pause behind a run: the interval, longer and longer while the source fails, and a tenth more or less so that sources do not
+/// march in step.
+fn pause(interval: Duration, failures: u32, chance: f64) -> Duration {
+    let factor = 1_u32 << failures.saturating_sub(1).min(16);
+    let longest = MAX_PAUSE.max(interval);
+    let pause = interval.saturating_mul(factor).min(longest);
+    pause.mul_f64(0.9 + 0.2 * chance)
+}
+
+async fn run(
+    state: Arc<State>,
+    intake: Arc<dyn Intake>,
+    slots: Arc<Semaphore>,
+    random: RandomState,
+) {
+    let Ok(source) = &state.source else { return };
+    let interval = source.interval();
+    let first = interval.min(MAX_FIRST_PAUSE);
+    let mut next = Instant::now() + first.mul_f64(chance(&random, &state, 0));
+    for turn in 1.. {
+        let in_ms = next.saturating_duration_since(Instant::now()).as_millis() as u64;
+        state.seen().1.next_run_at_ms = Some(now_ms() + in_ms);
+        tokio::time::sleep_until(next).await;
+        let busy = state.busy.clone().lock_owned().await;
+        // It is never closed.
+        let slot = slots.acquire().await;
+        state.seen().0 = Condition::Asking;
+        let (started, started_ms) = (Instant::now(), now_ms());
+        let asked = match intake.is_full() {
+            true => Err("the node has no room for more telemetry at the moment".to_owned()),
+            false => source.ask().await.map_err(|failure: Failure| failure.0),
+        };
+        drop(slot);
+        let outcome = match asked {
+            Ok(readings) => give(readings, intake.clone(), busy).await,
+            Err(problem) => Err(problem),
+        };
+        let took_ms = started.elapsed().as_millis() as u64;
+        let failures = {
+            let mut seen = state.seen();
+            let was_ok = seen.1.failures == 0;
+            if let Err(problem) = &outcome
+                && was_ok
+            {
+                tracing::warn!(
+                    source = state.name,
+                    problem,
+                    "a pull source does not answer; it is asked again, less and less often"
+                );
+            }
+            seen.1.note(outcome, started_ms, took_ms);
+            seen.0 = Condition::Waiting;
+            if !was_ok && seen.1.failures == 0 {
+                tracing::info!(source = state.name, "a pull source answers again");
+            }
+            seen.1.failures
+        };
+        // From the beginning of this time, so that what an answer takes does not add up.
+        next = (started + pause(interval, failures, chance(&random, &state, turn)))
+            .max(Instant::now());
+    }
+}
+
+/// Stores what was said, on a thread that may wait. The source counts as busy until that is done, even if its task ends before.
+async fn give(
+    readings: Readings,
+    intake: Arc<dyn Intake>,
+    busy: OwnedMutexGuard<()>,
+) -> Result<Run, String> {
+    let given = tokio::task::spawn_blocking(move || {
+        let taken = intake.take(&readings.rows, now_ms() as i64);
+        drop(busy);
+        (readings, taken)
+    });
+    let Ok((readings, taken)) = given.await else {
+        return Err("storing its values ended by a panic; this is a bug".to_owned());
+    };
+    let unknown = taken.unknown_device.map(|device| {
+        format!(
+            "{} rows are of devices that are not registered, such as {device:?}",
+            taken.unknown
+        )
+    });
+    Ok(Run {
+        rows: taken.rows,
+        values: taken.values,
+        skipped: readings.skipped,
+        unknown: taken.unknown,
+        problem: readings.problem.or(unknown),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_fails_is_asked_less_and_less_often() {
+        let s = Duration::from_secs;
+        let pause = |interval, failures| pause(s(interval), failures, 0.5);
+        assert_eq!(
+            [pause(60, 0), pause(60, 1), pause(60, 2)],
+            [s(60), s(60), s(120)]
+        );
+        assert_eq!([pause(60, 10), pause(60, u32::MAX)], [s(600), s(600)]);
+        assert_eq!([pause(3600, 0), pause(3600, 9)], [s(3600), s(3600)]);
+        let least = super::pause(s(100), 0, 0.0);
+        let most = super::pause(s(100), 0, 1.0);
+        assert!(least >= s(89) && most <= s(111), "{least:?} {most:?}");
+    }
+}

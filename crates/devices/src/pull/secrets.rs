@@ -1,0 +1,103 @@
+//! What of a pull source is not shown, and stays where a change leaves it out.
+
+use serde_json::Value;
+
+/// Objects that hold secrets, the fields that are secrets, and those that say whose they are.
+const PLACES: [(&str, &[&str], &[&str]); 3] = [
+    (
+        "/prometheus/server",
+        &["password", "token", "headers"],
+        &["url"],
+    ),
+    ("/http/server", &["password", "token", "headers"], &["url"]),
+    ("/ipmi", &["password"], &["hosts"]),
+];
+
+/// The source without its secrets.
+#[must_use]
+pub fn shown(stored: &Value) -> Value {
+    let mut shown = stored.clone();
+    for (place, secrets, _) in PLACES {
+        if let Some(fields) = shown.pointer_mut(place).and_then(Value::as_object_mut) {
+            fields.retain(|name, _| !secrets.contains(&name.as_str()));
+        }
+    }
+    shown
+}
+
+/// What was written, with the secrets it leaves out: they stay, unless they would be told to another system than before.
+#[must_use]
+pub fn sealed(mut written: Value, current: Option<&Value>) -> Value {
+    for (place, secrets, addresses) in PLACES {
+        let Some(before) = current.and_then(|current| current.pointer(place)) else {
+            continue;
+        };
+        let Some(fields) = written.pointer_mut(place).and_then(Value::as_object_mut) else {
+            continue;
+        };
+        let is_same = |name: &&str| fields.get(*name) == before.get(*name);
+        if !addresses.iter().all(is_same) {
+            continue;
+        }
+        for secret in secrets {
+            // `password_file` and `password` are one thing said in two ways.
+            let is_said =
+                fields.contains_key(*secret) || fields.contains_key(&format!("{secret}_file"));
+            if let Some(kept) = before.get(*secret).filter(|_| !is_said) {
+                fields.insert((*secret).to_owned(), kept.clone());
+            }
+        }
+    }
+    written
+}
+
+/// Takes secrets out of the schema of what is shown.
+pub(super) fn hide(schema: &mut Value) {
+    for (place, secrets, _) in PLACES {
+        let mut object = Some(schema as &mut Value);
+        for step in place.split('/').skip(1) {
+            object = object.and_then(|object| {
+                let property = object.get_mut("properties")?.get_mut(step)?;
+                // Parts that may be left out are `anyOf` with null.
+                if property.get("anyOf").is_some() {
+                    let variants = property.get_mut("anyOf")?.as_array_mut()?;
+                    return variants
+                        .iter_mut()
+                        .find(|variant| variant.get("properties").is_some());
+                }
+                Some(property)
+            });
+        }
+        if let Some(properties) = object
+            .and_then(|object| object.get_mut("properties"))
+            .and_then(Value::as_object_mut)
+        {
+            properties.retain(|name, _| !secrets.contains(&name.as_str()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn secrets_are_hidden_and_stay_with_their_system() {
+        let stored = json!({"http": {"server": {
+            "url": "http://a", "token": "t", "headers": {"x": "y"}, "username": "u",
+        }}});
+        let shown = shown(&stored);
+        assert_eq!(
+            shown,
+            json!({"http": {"server": {"url": "http://a", "username": "u"}}})
+        );
+        assert_eq!(sealed(shown, Some(&stored)), stored);
+        let elsewhere = json!({"http": {"server": {"url": "http://b"}}});
+        assert_eq!(sealed(elsewhere.clone(), Some(&stored)), elsewhere);
+        let by_file =
+            json!({"http": {"server": {"url": "http://a", "token_file": "f", "headers": {}}}});
+        assert_eq!(sealed(by_file.clone(), Some(&stored)), by_file);
+    }
+}

@@ -1,0 +1,344 @@
+//! How long the telemetry of devices stays, as their products say: policies of the time series, and which device has which.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use series::{Assignment, DeviceNo, Policy, PolicyOf, Tier};
+
+use crate::product::{InvalidProduct, Product, Storage};
+use crate::registry::{DeviceChange, Registry};
+
+const DAY_MS: i64 = 86_400_000;
+/// Policies besides that of the node.
+const MAX_POLICIES: usize = 255;
+
+/// What products say of it, in the form of the time series. Clones are the same.
+#[derive(Clone)]
+pub struct Retention {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    registry: Registry,
+    /// Of products that say nothing.
+    standard_d: u32,
+    homes: RwLock<Homes>,
+}
+
+/// The products of devices, as numbers; filled as they are asked for.
+#[derive(Default)]
+struct Homes {
+    numbers: HashMap<Box<str>, u16>,
+    /// By the device's number.
+    of: Vec<u16>,
+}
+
+/// Not asked for yet.
+const UNKNOWN: u16 = 0;
+/// There is no such device.
+const NOBODY: u16 = u16::MAX;
+
+impl Homes {
+    fn number(&mut self, product: &str) -> u16 {
+        if let Some(number) = self.numbers.get(product) {
+            return *number;
+        }
+        // More products than that are not let in.
+        let number = (self.numbers.len() + 1).min(usize::from(NOBODY) - 1) as u16;
+        self.numbers.insert(product.into(), number);
+        number
+    }
+
+    fn set(&mut self, device: DeviceNo, number: u16) {
+        let at = device.0 as usize;
+        if at >= self.of.len() {
+            self.of.resize(at + 1, UNKNOWN);
+        }
+        self.of[at] = number;
+    }
+}
+
+/// A policy as it is compared and ordered: days, and steps in days and seconds.
+type Written = (u32, Vec<(u32, u32)>);
+
+fn written(storage: &Storage, standard_d: u32) -> Written {
+    let steps = storage.downsampling.iter();
+    let retention_d = match storage.retention_d {
+        0 => standard_d,
+        days => days,
+    };
+    let steps = steps.map(|step| (step.after_d, step.interval_s)).collect();
+    (retention_d, steps)
+}
+
+fn policy((retention_d, steps): &Written) -> Policy {
+    let tiers = steps.iter().map(|(after_d, interval_s)| Tier {
+        after_ms: i64::from(*after_d) * DAY_MS,
+        interval_ms: i64::from(*interval_s) * 1000,
+    });
+    Policy {
+        retention_ms: (*retention_d > 0).then(|| i64::from(*retention_d) * DAY_MS),
+        tiers: tiers.collect(),
+    }
+}
+
+impl Retention {
+    /// `standard_d`: days that points of products stay which say nothing of it; 0: for ever.
+    pub fn new(registry: Registry, standard_d: u32) -> Self {
+        let retention = Self {
+            inner: Arc::new(Inner {
+                registry: registry.clone(),
+                standard_d,
+                homes: RwLock::default(),
+            }),
+        };
+        let weak = Arc::downgrade(&retention.inner);
+        registry.on_change(Box::new(move |change| {
+            let device = match change {
+                DeviceChange::Created(device)
+                | DeviceChange::Updated(device)
+                | DeviceChange::Removed(device) => device,
+            };
+            if let Some(inner) = weak.upgrade() {
+                let mut homes = inner.homes.write().unwrap_or_else(PoisonError::into_inner);
+                if homes.of.len() > device.no.0 as usize {
+                    homes.set(device.no, UNKNOWN);
+                }
+            }
+        }));
+        retention
+    }
+
+    /// What all products say now.
+    #[must_use]
+    pub fn assignment(&self) -> Assignment {
+        let inner = &self.inner;
+        let standard: Written = (inner.standard_d, Vec::new());
+        let products: Vec<(Box<str>, Written)> = inner
+            .registry
+            .products()
+            .iter()
+            .map(|slot| {
+                let written = written(slot.get().storage(), inner.standard_d);
+                (slot.id().as_str().into(), written)
+            })
+            .collect();
+        let mut all: Vec<&Written> = products.iter().map(|(_, written)| written).collect();
+        all.retain(|written| **written != standard);
+        all.sort_unstable();
+        all.dedup();
+        if all.len() > MAX_POLICIES {
+            tracing::error!(
+                policies = all.len(),
+                "products say more than {MAX_POLICIES} different things of retention and downsampling; all points of the others stay"
+            );
+        }
+        let mut policies = vec![(0, policy(&standard))];
+        let numbered = all.iter().take(MAX_POLICIES).zip(1..=u8::MAX);
+        policies.extend(numbered.map(|(written, number)| (number, policy(written))));
+        let forever = |policy: &Policy| policy.retention_ms.unwrap_or(i64::MAX);
+        let longest = policies.iter().max_by_key(|(_, policy)| forever(policy));
+        let longest = longest.map_or(0, |(number, _)| *number);
+
+        let mut hasher = DefaultHasher::new();
+        products.hash(&mut hasher);
+        let mut by_number: Vec<u8> = vec![0];
+        let mut homes = inner.homes.write().unwrap_or_else(PoisonError::into_inner);
+        for (product, written) in &products {
+            let at = usize::from(homes.number(product));
+            if at >= by_number.len() {
+                by_number.resize(at + 1, 0);
+            }
+            by_number[at] = match all.iter().position(|known| *known == written) {
+                _ if *written == standard => 0,
+                Some(place) if place < MAX_POLICIES => place as u8 + 1,
+                // Rather too long than too short.
+                _ => longest,
+            };
+        }
+        drop(homes);
+        let is_uniform = by_number.iter().all(|number| *number == 0);
+        let this = self.clone();
+        let policy_of = move |device| match is_uniform {
+            true => 0,
+            false => match this.home(device) {
+                Some(home) => by_number.get(usize::from(home)).copied().unwrap_or(0),
+                // Who cannot be asked loses nothing for it.
+                None => longest,
+            },
+        };
+        Assignment {
+            policies,
+            policy_of: Some(PolicyOf::new(policy_of)),
+            mark: hasher.finish(),
+        }
+    }
+
+    /// The number of the product of a device; `None`: it cannot be read now.
+    fn home(&self, device: DeviceNo) -> Option<u16> {
+        let inner = &self.inner;
+        let homes = inner.homes.read().unwrap_or_else(PoisonError::into_inner);
+        let known = homes.of.get(device.0 as usize).copied();
+        drop(homes);
+        if let Some(known) = known.filter(|known| *known != UNKNOWN) {
+            return Some(known);
+        }
+        let found = match inner.registry.by_no(device) {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%error, "a device cannot be read; its telemetry stays for now");
+                return None;
+            }
+        };
+        let mut homes = inner.homes.write().unwrap_or_else(PoisonError::into_inner);
+        let number = match found {
+            Some(device) => homes.number(device.product.id().as_str()),
+            None => NOBODY,
+        };
+        homes.set(device, number);
+        Some(number)
+    }
+
+    /// Whether there may be another product that says this.
+    ///
+    /// # Errors
+    /// If there would be too many different policies.
+    pub fn check(&self, product: &Product) -> Result<(), InvalidProduct> {
+        let standard_d = self.inner.standard_d;
+        let products = self.inner.registry.products();
+        let others = products.iter().filter(|slot| *slot.id() != product.id);
+        let mut all: Vec<Written> = others
+            .map(|slot| written(slot.get().storage(), standard_d))
+            .chain([written(product.storage(), standard_d)])
+            .filter(|written| *written != (standard_d, Vec::new()))
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        if all.len() <= MAX_POLICIES {
+            return Ok(());
+        }
+        Err(InvalidProduct {
+            field: "storage.retention_d".to_owned(),
+            message: format!(
+                "expected one of the {MAX_POLICIES} combinations of retention and downsampling that other products have; there can be no more"
+            ),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use serde_json::{Value, json};
+    use series::{Config, Point, Series};
+    use store::Expected;
+
+    use super::*;
+    use crate::{NewDevice, PRODUCT_KIND};
+
+    fn put(objects: &store::Objects, id: &str, product: Value) {
+        objects
+            .put(PRODUCT_KIND, id, product, Expected::Any)
+            .unwrap();
+    }
+
+    #[test]
+    fn points_stay_as_long_as_the_product_says_and_a_change_acts_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, _) =
+            store::Store::open(&directory.path().join("store"), store::Config::default()).unwrap();
+        let objects = store.objects();
+        put(objects, "short", json!({"storage": {"retention_d": 2}}));
+        put(objects, "long", json!({"storage": {"retention_d": 1000}}));
+        put(objects, "plain", json!({}));
+        let steps = json!([{"after_d": 1, "interval_s": 3600}]);
+        put(
+            objects,
+            "coarse",
+            json!({"storage": {"downsampling": steps}}),
+        );
+        let registry = Registry::open(objects, crate::Config::default()).unwrap();
+        let mut numbers = Vec::new();
+        for product in ["short", "long", "plain", "coarse"] {
+            let device: NewDevice =
+                serde_json::from_value(json!({"id": product, "product": product})).unwrap();
+            let written = registry.put(device, crate::Expected::Absent).unwrap();
+            numbers.push(written.device.no);
+        }
+        let retention = Retention::new(registry.clone(), 30);
+        let config = Config {
+            assignment: retention.assignment(),
+            min_free_bytes: 0,
+            ..Config::default()
+        };
+        let (series, _) = Series::open(&directory.path().join("series"), config).unwrap();
+        let key = series.key("t").unwrap();
+        let now_ms = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_millis() as i64;
+        for device in &numbers {
+            for days in [1, 5, 100] {
+                for minute in 0..10 {
+                    let value = series::Value::Int(minute);
+                    let ts_ms = (now_ms / DAY_MS - days) * DAY_MS - 3_600_000 + minute * 60_000;
+                    series
+                        .append(*device, ts_ms, &[Point { key, value }])
+                        .unwrap();
+                }
+            }
+        }
+        let counts = || {
+            series.flush().unwrap();
+            series.compact().unwrap();
+            numbers
+                .iter()
+                .map(|device| {
+                    let mut count = 0;
+                    let each = &mut |_: series::Row<'_>| {
+                        count += 1;
+                        std::ops::ControlFlow::Continue(())
+                    };
+                    series
+                        .range(*device, None, &series::Range::default(), each)
+                        .unwrap();
+                    count
+                })
+                .collect::<Vec<i32>>()
+        };
+        assert_eq!(counts(), [10, 30, 20, 2]);
+
+        // Another product for a device, and another word of a product.
+        put(objects, "plain", json!({"storage": {"retention_d": 3}}));
+        let moved = json!({"id": "long", "product": "short"});
+        let moved: NewDevice = serde_json::from_value(moved).unwrap();
+        registry.put(moved, crate::Expected::Any).unwrap();
+        series.assign(retention.assignment()).unwrap();
+        assert_eq!(counts(), [10, 10, 10, 2]);
+    }
+
+    #[test]
+    fn there_are_no_more_policies_than_numbers() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, _) = store::Store::open(directory.path(), store::Config::default()).unwrap();
+        let objects = store.objects();
+        let registry = Registry::open(objects, crate::Config::default()).unwrap();
+        let retention = Retention::new(registry, 30);
+        for days in 100..100 + MAX_POLICIES {
+            put(
+                objects,
+                &format!("p{days}"),
+                json!({"storage": {"retention_d": days}}),
+            );
+        }
+        let product = |days: u32| {
+            Product::read("new", &json!({"storage": {"retention_d": days}}), 0).unwrap()
+        };
+        assert_eq!(retention.assignment().policies.len(), 256);
+        assert!(retention.check(&product(120)).is_ok() && retention.check(&product(30)).is_ok());
+        let error = retention.check(&product(1)).unwrap_err();
+        assert_eq!(error.field, "storage.retention_d");
+    }
+}

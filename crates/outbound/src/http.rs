@@ -1,0 +1,169 @@
+//! Asking HTTP servers: one request, one bounded answer, connections kept for the next. Redirections are not followed.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::header::HeaderMap;
+use hyper::{Method, Request};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::ClientConfig;
+
+pub use hyper::header;
+pub use hyper::{Method as HttpMethod, Uri};
+
+/// What a client may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    pub max_answer_bytes: usize,
+    /// Connections kept for the next request, to each server, and how long.
+    pub idle_connections: usize,
+    pub idle_for: Duration,
+    pub connect_timeout: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            max_answer_bytes: 64 << 20,
+            idle_connections: 32,
+            idle_for: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Clones share their connections.
+#[derive(Debug, Clone)]
+pub struct Client {
+    client: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    max_answer_bytes: usize,
+}
+
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// Why there is no answer. The URL is in none of them, for there may be a secret in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("the request cannot be made: {0}")]
+    Request(String),
+    #[error("{0}")]
+    Unanswered(String),
+    #[error("the answer broke off: {0}")]
+    Broken(String),
+}
+
+impl Client {
+    /// `tls` is for addresses with `https:`.
+    #[must_use]
+    pub fn new(tls: ClientConfig, bounds: &Bounds) -> Self {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(bounds.connect_timeout));
+        let connector = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
+        let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(bounds.idle_for)
+            .pool_max_idle_per_host(bounds.idle_connections)
+            .build(connector);
+        Self {
+            client,
+            max_answer_bytes: bounds.max_answer_bytes,
+        }
+    }
+
+    /// # Errors
+    /// If there is no whole answer; one of any status is one.
+    pub async fn ask(
+        &self,
+        method: Method,
+        url: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Answer, Error> {
+        let mut request = Request::builder().method(method).uri(url);
+        if let Some(all) = request.headers_mut() {
+            *all = headers;
+        }
+        let request = request.body(Full::new(body));
+        let request = request.map_err(|error| Error::Request(error.to_string()))?;
+        let answer = self.client.request(request).await;
+        let answer = answer.map_err(|error| Error::Unanswered(with_causes(&error)))?;
+        let status = answer.status().as_u16();
+        let headers = answer.headers().clone();
+        let body = Limited::new(answer.into_body(), self.max_answer_bytes).collect();
+        let body = body.await;
+        let body = body.map_err(|error| Error::Broken(error.to_string()))?;
+        Ok(Answer {
+            status,
+            headers,
+            body: body.to_bytes(),
+        })
+    }
+}
+
+impl Answer {
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// The status and the beginning of the body, for people.
+    #[must_use]
+    pub fn told(&self) -> String {
+        const SHOWN_BYTES: usize = 400;
+        let shown = &self.body[..self.body.len().min(SHOWN_BYTES)];
+        let text = String::from_utf8_lossy(shown);
+        match text.trim() {
+            "" => format!("status {}", self.status),
+            text => format!("status {}: {text}", self.status),
+        }
+    }
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut what = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        what = format!("{what}: {error}");
+        cause = error.source();
+    }
+    what
+}
+
+/// A text within the query or a step of the path of a URL.
+#[must_use]
+pub fn url_encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(byte));
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_encoded() {
+        assert_eq!(url_encoded("a-b_c.d~/ ü"), "a-b_c.d~%2F%20%C3%BC");
+    }
+}

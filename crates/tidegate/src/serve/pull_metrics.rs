@@ -1,0 +1,83 @@
+//! What pull sources count, as metrics.
+
+use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use devices::pull::{Pulls, Status};
+
+type Get = fn(&Status) -> f64;
+
+/// One line for each counter and gauge.
+const FAMILIES: [(&str, MetricKind, &str, Get); 8] = [
+    (
+        "pull_runs_total",
+        MetricKind::Counter,
+        "How often a pull source was asked.",
+        |s| s.health.runs as f64,
+    ),
+    (
+        "pull_failed_runs_total",
+        MetricKind::Counter,
+        "How often a pull source did not answer.",
+        |s| s.health.failed_runs as f64,
+    ),
+    (
+        "pull_rows_total",
+        MetricKind::Counter,
+        "Rows of devices that a pull source told.",
+        |s| s.health.rows as f64,
+    ),
+    (
+        "pull_values_total",
+        MetricKind::Counter,
+        "Values of devices that a pull source told.",
+        |s| s.health.values as f64,
+    ),
+    (
+        "pull_skipped_values_total",
+        MetricKind::Counter,
+        "Values that were none, such as NaN.",
+        |s| s.health.skipped_values as f64,
+    ),
+    (
+        "pull_unknown_rows_total",
+        MetricKind::Counter,
+        "Rows of devices that are not registered.",
+        |s| s.health.unknown_rows as f64,
+    ),
+    (
+        "pull_seconds",
+        MetricKind::Gauge,
+        "How long a pull source took the last time.",
+        |s| s.health.last_took_ms.unwrap_or(0) as f64 / 1000.0,
+    ),
+    (
+        "pull_is_failing",
+        MetricKind::Gauge,
+        "1 while a pull source does not answer.",
+        |s| f64::from(u8::from(!s.is_ok)),
+    ),
+];
+
+pub(super) fn metrics(pulls: &Pulls) -> Vec<MetricFamily> {
+    let sources = pulls.statuses();
+    if sources.is_empty() {
+        return Vec::new();
+    }
+    let families = FAMILIES.into_iter();
+    families
+        .map(|(name, kind, help, get)| MetricFamily {
+            name,
+            help,
+            kind,
+            samples: sources
+                .iter()
+                .map(|status| MetricSample {
+                    labels: vec![
+                        ("source", status.name.clone()),
+                        ("type", status.r#type.to_owned()),
+                    ],
+                    value: MetricValue::Number(get(status)),
+                })
+                .collect(),
+        })
+        .collect()
+}

@@ -1,0 +1,451 @@
+//! Chains, groups, storage by product, sinks and pull sources: objects that say what becomes of telemetry.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+use testkit::{DATABASE, Kind, PASSWORD, Server, USER};
+
+use super::{SUCCESS, api, by_token, device, login, product};
+use crate::support::{Node, Raw, eventually, temporary_directory};
+
+fn put(node: &Node, path: &str, body: Value) {
+    let (status, answer) = api(node, "PUT", path, &body);
+    assert!(matches!(status, 200 | 201), "{path}: {answer}");
+}
+
+/// The field that a PUT is refused for, and why.
+fn refused(node: &Node, path: &str, body: Value) -> (String, String) {
+    let (status, answer) = api(node, "PUT", path, &body);
+    assert_eq!(status, 422, "{path}: {answer}");
+    let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
+    (text("parameter"), text("detail"))
+}
+
+fn get(node: &Node, path: &str) -> Value {
+    let (status, answer) = api(node, "GET", path, &Value::Null);
+    assert_eq!(status, 200, "{path}: {answer}");
+    answer
+}
+
+fn with_token(node: &Node, id: &str, product: &str, tags: Value) {
+    let credentials = json!([{"type": "token", "token": format!("token-{id}")}]);
+    let wanted = json!({"id": id, "product": product, "credentials": credentials, "tags": tags});
+    device(node, wanted);
+}
+
+fn connect(node: &Node, id: &str) -> Raw {
+    let (raw, reason) = login(node, &by_token(&format!("token-{id}")));
+    assert_eq!(reason, SUCCESS);
+    raw
+}
+
+fn say(raw: &mut Raw, values: Value) {
+    raw.publish_qos1("v1/devices/me/telemetry", values.to_string(), 1);
+}
+
+/// The latest values of a device, without their times.
+fn latest(node: &Node, id: &str) -> Value {
+    let answer = get(node, &format!("devices/{id}/telemetry/latest"));
+    let values = answer["values"].as_object().unwrap();
+    values
+        .iter()
+        .map(|(key, sample)| (key.clone(), sample["value"].clone()))
+        .collect()
+}
+
+#[test]
+fn a_chain_of_a_product_acts_and_so_do_its_changes() {
+    let node = Node::start(&[]);
+    let (field, detail) = refused(&node, "products/p", json!({"chain": "warm"}));
+    assert_eq!(field, "chain", "{detail}");
+    let chain = |condition: &str| {
+        json!({
+            "nodes": [
+                {"id": "warm", "type": "filter", "condition": condition},
+                {"id": "both", "type": "transform", "select": "t, t * 1.8 + 32 AS f"},
+                {"id": "save", "type": "save_telemetry"},
+            ],
+            "relations": [
+                {"from": "warm", "on": "true", "to": "both"},
+                {"from": "both", "to": "save"},
+            ],
+        })
+    };
+    put(&node, "chains/warm", chain("t > 20"));
+    let mut unknown = chain("t > 20");
+    unknown["nodes"][2] = json!({"id": "save", "type": "sink", "sink": "nowhere"});
+    let (field, _) = refused(&node, "chains/warm", unknown);
+    assert_eq!(field, "nodes[2].sink");
+    let (field, _) = refused(&node, "chains/warm", chain("t >"));
+    assert_eq!(field, "nodes[0].condition");
+
+    product(&node, "p", json!({"chain": "warm", "mode": "sync"}));
+    with_token(&node, "d", "p", json!({}));
+    let mut raw = connect(&node, "d");
+    say(&mut raw, json!({"t": 19}));
+    say(&mut raw, json!({"t": 30}));
+    assert_eq!(latest(&node, "d"), json!({"t": 30, "f": 86.0}));
+    let (status, answer) = api(&node, "DELETE", "chains/warm", &Value::Null);
+    assert_eq!(status, 409, "{answer}");
+
+    // The same connection, another chain.
+    put(&node, "chains/warm", chain("t > 40"));
+    say(&mut raw, json!({"t": 35}));
+    assert_eq!(latest(&node, "d")["t"], 30);
+    say(&mut raw, json!({"t": 45}));
+    assert_eq!(latest(&node, "d")["t"], 45);
+
+    // Without a chain of its own: the root chain, which can be replaced and comes back.
+    put(&node, "products/p", json!({"mode": "sync"}));
+    say(&mut raw, json!({"t": 1}));
+    assert_eq!(latest(&node, "d")["t"], 1);
+    put(&node, "chains/root", chain("t > 40"));
+    say(&mut raw, json!({"t": 2}));
+    assert_eq!(latest(&node, "d")["t"], 1);
+    let (status, _) = api(&node, "DELETE", "chains/root", &Value::Null);
+    assert_eq!(status, 204);
+    say(&mut raw, json!({"t": 3}));
+    assert_eq!(latest(&node, "d")["t"], 3);
+    let (status, _) = api(&node, "DELETE", "chains/warm", &Value::Null);
+    assert_eq!(status, 204);
+}
+
+#[test]
+fn a_group_has_members_counts_and_telemetry() {
+    let node = Node::start(&[]);
+    product(&node, "p", json!({"mode": "sync"}));
+    product(&node, "q", json!({"mode": "sync"}));
+    for (number, product) in ["p", "p", "q", "p"].into_iter().enumerate() {
+        let floor = if number == 3 { "3" } else { "2" };
+        with_token(
+            &node,
+            &format!("d{number}"),
+            product,
+            json!({"floor": floor}),
+        );
+        let mut raw = connect(&node, &format!("d{number}"));
+        say(
+            &mut raw,
+            json!({"ts": 1_700_000_000_000_i64, "values": {"t": number}}),
+        );
+    }
+    let (field, _) = refused(&node, "device-groups/g", json!({"product": "none"}));
+    assert_eq!(field, "product");
+    put(
+        &node,
+        "device-groups/g",
+        json!({"product": "p", "tags": {"floor": "2"}, "devices": ["d3"]}),
+    );
+    let ids = |path: &str| {
+        let page = get(&node, path);
+        let rows = page["data"].as_array().unwrap().iter();
+        let ids: Vec<_> = rows
+            .map(|row| row["id"].as_str().unwrap().to_owned())
+            .collect();
+        (ids.join(" "), page["next"].as_str().map(str::to_owned))
+    };
+    assert_eq!(ids("device-groups/g/devices").0, "d0 d1 d3");
+    let (first, next) = ids("device-groups/g/devices?limit=2");
+    assert_eq!(first, "d0 d1");
+    let path = format!("device-groups/g/devices?limit=2&after={}", next.unwrap());
+    assert_eq!(ids(&path), ("d3".to_owned(), None));
+    let counts = get(&node, "device-groups/g/counts");
+    assert_eq!(
+        (&counts["devices"], &counts["is_cut"]),
+        (&json!(3), &json!(false))
+    );
+    let query = json!({
+        "group": "g", "keys": ["t"], "from_ms": 1_699_999_000_000_i64, "to_ms": 1_700_001_000_000_i64,
+        "interval_ms": 2_000_000, "functions": ["count", "max"], "merged": true,
+    });
+    let (status, answer) = api(&node, "POST", "telemetry/query", &query);
+    assert_eq!(status, 200, "{answer}");
+    let intervals = answer["data"].as_array().unwrap();
+    assert_eq!(intervals.len(), 1, "{answer}");
+    assert_eq!(intervals[0]["values"], json!({"count": 3, "max": 3.0}));
+    let mut one_by_one = query.clone();
+    one_by_one["merged"] = false.into();
+    let (_, answer) = api(&node, "POST", "telemetry/query", &one_by_one);
+    assert_eq!(answer["data"].as_array().unwrap().len(), 3, "{answer}");
+    let mut both = query.clone();
+    both["devices"] = json!(["d0"]);
+    assert_eq!(api(&node, "POST", "telemetry/query", &both).0, 422);
+    let mut unknown = query;
+    unknown["group"] = "none".into();
+    assert_eq!(api(&node, "POST", "telemetry/query", &unknown).0, 404);
+}
+
+#[test]
+fn storage_of_a_product_is_checked_with_its_fields() {
+    let node = Node::start(&[]);
+    let storage = |storage: Value| refused(&node, "products/p", json!({"storage": storage})).0;
+    let step =
+        |after_d: u32, interval_s: u32| json!({"after_d": after_d, "interval_s": interval_s});
+    assert_eq!(storage(json!({"sinks": ["none"]})), "storage.sinks[0]");
+    assert_eq!(
+        storage(json!({"log_sinks": ["none"]})),
+        "storage.log_sinks[0]"
+    );
+    let downsampling = |steps: Value| storage(json!({ "downsampling": steps }));
+    assert_eq!(
+        downsampling(json!([step(1, 7)])),
+        "storage.downsampling[0].interval_s"
+    );
+    let twice = json!([step(2, 60), step(2, 120)]);
+    assert_eq!(downsampling(twice), "storage.downsampling[1].after_d");
+    let uneven = json!([step(2, 120), step(3, 180)]);
+    assert_eq!(downsampling(uneven), "storage.downsampling[1].interval_s");
+    let steps = json!([step(2, 60), step(30, 3600)]);
+    put(
+        &node,
+        "products/p",
+        json!({"storage": {"retention_d": 400, "downsampling": steps}}),
+    );
+}
+
+#[test]
+fn products_of_the_configuration_are_there_and_stay_as_they_are() {
+    let folder = temporary_directory();
+    let model = json!({"properties": [{"id": "t", "name": "t", "valueType": {"type": "float", "max": "50"}}]});
+    let file = folder.join("meter.json");
+    std::fs::write(&file, model.to_string()).unwrap();
+    let config = format!("[[product]]\nid = \"meter\"\nmodel_file = {file:?}\nmode = \"sync\"\n");
+    let node = Node::start_with_config(&[], &config);
+    with_token(&node, "d", "meter", json!({}));
+    let mut raw = connect(&node, "d");
+    say(&mut raw, json!({"t": 20}));
+    say(&mut raw, json!({"t": 51}));
+    assert_eq!(latest(&node, "d"), json!({"t": 20.0}));
+    let (field, detail) = refused(&node, "products/meter", json!({}));
+    assert_eq!(field, "id");
+    assert!(detail.contains("configuration file"), "{detail}");
+    assert_eq!(get(&node, "device-counts")["products"]["meter"], 1);
+}
+
+#[test]
+fn rows_and_messages_go_to_postgresql() {
+    let Some(server) = Server::start_or_skip(Kind::Postgres) else {
+        return;
+    };
+    server.sql(
+        "CREATE TABLE telemetry (at timestamptz NOT NULL, device text NOT NULL, product text, \"values\" jsonb);
+         CREATE TABLE log (at timestamptz, device text, topic text, payload text);
+         GRANT ALL ON telemetry, log TO PUBLIC",
+    );
+    let node = Node::start(&[]);
+    let address = server.address().to_string();
+    let connector = json!({
+        "type": "postgres", "server": address, "user": USER, "password": PASSWORD, "database": DATABASE,
+    });
+    put(&node, "connectors/db", connector);
+    let sink = |sql: &str| json!({"connector": "db", "sql": sql, "queue": {"on_full": "block"}});
+    put(
+        &node,
+        "sinks/rows",
+        sink(
+            "INSERT INTO telemetry (at, device, product, values) VALUES (to_timestamp(${timestamp} / 1000.0), ${deviceId}, ${productId}, ${values}::jsonb)",
+        ),
+    );
+    put(
+        &node,
+        "sinks/log",
+        sink(
+            "INSERT INTO log (at, device, topic, payload) VALUES (to_timestamp(${timestamp} / 1000.0), ${deviceId}, ${topic}, ${payload})",
+        ),
+    );
+    for mode in ["sync", "actor"] {
+        let storage = json!({"sinks": ["rows"], "log_sinks": ["log"], "device_log": true});
+        product(&node, mode, json!({"mode": mode, "storage": storage}));
+        with_token(&node, &format!("d-{mode}"), mode, json!({}));
+        let mut raw = connect(&node, &format!("d-{mode}"));
+        for number in 0..20 {
+            let ts = 1_700_000_000_000_i64 + number * 1000;
+            say(
+                &mut raw,
+                json!({"ts": ts, "values": {"t": number, "state": "on", "at": {"x": 1}}}),
+            );
+        }
+    }
+    eventually("all rows are there", || {
+        let count =
+            |table: &str| server.sql(&format!("SELECT count(*) FROM {table}"))[0][0].clone();
+        count("telemetry").as_deref() == Some("40") && count("log").as_deref() == Some("40")
+    });
+    let rows = server.sql(
+        "SELECT sum((\"values\"->>'t')::int), min(\"values\"->>'state'), min(\"values\"->'at'->>'x'), count(distinct product),
+                extract(epoch from max(at))::bigint FROM telemetry",
+    );
+    let row: Vec<_> = rows[0]
+        .iter()
+        .map(|value| value.as_deref().unwrap())
+        .collect();
+    assert_eq!(row, ["380", "on", "1", "2", "1700000019"]);
+    let rows = server.sql("SELECT min(topic), min(payload::jsonb->'values'->>'state') FROM log");
+    assert_eq!(
+        rows[0],
+        [
+            Some("v1/devices/me/telemetry".to_owned()),
+            Some("on".to_owned())
+        ]
+    );
+}
+
+#[test]
+fn rows_and_messages_go_to_opensearch() {
+    let Some(server) = Server::start_or_skip(Kind::OpenSearch) else {
+        return;
+    };
+    let node = Node::start(&[]);
+    let connector =
+        json!({"type": "elasticsearch", "urls": [format!("http://{}", server.address())]});
+    put(&node, "connectors/search", connector);
+    put(
+        &node,
+        "sinks/search",
+        json!({"connector": "search", "index": "devices-${kind}-%Y.%m"}),
+    );
+    product(
+        &node,
+        "p",
+        json!({"storage": {"sinks": ["search"], "device_log": true}}),
+    );
+    with_token(&node, "d", "p", json!({}));
+    let mut raw = connect(&node, "d");
+    let now_ms = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_millis();
+    for number in 0..50 {
+        say(
+            &mut raw,
+            json!({"ts": now_ms as u64 - number, "values": {"t": number}}),
+        );
+    }
+    let search = |kind: &str, query: &str| -> Value {
+        let refreshed = format!("/devices-{kind}-*/_refresh");
+        server.http("POST", &refreshed, "");
+        let path = format!("/devices-{kind}-*/_search?{query}");
+        serde_json::from_str(&server.http("GET", &path, "")).unwrap()
+    };
+    eventually("both kinds of documents are there", || {
+        ["telemetry", "log"]
+            .iter()
+            .all(|kind| search(kind, "size=0")["hits"]["total"]["value"] == 50)
+    });
+    let found = search("telemetry", "q=values.t:7");
+    let document = &found["hits"]["hits"][0]["_source"];
+    assert_eq!(
+        (&document["deviceId"], &document["values"]["t"]),
+        (&json!("d"), &json!(7))
+    );
+    let found = search("log", "size=1");
+    assert_eq!(
+        found["hits"]["hits"][0]["_source"]["topic"],
+        "v1/devices/me/telemetry"
+    );
+}
+
+/// An HTTP server that says the same to everybody.
+struct Rooms {
+    address: std::net::SocketAddr,
+    is_ended: Arc<AtomicBool>,
+}
+
+impl Rooms {
+    fn start(body: &'static str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let is_ended = Arc::<AtomicBool>::default();
+        let ended = is_ended.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                let mut stream = stream.unwrap();
+                let mut request = [0; 4096];
+                if stream.read(&mut request).is_ok() {
+                    let _ = write!(
+                        stream,
+                        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                        body.len()
+                    );
+                }
+            }
+        });
+        Self { address, is_ended }
+    }
+}
+
+impl Drop for Rooms {
+    fn drop(&mut self) {
+        self.is_ended.store(true, Ordering::Relaxed);
+        let _ = std::net::TcpStream::connect(self.address);
+    }
+}
+
+#[test]
+fn what_is_pulled_goes_through_the_thing_model_and_the_chain() {
+    let rooms = Rooms::start(
+        r#"[{"id": "a", "t": "21.5", "x": 1}, {"id": "b", "t": 99}, {"id": "c", "t": 1}]"#,
+    );
+    let node = Node::start(&[]);
+    let model = json!({"properties": [{"id": "t", "name": "t", "valueType": {"type": "float", "max": "50"}}]});
+    let nodes = json!([
+        {"id": "twice", "type": "transform", "select": "t * 2 AS t"},
+        {"id": "save", "type": "save_telemetry"},
+    ]);
+    put(
+        &node,
+        "chains/twice",
+        json!({"nodes": nodes, "relations": [{"from": "twice", "to": "save"}]}),
+    );
+    // Its devices speak another dialect, which is no matter here.
+    let room = json!({"model": model, "unknown_keys": "refuse", "chain": "twice", "dialects": ["jetlinks"]});
+    product(&node, "room", room);
+    with_token(&node, "room-a", "room", json!({}));
+    with_token(&node, "room-b", "room", json!({}));
+    let url = format!("http://{}/", rooms.address);
+    let source = json!({
+        "interval_s": 1,
+        "http": {"server": {"url": url, "token": "s3cret"}, "items": "", "device": "room-${id}"},
+    });
+    let (field, _) = refused(&node, "pull-sources/rooms", json!({"interval_s": 1}));
+    assert_eq!(field, "");
+    put(&node, "pull-sources/rooms", source);
+    eventually("the room has a temperature", || {
+        latest(&node, "room-a") == json!({"t": 43.0})
+    });
+    // Too warm for the model.
+    assert_eq!(latest(&node, "room-b"), json!({}));
+    assert_eq!(get(&node, "devices/room-a")["state"], "online");
+    let status = get(&node, "pull-sources/rooms/status");
+    assert_eq!(
+        (&status["is_ok"], &status["type"]),
+        (&json!(true), &json!("http")),
+        "{status}"
+    );
+    assert!(
+        status["last_error"]
+            .as_str()
+            .unwrap()
+            .contains("\"room-c\""),
+        "{status}"
+    );
+    assert_eq!(get(&node, "pull-source-status")["data"][0]["name"], "rooms");
+    let shown = get(&node, "pull-sources/rooms");
+    assert!(!shown.to_string().contains("s3cret"), "{shown}");
+    let (status, tested) = api(&node, "POST", "pull-sources/rooms/test", &Value::Null);
+    assert_eq!((status, &tested["rows"]), (200, &json!(3)), "{tested}");
+    assert_eq!(
+        api(&node, "DELETE", "pull-sources/rooms", &Value::Null).0,
+        204
+    );
+    assert_eq!(
+        api(&node, "GET", "pull-sources/rooms/status", &Value::Null).0,
+        404
+    );
+}
