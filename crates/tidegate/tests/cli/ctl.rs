@@ -1,5 +1,7 @@
 //! `tidegate ctl` against a real node: what it prints, what it changes, what it says when it cannot.
 
+use std::time::{Duration, Instant};
+
 use super::program::{Ended, Node, run};
 
 fn ctl(node: &Node, arguments: &[&str]) -> Ended {
@@ -134,6 +136,44 @@ fn what_cannot_be_done_is_said_with_a_status() {
     assert!(no_node.contains("no node runs"), "{no_node}");
     let closed = run(&["ctl", "--url", "http://127.0.0.1:1", "status"]).failed(3);
     assert!(closed.contains("cannot reach"), "{closed}");
+}
+
+#[test]
+fn alarms_are_listed_seen_and_told() {
+    let node = Node::start(&["--set", "alarms.platform_interval_s=1"]);
+    let rules = r#"[{"id": "large", "raise": [
+        {"severity": "MINOR", "when": {"key": "memory_mb", "is": ">", "value": 1}}]}]"#;
+    let rules = file(&node, "rules.json", rules);
+    ctl(&node, &["platform-alarms", "set", &rules]).succeeded();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let listed = loop {
+        let listed = ctl(&node, &["alarms", "list", "--active"]).succeeded();
+        if listed.contains("large") {
+            break listed;
+        }
+        assert!(Instant::now() < deadline, "{listed}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert!(listed.starts_with("ALARM  SEVERITY"), "{listed}");
+    assert!(listed.contains("MINOR") && listed.contains("ACTIVE_UNACK"));
+    let seen = ctl(&node, &["alarms", "ack", "1"]).succeeded();
+    assert_eq!(seen, "alarm 1 is acknowledged\n");
+    let again = ctl(&node, &["alarms", "ack", "1"]).failed(4);
+    assert!(again.contains("409"), "{again}");
+    ctl(&node, &["platform-alarms", "reset"]).succeeded();
+    let counts = ctl(&node, &["alarms", "count"]).succeeded();
+    assert!(counts.contains("by_state"), "{counts}");
+    let add = [
+        "notifications",
+        "add",
+        "told",
+        r#"to={"mqtt": {"topic": "told"}}"#,
+    ];
+    ctl(&node, &add).succeeded();
+    let sent = ctl(&node, &["notifications", "test", "told"]).succeeded();
+    assert_eq!(sent, "told is on its way\n");
+    let status = ctl(&node, &["notifications", "status"]).succeeded();
+    assert!(status.contains("told"), "{status}");
 }
 
 #[test]
