@@ -12,6 +12,10 @@ use crate::{Failure, deny, no_more, servers};
 
 /// Exact versions, so that a run today and a run next year test the same thing.
 const PAHO: &str = "paho-mqtt==2.2.0";
+/// With the fork of paho that it comes with.
+const THINGSBOARD: &str = "tb-mqtt-client==1.13.14";
+/// What that would install by itself when it is first used.
+const MMH3: &str = "mmh3==5.3.1";
 const SSLYZE: &str = "sslyze==6.3.1";
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 const DUCKDB: &str = "duckdb==1.4.1";
@@ -49,6 +53,10 @@ pub(crate) fn provide(report: &mut Report) -> Environment {
     report.step(&format!("Python package {PAHO}"), || {
         let installed = python(&tools.join("python"), PAHO, &["--no-deps"], &mut apt);
         outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_PYTHONPATH", dir))))
+    });
+    report.step(&format!("Python package {THINGSBOARD}"), || {
+        let installed = python(&tools.join("thingsboard"), THINGSBOARD, &[MMH3], &mut apt);
+        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_THINGSBOARD", dir))))
     });
     report.step(&format!("Python package {SSLYZE}"), || {
         // With all it depends on; apart from paho, which other tests import.

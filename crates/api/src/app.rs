@@ -9,6 +9,7 @@ use tokio::sync::{Mutex, Semaphore, watch};
 
 use crate::access::Gatekeeper;
 use crate::alarm_tools::AlarmTools;
+use crate::command_tools::CommandTools;
 use crate::config::{Anonymous, LiveConfig, Openness};
 use crate::connector_tools::ConnectorTools;
 use crate::device_door::DeviceDoor;
@@ -34,6 +35,7 @@ pub struct Parts {
     pub alarm_tools: Arc<dyn AlarmTools>,
     pub device_door: Arc<dyn DeviceDoor>,
     pub fleet_tools: Arc<dyn FleetTools>,
+    pub command_tools: Arc<dyn CommandTools>,
     /// The token in the data directory that makes its owner an admin, for requests from this machine.
     pub local_token: Option<String>,
 }
@@ -55,6 +57,7 @@ pub(crate) struct App {
     /// Requests of devices that are answered at once.
     pub(crate) device_requests: Semaphore,
     pub(crate) fleet_tools: Arc<dyn FleetTools>,
+    pub(crate) command_tools: Arc<dyn CommandTools>,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) started: SystemTime,
     /// Bound to loopback.

@@ -86,6 +86,9 @@ pub trait DeviceTools: Send + Sync + 'static {
         values: Map<String, Value>,
     ) -> Result<(), DeviceProblem>;
 
+    /// Puts a device into the group of whoever knows the secret that it has offered.
+    fn claim(&self, id: &str, secret: &str, group: &str) -> Result<ShownDevice, DeviceProblem>;
+
     /// Takes lines of `jsonl` or `csv`.
     fn import(
         &self,
@@ -149,6 +152,12 @@ impl DeviceTools for NoDeviceTools {
         _: &str,
         _: Map<String, Value>,
     ) -> Result<(), DeviceProblem> {
+        Err(DeviceProblem::NotFound(format!(
+            "There is no device {id:?}."
+        )))
+    }
+
+    fn claim(&self, id: &str, _: &str, _: &str) -> Result<ShownDevice, DeviceProblem> {
         Err(DeviceProblem::NotFound(format!(
             "There is no device {id:?}."
         )))

@@ -8,6 +8,7 @@ mod alarm_tools;
 mod app;
 mod audit;
 mod call;
+mod command_tools;
 mod config;
 mod connector_tools;
 mod device_door;
@@ -33,6 +34,10 @@ pub use access::new_local_token;
 pub use access::{FirstOperator, FirstOperatorError, NoRandomness, Role, ensure_first_operator};
 pub use alarm_tools::{AlarmNews, AlarmPage, AlarmProblem, AlarmQuery, AlarmTools, NoAlarmTools};
 pub use app::Parts;
+pub use command_tools::{
+    CommandEnd, CommandQuery, CommandRequest, CommandRows, CommandTools, CommandWish,
+    NoCommandTools, TakenCommand,
+};
 pub use config::{Anonymous, HttpConfig, LiveConfig, Openness};
 pub use connector_tools::{Asking, ConnectorTools, NoConnectorTools, PostRefused, Posted, Tested};
 pub use device_door::{DeviceDoor, DevicePost, DoorProblem, Knock, NoDeviceDoor};

@@ -43,6 +43,10 @@ const TAGS: &[(&str, &str)] = &[
         "alarms",
         "What is wrong with devices and with the node itself, and who is told.",
     ),
+    (
+        "commands",
+        "What devices are told to do, and what came of it.",
+    ),
     ("configuration", "Listeners, settings, backup."),
     ("events", "What happens, as it happens."),
 ];

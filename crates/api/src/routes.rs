@@ -46,6 +46,7 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::alarms::endpoints,
         of::device_groups::endpoints,
         of::pull_sources::endpoints,
+        of::commands::endpoints,
         of::listeners::endpoints,
         of::settings::endpoints,
         of::events::endpoints,

@@ -136,6 +136,7 @@ fn router(
         device_door: parts.device_door,
         device_requests: Semaphore::new(MAX_DEVICE_REQUESTS),
         fleet_tools: parts.fleet_tools,
+        command_tools: parts.command_tools,
         config: live.clone(),
         anonymous: config.anonymous,
         max_event_streams: config.max_event_streams,

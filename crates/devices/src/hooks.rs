@@ -6,9 +6,11 @@ use broker::hooks::{
     Accepted, Client, Hooks, HooksFactory, Interest, MessageView, Origin, Settled, Verdict,
 };
 use hashbrown::HashMap;
+use mqtt::{Properties, SubscriptionOptions};
 
 use crate::dialect;
 use crate::ingest::{Lane, Message, Pipeline, Speaker};
+use crate::rights::PROVISION_REQUEST;
 
 /// Which clients are devices.
 pub trait Clients: Send + Sync {
@@ -17,6 +19,16 @@ pub trait Clients: Send + Sync {
 
     /// The device that a client is, which was let in a moment ago. Asked once for each connection; never waits.
     fn device_of(&self, client: &Client<'_>) -> Option<Arc<Speaker>>;
+
+    /// The device hears on these topics from now on. Never waits.
+    fn subscribed(&self, device: &Speaker, filter: &str) {
+        let _ = (device, filter);
+    }
+
+    /// A client that is no device asks to be registered as one. Never waits.
+    fn provision(&self, client_id: &str, request: &[u8]) {
+        let _ = (client_id, request);
+    }
 
     /// A connection of the device is gone.
     fn gone(&self, device: &Speaker, client: &Client<'_>, reason: &'static str) {
@@ -54,7 +66,7 @@ impl Hooks for Ears {
         // The first device may connect before this is asked again.
         let always = Interest::CONNECT | Interest::DISCONNECT;
         match self.clients.is_in_use() {
-            true => always | Interest::PUBLISH,
+            true => always | Interest::PUBLISH | Interest::SUBSCRIBE,
             false => always,
         }
     }
@@ -76,9 +88,24 @@ impl Hooks for Ears {
         }
     }
 
+    fn subscribed(
+        &mut self,
+        client: &Client<'_>,
+        filter: &str,
+        _: SubscriptionOptions,
+        _: Properties<'_>,
+    ) {
+        if let Some(device) = self.devices.get(client.client_id) {
+            self.clients.subscribed(device, filter);
+        }
+    }
+
     #[inline]
     fn wants_topic(&mut self, topic: &str) -> bool {
-        !self.devices.is_empty() && dialect::may_route(topic)
+        match self.devices.is_empty() {
+            true => topic == PROVISION_REQUEST,
+            false => dialect::may_route(topic),
+        }
     }
 
     fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
@@ -87,8 +114,14 @@ impl Hooks for Ears {
             return Verdict::Continue;
         };
         let Some(device) = self.devices.get(client.client_id) else {
+            if message.topic == PROVISION_REQUEST {
+                self.clients.provision(client.client_id, message.payload);
+                // It holds a secret.
+                return Verdict::Stop;
+            }
             return Verdict::Continue;
         };
+        let is_for_node_alone = goes_both_ways(message.topic);
         let message = Message {
             by: device.voice(),
             topic: message.topic,
@@ -97,6 +130,7 @@ impl Hooks for Ears {
         };
         self.pipeline.take(&mut self.lane, &message);
         match self.lane.has_left() || self.pipeline.is_saturated() {
+            _ if is_for_node_alone => Verdict::Stop,
             true => Verdict::Follow,
             false => Verdict::Continue,
         }
@@ -112,6 +146,22 @@ impl Hooks for Ears {
 
     fn is_saturated(&mut self) -> bool {
         self.pipeline.is_saturated()
+    }
+}
+
+/// ThingsBoard has topics that are the same for all devices, on which they speak and are told: what one of them says there is not for
+/// the others to hear.
+#[inline]
+fn goes_both_ways(topic: &str) -> bool {
+    match topic.strip_prefix("v1/") {
+        None => false,
+        Some(rest) => {
+            rest == "devices/me/attributes"
+                || rest.starts_with("devices/me/rpc/")
+                || rest == "gateway/attributes"
+                || rest == "gateway/rpc"
+                || rest == "gateway/disconnect"
+        }
     }
 }
 
@@ -212,7 +262,7 @@ mod tests {
             username: None,
             password: None,
             will: None,
-            properties: mqtt::Properties::EMPTY,
+            properties: Properties::EMPTY,
             bridge: false,
         };
         for client_id in ["5", "somebody"] {

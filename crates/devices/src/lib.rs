@@ -8,6 +8,7 @@
 
 pub mod alarm;
 pub mod chain;
+pub mod command;
 mod credential;
 mod device;
 pub mod dialect;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::access::Role;
@@ -131,6 +131,17 @@ enum CredentialInput {
     Certificate { common_name: Option<String> },
     /// A key for JWTs: HS256, ES256, EdDSA or RS256.
     Jwt { algorithm: String, key: String },
+}
+
+/// What it takes to claim a device.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ClaimInput {
+    /// What the device has offered; empty, if it has offered none.
+    secret: String,
+    /// The group it shall be in.
+    #[schemars(length(min = 1, max = 64))]
+    group: String,
 }
 
 /// A device as it is.
@@ -277,6 +288,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .description("With its attributes. One with devices behind it stays.")
             .answers_nothing(204, "Deleted.")
             .versioned(),
+        one(post("/api/v1/devices/{id}/claim", "claimDevice", claim))
+            .role(Role::Operator)
+            .summary("Claim a device")
+            .description(
+                "The device has offered it, with a secret and for a time. It is in this group from now on; the secret holds once.",
+            )
+            .body::<ClaimInput>()
+            .answers::<Device>(200, "It, as it is now."),
         one(get(
             "/api/v1/devices/{id}/attributes/{scope}",
             "listDeviceAttributes",
@@ -387,6 +406,16 @@ async fn read(call: Call) -> Outcome {
     if Preconditions::read(call.headers())?.is_not_modified(device.version) {
         return Ok(StatusCode::NOT_MODIFIED.into_response());
     }
+    Ok(with_version(StatusCode::OK, &device))
+}
+
+async fn claim(mut call: Call) -> Outcome {
+    let ClaimInput { secret, group } = call.json().await?;
+    let id = call.path("id").to_owned();
+    let (wanted, into) = (id.clone(), group.clone());
+    let device = ask(&call.app, move |tools| tools.claim(&wanted, &secret, &into)).await?;
+    let after = serde_json::json!({"group": group});
+    audit::action(&call, "device.claim", Some(&id), Some(after)).await;
     Ok(with_version(StatusCode::OK, &device))
 }
 

@@ -4,6 +4,7 @@ mod alarm_feed;
 pub(crate) mod alarms;
 pub(crate) mod backup;
 pub(crate) mod clients;
+pub(crate) mod commands;
 pub(crate) mod connectors;
 pub(crate) mod device_api;
 pub(crate) mod device_groups;

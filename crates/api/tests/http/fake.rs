@@ -527,6 +527,7 @@ impl Server {
             alarm_tools: Arc::new(api::NoAlarmTools),
             device_door: Arc::new(api::NoDeviceDoor),
             fleet_tools: Arc::new(api::NoFleetTools),
+            command_tools: Arc::new(api::NoCommandTools),
             local_token: Some(LOCAL_TOKEN.into()),
         };
         let running = tokio::spawn(async move {

@@ -34,10 +34,18 @@ pub(super) fn read<'a>(
     let missing = cursor.clone();
     cursor.end()?;
     let said = match kind {
-        Kind::Reply(to, _) => words.reply(to),
+        Kind::Reply(to, _) => {
+            // Whoever was asked for properties reports them, too.
+            let is_report = matches!(to, Reply::Read | Reply::Write) && !words.has_failed;
+            let properties = words.properties.filter(|json| json.starts_with('{'));
+            if let Some(json) = properties.filter(|_| is_report) {
+                reported(json, &words, arena, ears)?;
+            }
+            words.reply(to)
+        }
         Kind::Event(id) => {
             if let Some(json) = words.data.filter(|_| words.reports_properties) {
-                return reported_event(json, &words, arena, ears);
+                return reported(json, &words, arena, ears);
             }
             Said::Event {
                 id,
@@ -97,8 +105,8 @@ fn report<'a>(cursor: &mut Cursor<'a>, arena: &'a Bump, ears: &mut impl Ears<'a>
     Ok(())
 }
 
-/// Version 1.0 has reports of properties as events.
-fn reported_event<'a>(
+/// Properties in a message that is not called a report: version 1.0 has them as events, and replies hold them.
+fn reported<'a>(
     json: &'a str,
     words: &Words<'a>,
     arena: &'a Bump,

@@ -309,14 +309,16 @@ fn replies_and_states_of_jetlinks() {
         code: None,
         message: None,
     };
+    // Its properties count as reported.
+    let row = r#"1601196762389: sn=Text("test")"#.to_owned();
     assert_eq!(
         hear("/p/d/properties/read/reply", read),
-        [format!("{:?}", Said::Reply(reply))]
+        [row.clone(), format!("{:?}", Said::Reply(reply))]
     );
     reply.to = Reply::Write;
     assert_eq!(
         hear("/p/d/properties/wirte/reply", read),
-        [format!("{:?}", Said::Reply(reply))]
+        [row, format!("{:?}", Said::Reply(reply))]
     );
     let failed = r#"{"messageId":"m","success":false,"code":"error_code","message":"why"}"#;
     reply = Replied {

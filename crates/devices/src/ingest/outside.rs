@@ -115,6 +115,11 @@ pub trait Outside: Send + Sync {
         let _ = (by, about, dialect, said, now_ms);
     }
 
+    /// A device hears from now on what it may not have heard before: it has connected, or subscribed to a filter.
+    fn listens(&self, device: Voice<'_>, filter: Option<&str>) {
+        let _ = (device, filter);
+    }
+
     /// A gateway speaks of devices that are not at hand: they may be on the disk, or nowhere. Whoever finds it has the message worked off
     /// again by a lane of [`Pipeline::last_lane`](super::Pipeline::last_lane); what of it is stored already is stored again, to the
     /// same effect. `false`: nobody will.

@@ -13,6 +13,7 @@ use super::Platform;
 use super::errand::Errand;
 use crate::dialect::Dialect;
 use crate::ingest::{Message, ProductNo, Voice};
+use crate::rights::PROVISION_RESPONSE;
 
 /// Jobs, and bytes of theirs, from which on publishers are to wait.
 const MAX_JOBS: usize = 10_000;
@@ -41,6 +42,11 @@ pub(super) struct Again {
 pub(super) enum Job {
     Errand(Sent),
     Again(Again),
+    /// A client wants to be registered.
+    Provision {
+        client_id: Box<str>,
+        request: Box<[u8]>,
+    },
 }
 
 impl Job {
@@ -49,6 +55,7 @@ impl Job {
         match self {
             Self::Errand(sent) => sent.what.bytes(),
             Self::Again(again) => again.payload.len() + again.topic.len(),
+            Self::Provision { client_id, request } => client_id.len() + request.len(),
         }
     }
 
@@ -206,6 +213,16 @@ pub(super) fn start(platform: &Platform) -> std::io::Result<()> {
             platform.inner.desk.begin();
             let run = AssertUnwindSafe(|| match job {
                 Job::Errand(sent) => platform.run_errand(&sent),
+                Job::Provision { client_id, request } => {
+                    let answer = super::provision(platform.registry(), &request);
+                    let (Ok(answer) | Err(answer)) = answer;
+                    let teller = &platform.inner.parts.teller;
+                    teller.tell(
+                        &client_id,
+                        PROVISION_RESPONSE.to_owned(),
+                        answer.to_string(),
+                    );
+                }
                 Job::Again(again) => {
                     // At a start, whoever works off what is left finds devices itself.
                     if let Some(pipeline) = platform.inner.pipeline.get() {

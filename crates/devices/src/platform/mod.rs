@@ -7,6 +7,7 @@ mod desk;
 mod entrance;
 mod errand;
 mod profiles;
+mod provisioning;
 mod report;
 
 #[cfg(test)]
@@ -30,6 +31,7 @@ use connections::Connections;
 use desk::{Desk, Job};
 use errand::Errand;
 use profiles::Numbers;
+pub use provisioning::provision;
 
 pub use report::Reporter;
 
@@ -159,10 +161,29 @@ impl Clients for Platform {
         };
         let parts = &self.inner.parts;
         let device = parts.directory.take_admitted(peer, client.client_id)?;
-        parts.states.connected(&device, now_ms());
         let speaker = Arc::new(self.speaker_of(&device));
-        self.inner.connections.add(device, client.client_id);
+        let connections = &self.inner.connections;
+        // Whoever hears that it is here may want to tell it something.
+        connections.add(Arc::clone(&device), client.client_id);
+        parts.states.connected(&device, now_ms());
+        // It may have subscribed in an earlier connection.
+        parts.outside.listens(speaker.voice(), None);
         Some(speaker)
+    }
+
+    fn provision(&self, client_id: &str, request: &[u8]) {
+        let desk = &self.inner.desk;
+        if self.registry().has_provisioning() && !desk.is_full() {
+            desk.push(Job::Provision {
+                client_id: client_id.into(),
+                request: request.into(),
+            });
+        }
+    }
+
+    fn subscribed(&self, device: &Speaker, filter: &str) {
+        let outside = &self.inner.parts.outside;
+        outside.listens(device.voice(), Some(filter));
     }
 
     fn gone(&self, device: &Speaker, client: &Client<'_>, reason: &'static str) {

@@ -60,6 +60,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         devices: draft.node.devices.clone(),
         telemetry: draft.node.telemetry.clone(),
         alarms: draft.node.alarms.clone(),
+        commands: draft.node.commands.clone(),
         declared_rules,
         declared_connectors,
         declared_products,

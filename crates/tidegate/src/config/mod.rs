@@ -42,6 +42,7 @@ pub(crate) struct Config {
     pub(crate) devices: devices::Config,
     pub(crate) telemetry: crate::serve::ingest::Settings,
     pub(crate) alarms: crate::serve::alarms::Settings,
+    pub(crate) commands: devices::command::CommandConfig,
     /// `[[rule]]`: names and what the API would take.
     pub(crate) declared_rules: Vec<(String, serde_json::Value)>,
     /// `[[connector]]`, `[[sink]]` and `[[source]]`, connectors first.

@@ -3,6 +3,7 @@
 mod alarms;
 mod commands;
 mod connectors;
+mod device_commands;
 mod devices;
 mod error;
 mod events;
@@ -108,6 +109,9 @@ enum Command {
     /// What devices have reported
     #[command(subcommand)]
     Telemetry(telemetry::Telemetry),
+    /// What devices are told to do, and what came of it
+    #[command(subcommand)]
+    Commands(device_commands::Commands),
     /// People who use the HTTP API
     #[command(subcommand)]
     Operators(objects::Objects),
@@ -183,6 +187,7 @@ async fn run(command: Command, client: &Client, output: &Output) -> anyhow::Resu
         Command::Notifications(command) => command.run(client, output).await,
         Command::PlatformAlarms(command) => command.run(client, output).await,
         Command::Telemetry(command) => command.run(client, output).await,
+        Command::Commands(command) => command.run(client, output).await,
         Command::Operators(command) => command.run(Kind::Operators, client, output).await,
         Command::Keys(command) => command.run(Kind::ApiKeys, client, output).await,
         Command::Listeners(command) => command.run(client, output).await,

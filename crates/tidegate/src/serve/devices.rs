@@ -450,6 +450,13 @@ impl DeviceTools for Devices {
             .map_err(problem)
     }
 
+    fn claim(&self, id: &str, secret: &str, group: &str) -> Result<ShownDevice, DeviceProblem> {
+        self.known(id)?;
+        let claimed = self.registry.claim(id, secret, group, now_ms());
+        let device = claimed.map_err(problem)?;
+        self.shown_device(&device).map_err(problem)
+    }
+
     fn import(
         &self,
         text: &str,

@@ -4,6 +4,7 @@ mod alarm_metrics;
 pub(crate) mod alarms;
 mod allocator;
 mod banned;
+mod commands;
 mod connectors;
 mod courier;
 pub(crate) mod data_dir;

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::alarms::Alarming;
+use super::commands::NodeCommands;
 use super::connectors::{Bridges, Connectors};
 use super::courier::Post;
 use super::data_dir::{DataDir, OpenListener};
@@ -53,6 +54,7 @@ pub(super) struct Node {
     alarming: Alarming,
     of_rules: RuleDevices,
     pulls: Pulls,
+    commands: NodeCommands,
     store: Store,
     http: Option<Http>,
     listeners: Vec<OpenListener>,
@@ -126,6 +128,15 @@ impl Node {
             .context("opening the devices ended by a panic")?
             .context("cannot open the devices of the store")?;
         auth.set_devices(Arc::new(devices.clone()));
+        let opening = (store.clone(), devices.clone(), config.commands.clone());
+        let runtime = tokio::runtime::Handle::current();
+        let opened = tokio::task::spawn_blocking(move || {
+            NodeCommands::open(&opening.0, &opening.1, opening.2, runtime)
+        });
+        let commands = opened
+            .await
+            .context("opening the commands ended by a panic")?
+            .context("cannot open the commands of the store")?;
         // Ends with the runtime.
         tokio::spawn(devices.clone().keep());
         let connectors = connect::Service::new(
@@ -154,6 +165,7 @@ impl Node {
             .context("reading the rules ended by a panic")?
             .context("cannot read the rules from the store")?;
         // Behind all that it hands on to.
+        let hearing = commands.commands.clone();
         let shards = config.broker.shard_count() as u16;
         let post = Arc::new(Post::new(connectors.service().clone(), shards + 2));
         let device_sinks = DeviceSinks::new(
@@ -175,7 +187,7 @@ impl Node {
             let events = DeviceEvents::new(engine, series.clone());
             let alarming = Alarming::open(&alarms, &store, &devices, &series, events, post)
                 .context("cannot open the alarms of the store")?;
-            let others = Others::new(alarming.clone(), device_sinks);
+            let others = Others::new(alarming.clone(), device_sinks, hearing);
             let others = (chains, retention, others);
             let ingest = Ingest::open(&data_path, &telemetry, series, &devices, &store, others)?;
             anyhow::Ok((alarming, ingest))
@@ -229,6 +241,8 @@ impl Node {
         if let Some(reporter) = ingest.platform.reporter() {
             pulls.start(Arc::new(reporter));
         }
+        commands.start(handle.clone(), ingest.platform.clone());
+        commands.tell_rules(engine.clone());
         let mut listeners: Vec<_> = handle.listeners().into_iter().map(open_listener).collect();
         let mut first_operator = None;
         let http = match http_listener {
@@ -265,6 +279,7 @@ impl Node {
                             alarming: alarming.clone(),
                             of_rules: of_rules.clone(),
                             pulls: pulls.clone(),
+                            commands: commands.clone(),
                             http: live.clone(),
                         },
                         config,
@@ -288,6 +303,7 @@ impl Node {
                         devices.directory.clone(),
                     )),
                     fleet_tools: Arc::new(fleet),
+                    command_tools: Arc::new(commands.clone()),
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;
@@ -313,6 +329,7 @@ impl Node {
             alarming,
             of_rules,
             pulls,
+            commands,
             store,
             http,
             listeners,
@@ -378,7 +395,9 @@ impl Node {
         self.connectors.stop(SINKS_STOP_WITHIN).await;
         let store = self.store;
         let (states, series) = (self.devices.states, self.ingest.series);
+        let commands = self.commands.commands;
         let closed = tokio::task::spawn_blocking(move || {
+            commands.close();
             if let Err(error) = states.flush() {
                 tracing::error!(%error, "when devices were seen last cannot be written");
             }

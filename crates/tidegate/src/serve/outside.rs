@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use broker::Handle;
 use broker::control::Publication;
+use devices::command::Commands;
 use devices::dialect::{Dialect, Said};
 use devices::ingest::{Outside, Profile, Voice};
 use series::Point;
@@ -21,6 +22,7 @@ const MANY_REPUBLISHED: usize = MAX_REPUBLISHED / 4;
 
 pub(super) struct Others {
     sinks: DeviceSinks,
+    commands: Commands,
     republished: mpsc::Sender<Publication>,
     /// Until the broker runs.
     waiting: Mutex<Option<mpsc::Receiver<Publication>>>,
@@ -29,9 +31,10 @@ pub(super) struct Others {
 }
 
 impl Others {
-    pub(super) fn new(alarming: Alarming, sinks: DeviceSinks) -> Self {
+    pub(super) fn new(alarming: Alarming, sinks: DeviceSinks, commands: Commands) -> Self {
         let (republished, waiting) = mpsc::channel(MAX_REPUBLISHED);
         Self {
+            commands,
             sinks,
             republished,
             waiting: Mutex::new(Some(waiting)),
@@ -60,6 +63,11 @@ impl Others {
     }
 }
 
+/// Whether somebody who subscribes to this hears by it what is for devices behind it.
+fn may_be_of_gateway(filter: &str) -> bool {
+    filter.starts_with("v1/gateway/") || filter.contains("/child/") || filter.ends_with('#')
+}
+
 impl Outside for Others {
     fn wants_rows(&self) -> bool {
         self.alarming.alarms.is_in_use()
@@ -80,6 +88,10 @@ impl Outside for Others {
     }
 
     fn said(&self, _by: Voice<'_>, about: Voice<'_>, _: Dialect, said: &Said<'_>, now_ms: i64) {
+        if let Said::Reply(replied) = said {
+            let now_ms = now_ms.max(0) as u64;
+            self.commands.answered(about.no, replied, now_ms);
+        }
         if let Said::Event {
             id,
             ts_ms,
@@ -94,6 +106,13 @@ impl Outside for Others {
 
     fn logged(&self, by: Voice<'_>, profile: &Profile, topic: &str, payload: &[u8], now_ms: i64) {
         self.sinks.log(by, profile, (topic, payload), now_ms);
+    }
+    fn listens(&self, device: Voice<'_>, filter: Option<&str>) {
+        self.commands.arrived(device.no);
+        // Most devices are no gateways.
+        if filter.is_some_and(may_be_of_gateway) {
+            self.commands.arrived_behind(device.no);
+        }
     }
 
     fn alarm(&self, speaker: Voice<'_>, profile: &Profile, ts_ms: i64, points: &[Point<'_>]) {
@@ -128,5 +147,6 @@ impl Outside for Others {
             || self.alarming.alarms.is_full()
             || self.alarming.events.is_full()
             || self.sinks.is_full()
+            || self.commands.is_full()
     }
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use store::Store;
 
 use super::alarms::Alarming;
+use super::commands::NodeCommands;
 use super::connectors::Connectors;
 use super::device_outlet::RuleDevices;
 use super::ingest::Ingest;
@@ -33,6 +34,7 @@ pub(super) struct Parts {
     pub(super) alarming: Alarming,
     pub(super) of_rules: RuleDevices,
     pub(super) pulls: Pulls,
+    pub(super) commands: NodeCommands,
     pub(super) http: LiveConfig,
 }
 
@@ -120,6 +122,7 @@ impl api::Program for Program {
         ));
         metrics.extend(sink_metrics::metrics(self.parts.connectors.service()));
         metrics.extend(pull_metrics::metrics(&self.parts.pulls));
+        metrics.extend(self.parts.commands.metrics());
         metrics
     }
 

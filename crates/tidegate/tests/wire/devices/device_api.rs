@@ -125,5 +125,10 @@ fn programs_read_on_the_paths_of_thingsboard() {
 
 /// A path outside of `/api/v1`.
 fn ask_plainly(node: &Node, path: &str) -> (u16, String, Value) {
-    super::ask_at(node, ("GET", &path.replace("../", "/api/")), "", "")
+    super::ask_at(
+        node.address("http"),
+        ("GET", &path.replace("../", "/api/")),
+        "",
+        "",
+    )
 }

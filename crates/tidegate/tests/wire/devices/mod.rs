@@ -1,10 +1,13 @@
 //! Registered devices: made over the API, connected by each kind of credentials, there and gone.
 
 mod alarms;
+mod commands;
 mod device_api;
 mod fleet;
+mod jetlinks;
 mod objects;
 mod telemetry;
+mod thingsboard;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -25,16 +28,18 @@ fn ask(
     fields: &str,
     body: &str,
 ) -> (u16, String, Value) {
-    ask_at(node, (method, &format!("/api/v1/{path}")), fields, body)
+    let path = format!("/api/v1/{path}");
+    ask_at(node.address("http"), (method, &path), fields, body)
 }
 
+/// The same of a node that is known by its address.
 fn ask_at(
-    node: &Node,
+    address: &str,
     (method, path): (&str, &str),
     fields: &str,
     body: &str,
 ) -> (u16, String, Value) {
-    let mut stream = TcpStream::connect(node.address("http")).unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
     write!(
         stream,
         "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{fields}content-length: {}\r\nconnection: close\r\n\r\n{body}",
@@ -50,12 +55,17 @@ fn ask_at(
 }
 
 fn api(node: &Node, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    api_at(node.address("http"), method, path, body)
+}
+
+fn api_at(address: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let body = match body {
         Value::Null => String::new(),
         body => body.to_string(),
     };
     let fields = "content-type: application/json\r\n";
-    let (status, _, value) = ask(node, (method, path), fields, &body);
+    let path = format!("/api/v1/{path}");
+    let (status, _, value) = ask_at(address, (method, &path), fields, &body);
     (status, value)
 }
 

@@ -3,7 +3,7 @@
 //! A test whose client is not installed prints a line that starts with `SKIPPED`; `cargo xtask test` installs them
 //! and counts what was skipped.
 
-mod client;
+pub(crate) mod client;
 mod mosquitto;
 mod mqtt_js;
 mod paho;

@@ -1,0 +1,508 @@
+//! Commands of registered devices in a real store, before clients and a clock of the test.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use store::{Config as StoreConfig, Expected as Wants, Store};
+
+use super::reach::Letter;
+use super::*;
+use crate::dialect::{Replied, Reply};
+use crate::{Config, Device, DeviceNo, Expected, PRODUCT_KIND, Registry};
+
+type Filters = Vec<(String, u8)>;
+
+/// Clients that are connected, what they listen to and what they were told.
+#[derive(Default)]
+struct Clients {
+    /// By device: client id, and topics with their QoS.
+    connected: Mutex<HashMap<DeviceNo, (String, Filters)>>,
+    online: Mutex<Vec<DeviceNo>>,
+    told: Mutex<Vec<(String, Letter)>>,
+    acks: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Reach for Clients {
+    fn client_of(&self, device: DeviceNo) -> Option<Box<str>> {
+        let connected = self.connected.lock().unwrap();
+        connected
+            .get(&device)
+            .map(|(client, _)| client.as_str().into())
+    }
+
+    fn is_online(&self, device: DeviceNo) -> bool {
+        self.online.lock().unwrap().contains(&device)
+    }
+
+    fn tell(
+        &self,
+        client_id: &str,
+        letter: Letter,
+        done: Handover,
+        acked: Box<dyn FnOnce() + Send>,
+    ) {
+        let connected = self.connected.lock().unwrap();
+        let client = connected.values().find(|(client, _)| client == client_id);
+        let heard = client.and_then(|(_, filters)| {
+            let mut filters = filters.iter();
+            let found = filters.find(|(filter, _)| mqtt::filter_matches(filter, &letter.topic));
+            found.map(|(_, qos)| *qos)
+        });
+        drop(connected);
+        match heard.or(letter.subscribes.then_some(1)) {
+            None => done.done(Handed::NotHeard),
+            Some(qos) => {
+                self.told
+                    .lock()
+                    .unwrap()
+                    .push((client_id.to_owned(), letter));
+                self.acks.lock().unwrap().push(acked);
+                done.done(Handed::Sent {
+                    is_watched: qos == 1,
+                });
+            }
+        }
+    }
+}
+
+struct Setup {
+    store: Store,
+    registry: Registry,
+    clients: Arc<Clients>,
+    commands: Commands,
+    now_ms: Arc<AtomicU64>,
+    directory: Option<tempfile::TempDir>,
+}
+
+const START_MS: u64 = 1_000_000;
+
+impl Setup {
+    fn new() -> Self {
+        Self::with(CommandConfig::default())
+    }
+
+    fn with(config: CommandConfig) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let now_ms = Arc::new(AtomicU64::new(START_MS));
+        let setup = Self::open(directory, now_ms, config);
+        let objects = setup.store.objects();
+        for (id, product) in [
+            ("meter", json!({})),
+            ("hub", json!({"gateway": true})),
+            ("jet", json!({"dialects": ["jetlinks"]})),
+        ] {
+            objects.put(PRODUCT_KIND, id, product, Wants::Any).unwrap();
+        }
+        setup
+    }
+
+    fn open(directory: tempfile::TempDir, now_ms: Arc<AtomicU64>, config: CommandConfig) -> Self {
+        let (store, _) = Store::open(directory.path(), StoreConfig::default()).unwrap();
+        let registry = Registry::open(store.objects(), Config::default()).unwrap();
+        let clients = Arc::<Clients>::default();
+        let clock = Arc::clone(&now_ms);
+        let commands = Commands::with_clock(
+            store.objects().tables(),
+            registry.clone(),
+            clients.clone(),
+            config,
+            Box::new(move || clock.load(Ordering::Relaxed)),
+        );
+        Self {
+            commands: commands.unwrap(),
+            store,
+            registry,
+            clients,
+            now_ms,
+            directory: Some(directory),
+        }
+    }
+
+    /// As after a kill: nobody was told that it ends.
+    fn restarted(mut self) -> Self {
+        let directory = self.directory.take().unwrap();
+        let now_ms = Arc::clone(&self.now_ms);
+        self.store.close();
+        drop(self);
+        Self::open(directory, now_ms, CommandConfig::default())
+    }
+
+    fn device(&self, device: Value) -> Arc<Device> {
+        let device = serde_json::from_value(device).unwrap();
+        self.registry.put(device, Expected::Any).unwrap().device
+    }
+
+    fn connect(&self, device: &Device, filters: &[(&str, u8)]) {
+        let filters = filters
+            .iter()
+            .map(|(filter, qos)| ((*filter).to_owned(), *qos));
+        let client = (format!("client-{}", device.id), filters.collect());
+        self.clients
+            .connected
+            .lock()
+            .unwrap()
+            .insert(device.no, client);
+        self.commands.arrived(device.no);
+        self.commands.inner.work_off();
+    }
+
+    fn disconnect(&self, device: &Device) {
+        self.clients.connected.lock().unwrap().remove(&device.no);
+    }
+
+    fn call(&self, device: &Device, method: &str) -> CommandId {
+        self.request(device, request(method)).unwrap()
+    }
+
+    fn request(&self, device: &Device, request: Request) -> Result<CommandId, CommandError> {
+        let taken = self.commands.request(device, request, false)?;
+        self.commands.inner.work_off();
+        Ok(taken.command.id)
+    }
+
+    fn pass(&self, ms: u64) {
+        self.now_ms.fetch_add(ms, Ordering::Relaxed);
+        self.commands.inner.work_off();
+    }
+
+    fn state(&self, id: CommandId) -> CommandState {
+        self.commands.get(id).unwrap().expect("it is there").state
+    }
+
+    fn answer(&self, device: &Device, to: Reply, id: Option<&str>, is_success: bool) {
+        let replied = Replied {
+            to,
+            id,
+            is_success,
+            body_json: Some("{\"v\":1}"),
+            code: None,
+            message: None,
+        };
+        let now_ms = self.now_ms.load(Ordering::Relaxed);
+        self.commands.answered(device.no, &replied, now_ms);
+        self.commands.inner.work_off();
+    }
+
+    fn told(&self) -> Vec<String> {
+        let told = std::mem::take(&mut *self.clients.told.lock().unwrap());
+        told.into_iter()
+            .map(|(client, letter)| format!("{client} < {} {}", letter.topic, letter.payload))
+            .collect()
+    }
+}
+
+fn request(method: &str) -> Request {
+    Request {
+        wanted: Wanted::Call {
+            method: method.to_owned(),
+            params: Value::Null,
+        },
+        one_way: false,
+        timeout_ms: None,
+        expires_in_s: None,
+        retries: 0,
+        by: "test".to_owned(),
+    }
+}
+
+const RPC: &str = "v1/devices/me/rpc/request/+";
+
+#[test]
+fn a_device_that_comes_back_gets_what_waited_for_it_in_order_across_a_restart() {
+    let setup = Setup::new();
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    let first = setup.call(&device, "one");
+    setup.call(&device, "two");
+    // It is connected, and does not listen yet.
+    setup.connect(&device, &[]);
+    setup.call(&device, "three");
+    assert_eq!(setup.state(first), CommandState::Pending);
+    let setup = setup.restarted();
+    let device = setup.registry.device("d").unwrap().unwrap();
+    assert_eq!(setup.commands.stats().open, 3);
+    setup.connect(&device, &[(RPC, 1)]);
+    assert_eq!(
+        setup.told(),
+        [
+            r#"client-d < v1/devices/me/rpc/request/1 {"method":"one","params":null}"#,
+            r#"client-d < v1/devices/me/rpc/request/2 {"method":"two","params":null}"#,
+            r#"client-d < v1/devices/me/rpc/request/3 {"method":"three","params":null}"#,
+        ]
+    );
+    assert_eq!(setup.state(first), CommandState::Sent);
+    // What was sent waits for its answer across a restart, too.
+    let setup = setup.restarted();
+    setup.answer(&device, Reply::Rpc, Some("1"), true);
+    let done = setup.commands.get(first).unwrap().unwrap();
+    assert_eq!(done.state, CommandState::Success);
+    assert_eq!(done.result, Some(json!({"v": 1})));
+    setup.pass(5_000);
+    assert_eq!(setup.state(CommandId(2)), CommandState::Timeout);
+    assert_eq!(setup.call(&device, "four"), CommandId(4), "no number twice");
+    setup.commands.close();
+}
+
+#[test]
+fn the_words_are_those_of_the_dialect_it_listens_to() {
+    let setup = Setup::new();
+    let own = setup.device(json!({"id": "o", "product": "meter"}));
+    setup.connect(&own, &[("tg/o/down/#", 0)]);
+    setup.call(&own, "go");
+    let jet = setup.device(json!({"id": "j", "product": "jet"}));
+    // It subscribes to nothing, as devices of JetLinks may.
+    setup.connect(&jet, &[]);
+    let read = Request {
+        wanted: Wanted::Read {
+            keys: vec!["t".to_owned()],
+        },
+        ..request("")
+    };
+    let id = setup.request(&jet, read).unwrap();
+    let gateway = setup.device(json!({"id": "g", "product": "hub"}));
+    let child = setup.device(json!({"id": "c", "product": "meter", "parent": "g"}));
+    setup.connect(&gateway, &[("v1/gateway/rpc", 1)]);
+    let below = setup.call(&child, "go");
+    assert_eq!(setup.state(below), CommandState::Pending, "it is not here");
+    setup.clients.online.lock().unwrap().push(child.no);
+    setup.commands.arrived_behind(gateway.no);
+    setup.commands.inner.work_off();
+    let told = setup.told().join("\n");
+    insta::assert_snapshot!(told, @r#"
+    client-o < tg/o/down/command/1 {"method":"go","params":null}
+    client-j < /jet/j/properties/read {"timestamp":1000000,"messageId":"2","deviceId":"j","properties":["t"]}
+    client-g < v1/gateway/rpc {"device":"c","data":{"id":3,"method":"go","params":null}}
+    "#);
+    setup.answer(&jet, Reply::Invoke, None, true);
+    assert_eq!(setup.state(id), CommandState::Sent, "it answers no read");
+    setup.answer(&jet, Reply::Read, None, true);
+    assert_eq!(setup.state(id), CommandState::Success);
+    setup.answer(&gateway, Reply::Rpc, Some("3"), true);
+    assert_eq!(setup.state(below), CommandState::Sent, "it is the child's");
+    setup.answer(&child, Reply::Rpc, Some("3"), true);
+    assert_eq!(setup.state(below), CommandState::Success);
+    assert_eq!(setup.commands.stats().unmatched, 2);
+}
+
+#[test]
+fn an_answer_without_an_id_is_to_the_newest_command_of_the_last_seconds() {
+    let setup = Setup::new();
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    setup.connect(&device, &[(RPC, 0)]);
+    let slow = Request {
+        timeout_ms: Some(60_000),
+        ..request("slow")
+    };
+    let old = setup.request(&device, slow).unwrap();
+    setup.pass(5_001);
+    setup.answer(&device, Reply::Rpc, None, true);
+    assert_eq!(setup.state(old), CommandState::Sent);
+    let ids = ["a", "b"].map(|method| setup.call(&device, method));
+    setup.answer(&device, Reply::Rpc, None, false);
+    assert_eq!(setup.state(ids[1]), CommandState::Failed);
+    setup.answer(&device, Reply::Rpc, None, true);
+    assert_eq!(setup.state(ids[0]), CommandState::Success);
+    setup.answer(&device, Reply::Rpc, None, true);
+    assert_eq!(setup.state(old), CommandState::Sent);
+}
+
+#[test]
+fn what_is_not_wanted_any_more_is_not_sent() {
+    let setup = Setup::new();
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    let short = Request {
+        expires_in_s: Some(60),
+        ..request("late")
+    };
+    let late = setup.request(&device, short).unwrap();
+    let now_or_never = Request {
+        expires_in_s: Some(0),
+        ..request("now")
+    };
+    let now_or_never = setup.request(&device, now_or_never).unwrap();
+    let unwanted = setup.call(&device, "unwanted");
+    setup.commands.cancel(unwanted, "anna").unwrap();
+    let again = setup.commands.cancel(unwanted, "anna");
+    assert!(matches!(again, Err(CommandError::Ended(_))));
+    assert!(matches!(
+        setup.commands.cancel(CommandId(99), "anna"),
+        Err(CommandError::NotFound(_))
+    ));
+    setup.pass(5_000);
+    assert_eq!(setup.state(now_or_never), CommandState::Expired);
+    setup.pass(55_000);
+    assert_eq!(setup.state(late), CommandState::Expired);
+    let cancelled = setup.commands.get(unwanted).unwrap().unwrap();
+    assert_eq!(cancelled.message.as_deref(), Some("cancelled by anna"));
+    setup.connect(&device, &[(RPC, 1)]);
+    assert!(setup.told().is_empty());
+    setup.disconnect(&device);
+    let gone = setup.call(&device, "gone");
+    setup.registry.remove("d", Expected::Any).unwrap();
+    setup.commands.inner.work_off();
+    assert_eq!(setup.state(gone), CommandState::Cancelled);
+    assert_eq!(setup.commands.stats().open, 0);
+}
+
+#[test]
+fn one_way_commands_end_when_the_device_has_them() {
+    let setup = Setup::new();
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    let one_way = || Request {
+        one_way: true,
+        ..request("beep")
+    };
+    setup.connect(&device, &[(RPC, 0)]);
+    let id = setup.request(&device, one_way()).unwrap();
+    assert_eq!(setup.state(id), CommandState::Success);
+    setup.connect(&device, &[(RPC, 1)]);
+    setup.clients.acks.lock().unwrap().clear();
+    let id = setup.request(&device, one_way()).unwrap();
+    assert_eq!(setup.state(id), CommandState::Sent);
+    let ack = setup.clients.acks.lock().unwrap().pop().unwrap();
+    ack();
+    setup.commands.inner.work_off();
+    assert_eq!(setup.state(id), CommandState::Success);
+}
+
+#[test]
+fn bounds_hold_and_say_what_they_are() {
+    let setup = Setup::with(CommandConfig {
+        max_open_per_device: 2,
+        max_open: 3,
+        max_waiting: 1,
+        max_finished: 2,
+        ..CommandConfig::default()
+    });
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    let other = setup.device(json!({"id": "e", "product": "meter"}));
+    let ids = ["a", "b"].map(|method| setup.call(&device, method));
+    let full = setup.request(&device, request("c")).unwrap_err();
+    assert_eq!(
+        full.to_string(),
+        "2 commands wait for this device, which is the most"
+    );
+    let waits = |device: &Device| setup.commands.request(device, request("c"), true);
+    let taken = waits(&other).unwrap();
+    assert!(
+        waits(&other)
+            .unwrap_err()
+            .to_string()
+            .starts_with("1 callers wait")
+    );
+    drop(taken);
+    assert!(setup.request(&other, request("d")).is_err(), "3 are open");
+    let too_long = Request {
+        timeout_ms: Some(10_000_000),
+        ..request("x")
+    };
+    let refused = setup.request(&device, too_long).unwrap_err();
+    assert_eq!(refused.to_string(), "timeout_ms: expected at most 600000");
+    for id in ids {
+        setup.commands.cancel(id, "x").unwrap();
+    }
+    setup.commands.cancel(CommandId(3), "x").unwrap();
+    setup.pass(60_001);
+    assert_eq!(setup.commands.stats().finished, 2);
+    assert!(
+        setup.commands.get(ids[0]).unwrap().is_none(),
+        "the oldest went"
+    );
+    let filter = CommandFilter {
+        device: Some(device.no),
+        ..CommandFilter::default()
+    };
+    let page = setup.commands.list(&filter, None, 10).unwrap();
+    assert_eq!(page.commands.len(), 1);
+}
+
+#[test]
+fn lists_are_newest_first_and_go_on_where_they_ended() {
+    let setup = Setup::new();
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    let other = setup.device(json!({"id": "e", "product": "meter"}));
+    for number in 0..6 {
+        setup.call(if number % 2 == 0 { &device } else { &other }, "m");
+    }
+    setup.commands.cancel(CommandId(5), "x").unwrap();
+    let list = |device: Option<DeviceNo>, states: &[CommandState], before, limit| {
+        let filter = CommandFilter {
+            device,
+            states: states.to_vec(),
+        };
+        let page = setup.commands.list(&filter, before, limit).unwrap();
+        let ids: Vec<_> = page.commands.iter().map(|command| command.id.0).collect();
+        (ids, page.next)
+    };
+    assert_eq!(list(None, &[], None, 10).0, [6, 5, 4, 3, 2, 1]);
+    let (ids, next) = list(Some(device.no), &[], None, 2);
+    assert_eq!(ids, [5, 3]);
+    assert_eq!(list(Some(device.no), &[], next, 2).0, [1]);
+    assert_eq!(list(None, &[CommandState::Cancelled], None, 10).0, [5]);
+}
+
+#[test]
+fn a_device_may_ask_for_its_commands() {
+    let setup = Setup::new();
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    assert!(setup.commands.give(device.no).unwrap().is_none());
+    let ids = ["a", "b"].map(|method| setup.call(&device, method));
+    let given = setup.commands.give(device.no).unwrap().unwrap();
+    assert_eq!((given.id, given.state), (ids[0], CommandState::Sent));
+    setup.answer(&device, Reply::Rpc, Some("1"), true);
+    assert_eq!(setup.state(ids[0]), CommandState::Success);
+    assert_eq!(setup.commands.give(device.no).unwrap().unwrap().id, ids[1]);
+    assert!(setup.commands.give(device.no).unwrap().is_none());
+}
+
+#[test]
+fn whoever_waits_is_told_of_the_end_and_listeners_of_everything() {
+    let setup = Setup::new();
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    let heard = Arc::<Mutex<Vec<_>>>::default();
+    let told = Arc::clone(&heard);
+    setup.commands.on_change(Box::new(move |command| {
+        told.lock().unwrap().push(command.state.as_str());
+    }));
+    setup.connect(&device, &[(RPC, 1)]);
+    let taken = setup.commands.request(&device, request("m"), true).unwrap();
+    setup.commands.inner.work_off();
+    setup.answer(&device, Reply::Rpc, Some("1"), true);
+    let mut waiting = taken.waiting.expect("it waits");
+    let mut end = std::pin::pin!(waiting.end());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let std::task::Poll::Ready(Some(ended)) = end.as_mut().poll(&mut context) else {
+        panic!("it has ended");
+    };
+    assert_eq!(ended.state, CommandState::Success);
+    assert_eq!(*heard.lock().unwrap(), ["pending", "sent", "success"]);
+}
+
+#[test]
+fn changes_of_shared_attributes_are_told() {
+    let setup = Setup::new();
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    follow_shared(&setup.registry, setup.clients.clone());
+    setup.connect(&device, &[("v1/devices/me/attributes", 1)]);
+    let set = |scope, values: Value| {
+        let Value::Object(values) = values else {
+            panic!("an object")
+        };
+        let values = values.into_iter().collect();
+        setup
+            .registry
+            .set_attributes(&device, scope, values)
+            .unwrap();
+    };
+    set(crate::Scope::Shared, json!({"rate": 5}));
+    set(crate::Scope::Server, json!({"secret": 5}));
+    set(crate::Scope::Shared, json!({"rate": null}));
+    assert_eq!(
+        setup.told(),
+        [
+            r#"client-d < v1/devices/me/attributes {"rate":5}"#,
+            r#"client-d < v1/devices/me/attributes {"deleted":["rate"]}"#,
+        ]
+    );
+}

@@ -1,0 +1,146 @@
+//! Devices that register themselves, in ThingsBoard's words: a JSON object with their product's key and secret goes in, one with
+//! credentials or the reason comes out. By which way they come is for others to know.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::credential::{Issued, NewCredential};
+use crate::registry::{Provision, Registry, RegistryError};
+
+/// Larger requests are not looked at.
+const MAX_REQUEST_BYTES: usize = 16 << 10;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wanted {
+    provision_device_key: String,
+    provision_device_secret: String,
+    device_name: Option<String>,
+    credentials_type: Option<String>,
+    token: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
+    #[serde(default)]
+    gateway: Option<bool>,
+}
+
+/// Registers the device that asks for it. `Err` holds the answer, too: nothing was registered.
+///
+/// # Errors
+/// If the request cannot be read, key, secret and name do not fit together, or the store fails.
+pub fn provision(registry: &Registry, request: &[u8]) -> Result<Value, Value> {
+    let failure = |why: &str| json!({"status": "FAILURE", "errorMsg": why});
+    if request.len() > MAX_REQUEST_BYTES {
+        return Err(failure("the request is too long"));
+    }
+    let wanted: Wanted = serde_json::from_slice(request)
+        .map_err(|error| failure(&format!("the request cannot be read: {error}")))?;
+    let (credential, given) = match wanted.credentials_type.as_deref() {
+        None | Some("ACCESS_TOKEN") => {
+            let given = wanted.token.as_ref();
+            let given = given.map(|token| ("ACCESS_TOKEN", Value::from(token.as_str())));
+            (
+                NewCredential::Token {
+                    token: wanted.token,
+                },
+                given,
+            )
+        }
+        Some("MQTT_BASIC") => {
+            let (username, password) = (wanted.username, wanted.password);
+            let both = username.as_deref().zip(password.as_deref());
+            let given = both.map(|(name, password)| {
+                (
+                    "MQTT_BASIC",
+                    json!({"userName": name, "password": password}),
+                )
+            });
+            (NewCredential::Password { username, password }, given)
+        }
+        Some(_) => {
+            return Err(failure(
+                "credentialsType: expected ACCESS_TOKEN or MQTT_BASIC, others are not made",
+            ));
+        }
+    };
+    let provisioned = registry.provision(Provision {
+        key: &wanted.provision_device_key,
+        secret: &wanted.provision_device_secret,
+        device: wanted.device_name.as_deref(),
+        credential: Some(credential),
+        is_gateway: wanted.gateway.unwrap_or_default(),
+    });
+    let provisioned = provisioned.map_err(|error| {
+        if !matches!(error, RegistryError::Invalid { .. }) {
+            tracing::warn!(%error, "a device that wants to be registered cannot be");
+        }
+        failure(&error.to_string())
+    })?;
+    let device = provisioned.device.id.as_str();
+    tracing::info!(device, "a device has registered itself");
+    let (kind, value) = match (provisioned.issued, given) {
+        (Some(Issued::Token { token }), _) => ("ACCESS_TOKEN", Value::from(token)),
+        (Some(Issued::Password { username, password }), _) => {
+            let value = json!({"userName": username, "password": password});
+            ("MQTT_BASIC", value)
+        }
+        (_, Some(given)) => given,
+        // No other kind is asked for.
+        (_, None) => return Err(failure("no credentials were made")),
+    };
+    Ok(json!({
+        "status": "SUCCESS",
+        "credentialsType": kind,
+        "credentialsValue": value,
+        "deviceName": device,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use store::{Config as StoreConfig, Expected, Store};
+
+    use super::*;
+    use crate::{Config, PRODUCT_KIND};
+
+    #[test]
+    fn whoever_has_key_and_secret_is_registered_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(directory.path(), StoreConfig::default()).unwrap();
+        let registry = Registry::open(store.objects(), Config::default()).unwrap();
+        let product = json!({"provisioning": {"mode": "allow_new", "key": "new-meters", "secret": "0123456789abcdef"}});
+        let objects = store.objects();
+        objects
+            .put(PRODUCT_KIND, "p", product, Expected::Any)
+            .unwrap();
+        let ask = |mut request: Value| {
+            request["provisionDeviceKey"] = "new-meters".into();
+            let secret = request.get("secret").cloned();
+            let secret = secret.unwrap_or_else(|| "0123456789abcdef".into());
+            request["provisionDeviceSecret"] = secret;
+            provision(&registry, request.to_string().as_bytes())
+        };
+        let made = ask(json!({"deviceName": "a"})).unwrap();
+        let token = made["credentialsValue"].as_str().unwrap();
+        let device = registry.by_token(token).unwrap().unwrap();
+        assert_eq!(
+            (made["credentialsType"].as_str(), device.id.as_str()),
+            (Some("ACCESS_TOKEN"), "a")
+        );
+        let own = json!({"deviceName": "b", "credentialsType": "ACCESS_TOKEN", "token": "T"});
+        assert_eq!(ask(own).unwrap()["credentialsValue"], "T");
+        let basic = json!({"credentialsType": "MQTT_BASIC", "username": "u", "password": "pw"});
+        let expected = json!({"userName": "u", "password": "pw"});
+        assert_eq!(ask(basic).unwrap()["credentialsValue"], expected);
+        for refused in [
+            json!({"deviceName": "a"}),
+            json!({"deviceName": "c", "secret": "wrong"}),
+            json!({"deviceName": "c", "credentialsType": "X509_CERTIFICATE"}),
+            json!({"deviceName": 5}),
+        ] {
+            let answer = ask(refused).unwrap_err();
+            assert_eq!(answer["status"], "FAILURE", "{answer}");
+        }
+        assert_eq!(registry.count(), 3);
+    }
+}

@@ -1,0 +1,186 @@
+//! `tidegate ctl commands`: tell devices to do something, and see what came of it.
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use super::commands::Limit;
+use super::http::{Client, encoded, with_query};
+use super::show::{Column, Output};
+
+const COLUMNS: &[Column] = &[
+    ("COMMAND", "id"),
+    ("DEVICE", "device"),
+    ("METHOD", "method"),
+    ("STATE", "state"),
+    ("CREATED", "created_at_ms"),
+    ("ENDED", "finished_at_ms"),
+    ("MESSAGE", "message"),
+];
+
+#[derive(Subcommand)]
+pub(super) enum Commands {
+    /// Call a method of a device, and wait for its answer
+    Send {
+        device: String,
+        method: String,
+        /// What goes with it, as JSON or text
+        params: Option<String>,
+        #[command(flatten)]
+        manner: Manner,
+    },
+    /// Call a function of a device's thing model
+    Invoke {
+        device: String,
+        function: String,
+        /// Its inputs, as JSON or text
+        #[arg(value_name = "INPUT=VALUE")]
+        inputs: Vec<String>,
+        #[command(flatten)]
+        manner: Manner,
+    },
+    /// Ask a device for properties
+    Read {
+        device: String,
+        #[arg(required = true)]
+        keys: Vec<String>,
+        #[command(flatten)]
+        manner: Manner,
+    },
+    /// Set properties of a device
+    Write {
+        device: String,
+        /// As JSON or text
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        values: Vec<String>,
+        #[command(flatten)]
+        manner: Manner,
+    },
+    /// List commands, the newest first
+    List {
+        /// Only those to this device
+        #[arg(long)]
+        device: Option<String>,
+        /// Only those in these states, separated by commas
+        #[arg(long)]
+        state: Option<String>,
+        #[command(flatten)]
+        limit: Limit,
+    },
+    /// Show one
+    Show { id: u64 },
+    /// Cancel one that has not ended
+    Cancel { id: u64 },
+}
+
+#[derive(Args)]
+pub(super) struct Manner {
+    /// No answer is expected
+    #[arg(long)]
+    one_way: bool,
+    /// How long the answer may take
+    #[arg(long, value_name = "MS")]
+    timeout_ms: Option<u64>,
+    /// How long it waits for a device that is not here; 0: now or never
+    #[arg(long, value_name = "S")]
+    expires_in_s: Option<u64>,
+    /// How often it is sent again when nothing was heard of it
+    #[arg(long, default_value_t = 0)]
+    retries: u32,
+    /// Do not wait for the answer
+    #[arg(long)]
+    no_wait: bool,
+}
+
+impl Manner {
+    fn with(&self, field: &str, value: Value) -> Value {
+        let mut body = json!({
+            "one_way": self.one_way,
+            "timeout_ms": self.timeout_ms,
+            "expires_in_s": self.expires_in_s,
+            "retries": self.retries,
+            "wait": !self.no_wait,
+        });
+        body[field] = value;
+        body
+    }
+}
+
+fn value_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| text.into())
+}
+
+fn assigned(assignments: &[String]) -> anyhow::Result<Map<String, Value>> {
+    let pairs = assignments.iter().map(|assignment| {
+        let pair = assignment.split_once('=');
+        let (key, value) =
+            pair.with_context(|| format!("expected NAME=VALUE, found {assignment:?}"))?;
+        Ok((key.to_owned(), value_of(value)))
+    });
+    pairs.collect()
+}
+
+impl Commands {
+    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+        let of = |device: &str| format!("/api/v1/devices/{}", encoded(device));
+        let (path, body) = match self {
+            Self::Send {
+                device,
+                method,
+                params,
+                manner,
+            } => {
+                let params = params.as_deref().map_or(Value::Null, value_of);
+                let mut body = manner.with("params", params);
+                body["method"] = method.into();
+                (format!("{}/commands", of(&device)), body)
+            }
+            Self::Invoke {
+                device,
+                function,
+                inputs,
+                manner,
+            } => {
+                let path = format!("{}/functions/{}", of(&device), encoded(&function));
+                (path, manner.with("params", assigned(&inputs)?.into()))
+            }
+            Self::Read {
+                device,
+                keys,
+                manner,
+            } => {
+                let path = format!("{}/properties/read", of(&device));
+                (path, manner.with("keys", keys.into()))
+            }
+            Self::Write {
+                device,
+                values,
+                manner,
+            } => {
+                let path = format!("{}/properties/write", of(&device));
+                (path, manner.with("values", assigned(&values)?.into()))
+            }
+            Self::List {
+                device,
+                state,
+                limit,
+            } => {
+                let path = match device {
+                    Some(device) => format!("{}/commands", of(&device)),
+                    None => "/api/v1/commands".to_owned(),
+                };
+                let path = with_query(&path, &[("state", state)]);
+                return output.rows(client.rows(&path, limit.limit).await?, COLUMNS);
+            }
+            Self::Show { id } => {
+                return output.one(&client.get(&format!("/api/v1/commands/{id}")).await?);
+            }
+            Self::Cancel { id } => {
+                let path = format!("/api/v1/commands/{id}/cancel");
+                let answer = client.post(&path, &json!({})).await?;
+                return output.done(&format!("command {id} is cancelled"), &answer);
+            }
+        };
+        output.one(&client.post(&path, &body).await?)
+    }
+}
