@@ -127,3 +127,30 @@ fn rules_about_what_the_node_does_not_know_are_refused() {
         "{refused}"
     );
 }
+
+#[test]
+fn what_was_raised_by_a_rule_that_is_gone_is_cleared() {
+    let mut node = node();
+    node.samples(
+        3,
+        PlatformSample {
+            memory_mb: Some(600.0),
+            ..PlatformSample::default()
+        },
+    );
+    assert_eq!(node.next().0, AlarmChange::Raised);
+    let alarms = node.platform.alarms.clone();
+    let rules = json!([{"id": "other", "raise": [
+        {"severity": "MINOR", "when": {"key": "memory_mb", "is": ">", "value": 1}}]}]);
+    check_platform_rules(&rules).unwrap();
+    node.platform = PlatformAlarms::new(alarms, &rules).unwrap();
+    let cleared = node.next();
+    assert_eq!(
+        (cleared.0, cleared.1.as_str()),
+        (AlarmChange::Cleared, "memory")
+    );
+    let unknown = json!([{"id": "other", "raise": [
+        {"severity": "MINOR", "when": {"key": "temperature", "is": ">", "value": 1}}]}]);
+    let error = check_platform_rules(&unknown).unwrap_err();
+    assert!(error.detail.contains("no figure of the node"), "{error}");
+}

@@ -209,6 +209,47 @@ fn an_alarm_counts_for_the_gateways_above() {
 }
 
 #[test]
+fn rows_are_known_by_the_number_of_their_device_however_it_changes() {
+    let node = Fixture::new();
+    assert!(!node.alarms.is_in_use());
+    node.product(json!([hot()]));
+    node.alarms.products_changed();
+    assert!(node.alarms.is_in_use());
+    let first = node.device(json!({"id": "g", "product": "meter", "gateway": true}));
+    let device = node.device(json!({"id": "d", "product": "meter"}));
+    let says = |value: i64| {
+        let points = [Point {
+            key: node.series.key("t").unwrap(),
+            value: Value::Int(value),
+        }];
+        let now_ms = crate::now_ms();
+        let row = now_ms.cast_signed();
+        node.alarms.observe_row(device.no, now_ms, row, &points);
+    };
+    says(31);
+    assert_eq!(node.next().alarm.devices(), [device.no]);
+    // What is known of it stays, and the next alarm is one of its gateway, too.
+    let changed = node.device(json!({"id": "d", "product": "meter", "parent": "g"}));
+    node.alarms.device_changed(&changed);
+    says(20);
+    assert_eq!(node.next().change, AlarmChange::Cleared);
+    says(31);
+    assert_eq!(node.next().alarm.devices(), [device.no, first.no]);
+    // Another product has other rules.
+    let objects = node.store.objects();
+    let other = json!({"alarms": []});
+    objects
+        .put(crate::PRODUCT_KIND, "other", other, store::Expected::Any)
+        .unwrap();
+    let changed = node.device(json!({"id": "d", "product": "other"}));
+    node.alarms.device_changed(&changed);
+    says(20);
+    node.nothing_happened(&changed);
+    // Nobody has this number.
+    node.alarms.observe_row(DeviceNo(77), 1, 1, &[]);
+}
+
+#[test]
 fn an_alarm_outlives_the_node_and_is_not_raised_twice() {
     let node = Fixture::new();
     node.product(json!([hot()]));
@@ -419,6 +460,12 @@ fn who_asked_for_it_is_told_and_not_too_often() {
         .unwrap()
         .1;
     assert_eq!((critical.sent, critical.suppressed), (2, 1));
+    // One that is tried is sent whatever it asks for.
+    assert_eq!(notifications.test("critical", 1), Some(Ok(())));
+    assert_eq!(notifications.test("nosuch", 1), None);
+    let told = std::mem::take(&mut *post.0.lock().unwrap());
+    assert_eq!(told[0].0, "alarms/$node");
+    assert_eq!(told[0].1["type"], "test");
 }
 
 #[test]
@@ -431,6 +478,10 @@ fn a_notification_that_cannot_be_is_refused() {
         json!({"to": {"sink": "nosuch"}}),
         json!({"to": {"mqtt": {"topic": "a", "qos": 3}}}),
         json!({"to": {"mqtt": {"topic": "${"}}}),
+        json!({"to": {"mqtt": {"topic": ""}}}),
+        json!({"to": {"mqtt": {"topic": "a/#"}}}),
+        json!({"to": {"sink": "hook"}, "at_most_every_s": 604_801}),
+        json!({"to": {"sink": "hook"}, "description": "x".repeat(1001)}),
         json!({"to": {"smoke": {}}}),
         json!({"to": {"sink": "hook"}, "on": ["sometimes"]}),
         json!({}),
