@@ -28,6 +28,7 @@ mod stamp;
 mod telemetry;
 mod timer;
 mod units;
+mod watched;
 mod window;
 mod worker;
 

@@ -10,13 +10,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use devices::chain::Chain;
-use devices::ingest::{Config, Message, Mode, NoOutside, Pipeline, ProductNo, Profile, Speaker};
+use devices::ingest::{
+    Config, Message, Mode, NoOutside, Outside, Pipeline, ProductNo, Profile, Speaker,
+};
 use devices::{DeviceId, ProductId};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use series::{DeviceNo, Range, Series};
 
 use crate::host::ProcessMeter;
+use crate::watched::Watched;
 
 const TOPIC: &str = "v1/devices/me/telemetry";
 /// Different messages, sent in turns.
@@ -37,6 +40,9 @@ pub(crate) struct PipelineArgs {
     /// Bytes that one mailbox holds
     #[arg(long, default_value_t = Config::default().mailbox_bytes, value_name = "BYTES")]
     mailbox_bytes: usize,
+    /// Have an alarm rule look at each message
+    #[arg(long)]
+    alarm: bool,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -219,14 +225,17 @@ fn payloads() -> Vec<String> {
     (0..POOL).map(|_| payload()).collect()
 }
 
-fn profile(mode: Mode) -> anyhow::Result<Profile> {
-    let definition = json!({
-        "nodes": [
-            {"id": "filter", "type": "filter", "condition": "temperature > 20"},
-            {"id": "save", "type": "save_telemetry"},
-        ],
-        "relations": [{"from": "filter", "on": "true", "to": "save"}],
-    });
+fn profile(mode: Mode, has_alarms: bool) -> anyhow::Result<Profile> {
+    let mut nodes = vec![
+        json!({"id": "filter", "type": "filter", "condition": "temperature > 20"}),
+        json!({"id": "save", "type": "save_telemetry"}),
+    ];
+    let mut relations = vec![json!({"from": "filter", "on": "true", "to": "save"})];
+    if has_alarms {
+        nodes.push(json!({"id": "alarm", "type": "alarm"}));
+        relations.push(json!({"from": "save", "to": "alarm"}));
+    }
+    let definition = json!({"nodes": nodes, "relations": relations});
     let definition = serde_json::from_value(definition)?;
     Ok(Profile {
         mode,
@@ -243,17 +252,28 @@ fn measure(scenario: &Scenario, arguments: &PipelineArgs) -> anyhow::Result<Show
         mailbox_bytes: arguments.mailbox_bytes,
         ..Config::default()
     };
+    let (outside, numbers): (Arc<dyn Outside>, Vec<_>) = match arguments.alarm {
+        false => (
+            Arc::new(NoOutside),
+            (0..scenario.devices).map(DeviceNo).collect(),
+        ),
+        true => {
+            let (watched, numbers) = Watched::new(scratch.path(), &series, scenario.devices)?;
+            (Arc::new(watched), numbers)
+        }
+    };
     let pipeline = Pipeline::open(
         &config,
-        vec![(ProductNo(0), profile(scenario.mode)?)],
+        vec![(ProductNo(0), profile(scenario.mode, arguments.alarm)?)],
         Arc::new(series.clone()),
         Arc::new(NoOutside),
-        Arc::new(NoOutside),
+        outside,
     )?;
-    let speakers: Vec<Speaker> = (0..scenario.devices)
-        .map(|number| {
+    let speakers: Vec<Speaker> = (0..)
+        .zip(&numbers)
+        .map(|(number, no): (u32, _)| {
             Ok(Speaker {
-                no: DeviceNo(number),
+                no: *no,
                 product: ProductNo(0),
                 id: DeviceId::new(&format!("device-{number:05}"))?,
             })
@@ -326,7 +346,7 @@ fn measure(scenario: &Scenario, arguments: &PipelineArgs) -> anyhow::Result<Show
     Ok(Shown {
         name: scenario.name,
         sent,
-        stored: stored(&series, scenario.devices)?,
+        stored: stored(&series, &numbers)?,
         per_s: sent as f64 / seconds(took),
         cpu_us: (after.cpu_s - before.cpu_s) * 1e6 / sent as f64,
         mean_us,
@@ -342,11 +362,11 @@ fn seconds(took: Duration) -> f64 {
 }
 
 /// Rows in the store that are whole.
-fn stored(series: &Series, devices: u32) -> anyhow::Result<u64> {
+fn stored(series: &Series, devices: &[DeviceNo]) -> anyhow::Result<u64> {
     let mut count = 0;
-    for number in 0..devices {
+    for device in devices {
         let all = Range::default();
-        series.range(DeviceNo(number), None, &all, &mut |row| {
+        series.range(*device, None, &all, &mut |row| {
             count += u64::from(row.points.len() == 10);
             std::ops::ControlFlow::Continue(())
         })?;
