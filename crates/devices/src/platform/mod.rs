@@ -31,8 +31,8 @@ use connections::Connections;
 use desk::{Desk, Job};
 use errand::Errand;
 use profiles::Numbers;
-pub use provisioning::provision;
 
+pub use provisioning::provision;
 pub use report::Reporter;
 
 /// Sends a message to one client.

@@ -107,6 +107,7 @@ impl Outside for Others {
     fn logged(&self, by: Voice<'_>, profile: &Profile, topic: &str, payload: &[u8], now_ms: i64) {
         self.sinks.log(by, profile, (topic, payload), now_ms);
     }
+
     fn listens(&self, device: Voice<'_>, filter: Option<&str>) {
         self.commands.arrived(device.no);
         // Most devices are no gateways.
