@@ -4,12 +4,19 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use testkit::{DATABASE, Kind, PASSWORD, Server, USER};
 
 use super::{SUCCESS, api, by_token, device, login, product};
 use crate::support::{Node, Raw, eventually, temporary_directory};
+
+/// The beginning of an hour that is over.
+fn hour_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    (now.as_secs() as i64 / 3600 - 1) * 3_600_000
+}
 
 fn put(node: &Node, path: &str, body: Value) {
     let (status, answer) = api(node, "PUT", path, &body);
@@ -127,10 +134,7 @@ fn a_group_has_members_counts_and_telemetry() {
             json!({"floor": floor}),
         );
         let mut raw = connect(&node, &format!("d{number}"));
-        say(
-            &mut raw,
-            json!({"ts": 1_700_000_000_000_i64, "values": {"t": number}}),
-        );
+        say(&mut raw, json!({"ts": hour_ms(), "values": {"t": number}}));
     }
     let (field, _) = refused(&node, "device-groups/g", json!({"product": "none"}));
     assert_eq!(field, "product");
@@ -158,8 +162,8 @@ fn a_group_has_members_counts_and_telemetry() {
         (&json!(3), &json!(false))
     );
     let query = json!({
-        "group": "g", "keys": ["t"], "from_ms": 1_699_999_000_000_i64, "to_ms": 1_700_001_000_000_i64,
-        "interval_ms": 2_000_000, "functions": ["count", "max"], "merged": true,
+        "group": "g", "keys": ["t"], "from_ms": hour_ms(), "to_ms": hour_ms() + 3_600_000,
+        "interval_ms": 3_600_000, "functions": ["count", "max"], "merged": true,
     });
     let (status, answer) = api(&node, "POST", "telemetry/query", &query);
     assert_eq!(status, 200, "{answer}");
@@ -231,14 +235,14 @@ fn rows_and_messages_go_to_postgresql() {
         return;
     };
     server.sql(
-        "CREATE TABLE telemetry (at timestamptz NOT NULL, device text NOT NULL, product text, \"values\" jsonb);
+        "CREATE TABLE telemetry (at timestamptz NOT NULL, device text NOT NULL, product text, data jsonb);
          CREATE TABLE log (at timestamptz, device text, topic text, payload text);
          GRANT ALL ON telemetry, log TO PUBLIC",
     );
     let node = Node::start(&[]);
     let address = server.address().to_string();
     let connector = json!({
-        "type": "postgres", "server": address, "user": USER, "password": PASSWORD, "database": DATABASE,
+        "type": "postgres", "server": address, "username": USER, "password": PASSWORD, "database": DATABASE,
     });
     put(&node, "connectors/db", connector);
     let sink = |sql: &str| json!({"connector": "db", "sql": sql, "queue": {"on_full": "block"}});
@@ -246,7 +250,7 @@ fn rows_and_messages_go_to_postgresql() {
         &node,
         "sinks/rows",
         sink(
-            "INSERT INTO telemetry (at, device, product, values) VALUES (to_timestamp(${timestamp} / 1000.0), ${deviceId}, ${productId}, ${values}::jsonb)",
+            "INSERT INTO telemetry (at, device, product, data) VALUES (to_timestamp(${timestamp} / 1000.0), ${deviceId}, ${productId}, ${values}::jsonb)",
         ),
     );
     put(
@@ -256,13 +260,14 @@ fn rows_and_messages_go_to_postgresql() {
             "INSERT INTO log (at, device, topic, payload) VALUES (to_timestamp(${timestamp} / 1000.0), ${deviceId}, ${topic}, ${payload})",
         ),
     );
+    let begin_ms = hour_ms();
     for mode in ["sync", "actor"] {
         let storage = json!({"sinks": ["rows"], "log_sinks": ["log"], "device_log": true});
         product(&node, mode, json!({"mode": mode, "storage": storage}));
         with_token(&node, &format!("d-{mode}"), mode, json!({}));
         let mut raw = connect(&node, &format!("d-{mode}"));
         for number in 0..20 {
-            let ts = 1_700_000_000_000_i64 + number * 1000;
+            let ts = begin_ms + number * 1000;
             say(
                 &mut raw,
                 json!({"ts": ts, "values": {"t": number, "state": "on", "at": {"x": 1}}}),
@@ -275,14 +280,15 @@ fn rows_and_messages_go_to_postgresql() {
         count("telemetry").as_deref() == Some("40") && count("log").as_deref() == Some("40")
     });
     let rows = server.sql(
-        "SELECT sum((\"values\"->>'t')::int), min(\"values\"->>'state'), min(\"values\"->'at'->>'x'), count(distinct product),
+        "SELECT sum((data->>'t')::int), min(data->>'state'), min(data->'at'->>'x'), count(distinct product),
                 extract(epoch from max(at))::bigint FROM telemetry",
     );
     let row: Vec<_> = rows[0]
         .iter()
         .map(|value| value.as_deref().unwrap())
         .collect();
-    assert_eq!(row, ["380", "on", "1", "2", "1700000019"]);
+    let last_s = (begin_ms / 1000 + 19).to_string();
+    assert_eq!(row, ["380", "on", "1", "2", &last_s]);
     let rows = server.sql("SELECT min(topic), min(payload::jsonb->'values'->>'state') FROM log");
     assert_eq!(
         rows[0],
@@ -314,16 +320,19 @@ fn rows_and_messages_go_to_opensearch() {
     );
     with_token(&node, "d", "p", json!({}));
     let mut raw = connect(&node, "d");
-    let now_ms = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap()
-        .as_millis();
+    let begin_ms = hour_ms();
     for number in 0..50 {
         say(
             &mut raw,
-            json!({"ts": now_ms as u64 - number, "values": {"t": number}}),
+            json!({"ts": begin_ms + number, "values": {"t": number}}),
         );
     }
+    // One that was just made cannot be searched.
+    eventually("both indexes are there", || {
+        let indexes = server.http("GET", "/_cat/indices/devices-*?h=index,health", "");
+        let mut lines = indexes.lines();
+        lines.clone().count() == 2 && lines.all(|line| !line.contains("red"))
+    });
     let search = |kind: &str, query: &str| -> Value {
         let refreshed = format!("/devices-{kind}-*/_refresh");
         server.http("POST", &refreshed, "");
