@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
@@ -462,4 +463,49 @@ fn acknowledgements_wait_for_the_disk_where_that_is_wanted() {
         raw.publish_qos1("v1/devices/me/telemetry", json!({"n": n}).to_string(), n);
         assert_eq!(latest(&node, "d1"), json!({"n": n}));
     }
+}
+
+#[test]
+fn the_command_line_shows_exports_and_deletes() {
+    let node = Node::start(&[]);
+    product(&node, "meter", json!({"mode": "sync"}));
+    with_token(&node, "d1", "meter", Value::Null);
+    let mut raw = connect(&node, "d1");
+    let telemetry = "v1/devices/me/telemetry";
+    raw.publish_qos1(telemetry, r#"{"t": 21.5, "on": true}"#, 1);
+    raw.publish_qos1(telemetry, "{", 2);
+    let ctl = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .arg("ctl")
+            .arg("--data-dir")
+            .arg(node.data_dir())
+            .arg("telemetry")
+            .args(arguments)
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), told, errors)
+    };
+    let told = |arguments: &[&str]| {
+        let (is_done, told, errors) = ctl(arguments);
+        assert!(is_done, "{arguments:?}: {told}{errors}");
+        told
+    };
+    assert!(told(&["latest", "d1", "--keys", "t"]).contains("21.5"));
+    assert!(told(&["list", "d1", "--last", "1h"]).contains(r#"{"on":true,"t":21.5}"#));
+    let intervals = ["intervals", "d1", "--keys", "t", "--last", "1h"];
+    assert!(told(&intervals).contains(r#""count":1"#));
+    assert!(told(&["refusals", "d1"]).contains("invalid payload at byte"));
+    let file = node.data_dir().join("export.csv");
+    told(&["export", "d1", file.to_str().unwrap(), "--keys", "on,t"]);
+    let csv = std::fs::read_to_string(&file).unwrap();
+    assert!(
+        csv.starts_with("ts_ms,on,t\r\n") && csv.ends_with(",true,21.5\r\n"),
+        "{csv}"
+    );
+    let (is_done, _, errors) = ctl(&["delete", "d1"]);
+    assert!(!is_done && errors.contains("--all"), "{errors}");
+    told(&["delete", "d1", "--all"]);
+    assert_eq!(latest(&node, "d1"), json!({}));
 }
