@@ -24,6 +24,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(600);
 const MAX_FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// How long a node that stops waits for what is being stored.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// How long a test waits: less than requests of HTTP may take.
+const TEST_WITHIN: Duration = Duration::from_secs(8);
 /// Rows that a test shows.
 const SHOWN_ROWS: usize = 100;
 
@@ -258,11 +260,20 @@ impl Pulls {
             Ok(source) => source,
             Err(error) => return Some(Err(error.clone())),
         };
-        // Not while it is asked anyway.
-        let _busy = state.busy.lock().await;
-        // The semaphore is never closed.
-        let _slot = self.inner.slots.acquire().await;
-        Some(source.ask().await.map(shown).map_err(|failure| failure.0))
+        let asking = async {
+            // Not while it is asked anyway.
+            let _busy = state.busy.lock().await;
+            // The semaphore is never closed.
+            let _slot = self.inner.slots.acquire().await;
+            source.ask().await.map(shown).map_err(|failure| failure.0)
+        };
+        let asked = tokio::time::timeout(TEST_WITHIN, asking).await;
+        Some(asked.unwrap_or_else(|_| {
+            Err(format!(
+                "no answer within {} s, which is as long as a test waits; on its schedule it has timeout_ms",
+                TEST_WITHIN.as_secs()
+            ))
+        }))
     }
 }
 
