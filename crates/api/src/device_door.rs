@@ -1,5 +1,8 @@
 //! What the HTTP API for devices asks of the device platform. A device is who shows its access token.
 
+use std::future::Future;
+use std::pin::Pin;
+
 use serde_json::Value;
 
 /// What a device posts.
@@ -30,6 +33,14 @@ pub struct Knock {
     pub is_suspect: bool,
 }
 
+/// The next command of a device.
+pub enum NextCommand {
+    /// `id`, `method` and `params`.
+    Command(Value),
+    /// There is none; when this ends, there may be one.
+    None(Pin<Box<dyn Future<Output = ()> + Send>>),
+}
+
 /// The device platform. Called on threads that may block.
 pub trait DeviceDoor: Send + Sync + 'static {
     /// Takes what a device says. When it returns, that is as safe as after the acknowledgement of a message over MQTT.
@@ -42,6 +53,21 @@ pub trait DeviceDoor: Send + Sync + 'static {
         client: Option<&str>,
         shared: Option<&str>,
     ) -> Result<Value, DoorProblem>;
+
+    /// The command that the device gets next, which counts as sent then.
+    fn next_command(&self, knock: &Knock) -> Result<NextCommand, DoorProblem>;
+
+    /// What came of a command: JSON or text.
+    fn answer(&self, knock: &Knock, id: &str, body: &[u8]) -> Result<(), DoorProblem>;
+
+    /// The device calls the platform: `method` and `params`.
+    fn call(&self, knock: &Knock, body: &[u8]) -> Result<Value, DoorProblem>;
+
+    /// The device offers to be claimed: `secretKey` and `durationMs`.
+    fn offer(&self, knock: &Knock, body: &[u8]) -> Result<(), DoorProblem>;
+
+    /// A device wants to be registered: what it is told. `Err`: it was not, and what it is told.
+    fn provision(&self, body: &[u8]) -> Result<Value, Value>;
 }
 
 /// A node without devices.
@@ -59,5 +85,25 @@ impl DeviceDoor for NoDeviceDoor {
         _: Option<&str>,
     ) -> Result<Value, DoorProblem> {
         Err(DoorProblem::Nobody)
+    }
+
+    fn next_command(&self, _: &Knock) -> Result<NextCommand, DoorProblem> {
+        Err(DoorProblem::Nobody)
+    }
+
+    fn answer(&self, _: &Knock, _: &str, _: &[u8]) -> Result<(), DoorProblem> {
+        Err(DoorProblem::Nobody)
+    }
+
+    fn call(&self, _: &Knock, _: &[u8]) -> Result<Value, DoorProblem> {
+        Err(DoorProblem::Nobody)
+    }
+
+    fn offer(&self, _: &Knock, _: &[u8]) -> Result<(), DoorProblem> {
+        Err(DoorProblem::Nobody)
+    }
+
+    fn provision(&self, _: &[u8]) -> Result<Value, Value> {
+        Err(serde_json::json!({"status": "FAILURE", "errorMsg": "this node has no devices"}))
     }
 }

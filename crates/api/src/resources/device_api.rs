@@ -1,7 +1,8 @@
 //! What devices post and ask by HTTP, on ThingsBoard's paths: the access token in the path says who speaks.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use axum::body::Bytes;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
 use schemars::JsonSchema;
@@ -9,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::call::{self, Call};
-use crate::device_door::{DeviceDoor, DevicePost, DoorProblem, Knock};
+use crate::device_door::{DeviceDoor, DevicePost, DoorProblem, Knock, NextCommand};
 use crate::endpoint::{Access, Endpoint, Outcome, get, post};
 use crate::parameters::{Parameter, Shape};
 use crate::problem::Problem;
@@ -24,6 +25,22 @@ const SHARED_KEYS: Parameter = Parameter {
     shape: Shape::Text,
     about: "Shared attributes, separated by commas.",
 };
+
+const TIMEOUT: Parameter = Parameter {
+    name: "timeout",
+    about: "How long to wait for a command, in milliseconds; 20,000 if it is left out.",
+    shape: Shape::Number(0, 3_600_000),
+};
+const TIMEOUT_MS: u64 = 20_000;
+
+/// A command of the device.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes the answer")]
+struct CommandOfDevice {
+    id: u64,
+    method: String,
+    params: Value,
+}
 
 /// Attributes of the device, of the scopes that were asked for.
 #[derive(Serialize, JsonSchema)]
@@ -64,6 +81,38 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .description("Without keys, all.")
             .parameters(&[CLIENT_KEYS, SHARED_KEYS])
             .answers::<Attributes>(200, "By scope and key."),
+        of_device(get("/api/v1/{token}/rpc", "takeCommand", next_command))
+            .summary("The next command of a device, for the device")
+            .description("Waits for one. It counts as sent when it is answered.")
+            .parameters(&[TIMEOUT])
+            .answers::<CommandOfDevice>(200, "A command; what comes of it is posted under its `id`.")
+            .problem(408, "There was none in this time."),
+        of_device(post("/api/v1/{token}/rpc/{id}", "answerCommand", answer))
+            .path_parameter("id", "The `id` of the command.")
+            .summary("What came of a device's command")
+            .description("JSON or text.")
+            .raw_body("application/json")
+            .answers_nothing(200, "It is taken."),
+        of_device(post("/api/v1/{token}/rpc", "callPlatform", call_platform))
+            .summary("A device calls the platform")
+            .description("`{\"method\": \"getCurrentTime\", \"params\": {}}`")
+            .raw_body("application/json")
+            .answers::<Value>(200, "What the method answers."),
+        of_device(post("/api/v1/{token}/claim", "offerClaim", offer))
+            .summary("A device offers to be claimed")
+            .description("`{\"secretKey\": \"..\", \"durationMs\": 60000}`; both may be left out.")
+            .raw_body("application/json")
+            .answers_nothing(200, "It is offered."),
+        post("/api/v1/provision", "provisionDevice", provision)
+            .access(Access::Device)
+            .tag("devices")
+            .summary("A device registers itself")
+            .description(
+                "`{\"provisionDeviceKey\", \"provisionDeviceSecret\", \"deviceName\", ..}`; `status` says what became of it.",
+            )
+            .raw_body("application/json")
+            .answers::<Map<String, Value>>(200, "`status` is `SUCCESS` or `FAILURE`.")
+            .problem(429, "Too many requests of devices at once, or too many that were refused."),
     ]
 }
 
@@ -130,4 +179,64 @@ async fn asked(call: Call) -> Outcome {
         door.attributes(knock, client.as_deref(), shared.as_deref())
     });
     call::ok(values.await?)
+}
+
+async fn next_command(call: Call) -> Outcome {
+    let asked_ms = call
+        .query
+        .text(TIMEOUT.name)
+        .and_then(|text| text.parse().ok());
+    let most = call.app.config.request_timeout().mul_f32(0.9);
+    let wait = most.min(Duration::from_millis(asked_ms.unwrap_or(TIMEOUT_MS)));
+    let until = Instant::now() + wait;
+    loop {
+        match ask(&call, |door, knock| door.next_command(knock)).await? {
+            NextCommand::Command(command) => return call::ok(command),
+            NextCommand::None(woken) => {
+                if tokio::time::timeout_at(until.into(), woken).await.is_err() {
+                    let detail = "There is no command for the device.";
+                    return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, detail));
+                }
+            }
+        }
+    }
+}
+
+async fn body_of(call: &mut Call) -> Result<Bytes, Problem> {
+    let max_bytes = call.app.config.get().max_body_bytes;
+    call.bytes(max_bytes).await
+}
+
+async fn answer(mut call: Call) -> Outcome {
+    let body = body_of(&mut call).await?;
+    let id = call.path("id").to_owned();
+    ask(&call, move |door, knock| door.answer(knock, &id, &body)).await?;
+    Ok(StatusCode::OK.into_response())
+}
+
+async fn call_platform(mut call: Call) -> Outcome {
+    let body = body_of(&mut call).await?;
+    call::ok(ask(&call, move |door, knock| door.call(knock, &body)).await?)
+}
+
+async fn offer(mut call: Call) -> Outcome {
+    let body = body_of(&mut call).await?;
+    ask(&call, move |door, knock| door.offer(knock, &body)).await?;
+    Ok(StatusCode::OK.into_response())
+}
+
+async fn provision(mut call: Call) -> Outcome {
+    let body = body_of(&mut call).await?;
+    // Secrets are guessed by address, too.
+    let (attempts, name) = (&call.app.gatekeeper.attempts, call.from.to_string());
+    if let Some(left) = attempts.blocked_for(call.from, &name, Instant::now()) {
+        let detail = "Too many requests from this address were refused.";
+        return Err(Problem::too_many_requests(left.as_secs() + 1, detail));
+    }
+    let answered = ask(&call, move |door, _| Ok(door.provision(&body))).await?;
+    if answered.is_err() {
+        attempts.failed(call.from, &name, Instant::now());
+    }
+    let (Ok(answer) | Err(answer)) = answered;
+    call::ok(answer)
 }

@@ -45,7 +45,7 @@ impl Platform {
                 self.tell(sent, &device, &tell)?;
             }
             Errand::Call { id, method } => {
-                let json = answer(method, sent.now_ms);
+                let json = answer_call(method, sent.now_ms);
                 self.tell(sent, &device, &Tell::RpcResponse { id, json: &json })?;
             }
             // Of a device with a connection of its own, that says it.
@@ -210,7 +210,8 @@ fn hints(message: &Message<'_>) -> (Option<String>, Option<String>) {
 }
 
 /// What calls of devices to the platform are answered with.
-fn answer(method: &str, now_ms: i64) -> String {
+#[must_use]
+pub fn answer_call(method: &str, now_ms: i64) -> String {
     match method {
         // Client libraries ask this to learn how fast they may be; the node's limits hold anyhow.
         "getSessionLimits" => {

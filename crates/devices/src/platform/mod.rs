@@ -32,6 +32,7 @@ use desk::{Desk, Job};
 use errand::Errand;
 use profiles::Numbers;
 
+pub use answers::answer_call;
 pub use provisioning::provision;
 pub use report::Reporter;
 

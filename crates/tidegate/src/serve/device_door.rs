@@ -1,11 +1,14 @@
 //! Devices that come by HTTP, found by the access token they show.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use api::{DeviceDoor, DevicePost, DoorProblem, Knock};
-use devices::platform::{Entrance, NotTaken, Platform};
+use api::{DeviceDoor, DevicePost, DoorProblem, Knock, NextCommand};
+use devices::command::{Answer, Commands};
+use devices::platform::{Entrance, NotTaken, Platform, answer_call, provision};
 use devices::{Device, Directory, Found, RegistryError, Scope, Shown};
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 /// Entrances that are kept for the next one.
 const MAX_KEPT: usize = 64;
@@ -13,7 +16,32 @@ const MAX_KEPT: usize = 64;
 pub(super) struct Door {
     platform: Platform,
     directory: Arc<Directory>,
+    commands: Commands,
     entrances: Mutex<Vec<Entrance>>,
+}
+
+/// How long a claim is offered if the device does not say.
+const CLAIM_MS: u64 = 24 * 3600 * 1000;
+
+#[derive(Deserialize)]
+struct Call {
+    method: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Offer {
+    secret_key: Option<String>,
+    duration_ms: Option<u64>,
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_millis() as u64
+}
+
+fn malformed(error: &serde_json::Error) -> DoorProblem {
+    DoorProblem::Malformed(format!("The body cannot be read: {error}"))
 }
 
 fn unavailable(error: &RegistryError) -> DoorProblem {
@@ -21,10 +49,11 @@ fn unavailable(error: &RegistryError) -> DoorProblem {
 }
 
 impl Door {
-    pub(super) fn new(platform: Platform, directory: Arc<Directory>) -> Self {
+    pub(super) fn new(platform: Platform, directory: Arc<Directory>, commands: Commands) -> Self {
         Self {
             platform,
             directory,
+            commands,
             entrances: Mutex::default(),
         }
     }
@@ -110,5 +139,64 @@ impl DeviceDoor for Door {
             }
         }
         Ok(Value::Object(answer))
+    }
+
+    fn next_command(&self, knock: &Knock) -> Result<NextCommand, DoorProblem> {
+        let device = self.device(knock)?;
+        let mut asker = self.commands.asker(device.no).ok_or(DoorProblem::Busy)?;
+        let given = self.commands.give(device.no);
+        let given = given.map_err(|error| DoorProblem::Unavailable(error.to_string()))?;
+        Ok(match given {
+            Some(command) => NextCommand::Command(json!({
+                "id": command.id,
+                "method": command.method,
+                "params": command.params,
+            })),
+            None => NextCommand::None(Box::pin(async move { asker.woken().await })),
+        })
+    }
+
+    fn answer(&self, knock: &Knock, id: &str, body: &[u8]) -> Result<(), DoorProblem> {
+        let device = self.device(knock)?;
+        let text = std::str::from_utf8(body)
+            .map_err(|_| DoorProblem::Malformed("The body is not UTF-8".to_owned()))?;
+        let body = match serde_json::from_str::<Value>(text) {
+            Ok(_) => text.to_owned(),
+            Err(_) => Value::from(text).to_string(),
+        };
+        let answer = Answer {
+            kind: None,
+            id: Some(id.to_owned()),
+            is_success: true,
+            body: Some(body),
+            code: None,
+            message: None,
+        };
+        self.commands.take_answer(device.no, answer);
+        Ok(())
+    }
+
+    fn call(&self, knock: &Knock, body: &[u8]) -> Result<Value, DoorProblem> {
+        self.device(knock)?;
+        let call: Call = serde_json::from_slice(body).map_err(|error| malformed(&error))?;
+        let answer = answer_call(&call.method, now_ms() as i64);
+        Ok(serde_json::from_str(&answer).unwrap_or(Value::Null))
+    }
+
+    fn offer(&self, knock: &Knock, body: &[u8]) -> Result<(), DoorProblem> {
+        let device = self.device(knock)?;
+        let offer: Offer = match body {
+            b"" => Offer::default(),
+            body => serde_json::from_slice(body).map_err(|error| malformed(&error))?,
+        };
+        let secret = offer.secret_key.unwrap_or_default();
+        let duration_ms = offer.duration_ms.unwrap_or(CLAIM_MS);
+        let registry = self.directory.registry();
+        let offered = registry.offer_claim(device.no, &secret, duration_ms, now_ms());
+        offered.map_err(|error| unavailable(&error))
+    }
+
+    fn provision(&self, body: &[u8]) -> Result<Value, Value> {
+        provision(self.directory.registry(), body)
     }
 }

@@ -301,6 +301,7 @@ impl Node {
                     device_door: Arc::new(Door::new(
                         ingest.platform.clone(),
                         devices.directory.clone(),
+                        commands.commands.clone(),
                     )),
                     fleet_tools: Arc::new(fleet),
                     command_tools: Arc::new(commands.clone()),

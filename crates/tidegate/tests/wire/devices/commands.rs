@@ -349,3 +349,43 @@ fn what_devices_say_where_they_are_told_reaches_no_other_device() {
         assert!(raw.ping_for_packets().is_empty());
     }
 }
+
+#[test]
+fn a_device_may_fetch_its_commands_over_http() {
+    let node = Node::start(&[]);
+    let provisioning =
+        json!({"mode": "allow_new", "key": "new-meters", "secret": "0123456789abcdef"});
+    product(&node, "meter", json!({"provisioning": provisioning}));
+    let wish = json!({"provisionDeviceKey": "new-meters",
+        "provisionDeviceSecret": "0123456789abcdef", "deviceName": "d"});
+    let (status, made) = api(&node, "POST", "provision", &wish);
+    assert_eq!(
+        (status, &made["status"]),
+        (200, &json!("SUCCESS")),
+        "{made}"
+    );
+    let token = made["credentialsValue"].as_str().unwrap();
+    let rpc = format!("{token}/rpc");
+    let (status, _) = api(&node, "GET", &format!("{rpc}?timeout=50"), &Value::Null);
+    assert_eq!(status, 408);
+    let (status, now) = api(&node, "POST", &rpc, &json!({"method": "getCurrentTime"}));
+    assert!(status == 200 && now.is_u64(), "{now}");
+    // It waits, then there is one.
+    let (address, path) = (node.address("http").to_owned(), rpc.clone());
+    let fetched = spawn(move || super::api_at(&address, "GET", &path, &Value::Null));
+    let call = json!({"method": "reboot", "params": [1], "timeout_ms": 20_000, "wait": false});
+    assert_eq!(api(&node, "POST", "devices/d/commands", &call).0, 202);
+    let (status, command) = fetched.join().unwrap();
+    let expected = json!({"id": 1, "method": "reboot", "params": [1]});
+    assert_eq!((status, command), (200, expected));
+    let (status, _) = api(&node, "POST", &format!("{rpc}/1"), &json!({"ok": true}));
+    assert_eq!(status, 200);
+    eventually("it is answered", || {
+        self::command(&node, 1)["state"] == "success"
+    });
+    let offer = json!({"secretKey": "mine"});
+    assert_eq!(api(&node, "POST", &format!("{token}/claim"), &offer).0, 200);
+    let claim = json!({"secret": "mine", "group": "anna"});
+    assert_eq!(api(&node, "POST", "devices/d/claim", &claim).0, 200);
+    assert_eq!(api(&node, "GET", "nobody/rpc", &Value::Null).0, 401);
+}

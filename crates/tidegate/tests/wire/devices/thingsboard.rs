@@ -45,7 +45,10 @@ fn get(node: &Node, path: &str) -> Value {
 }
 
 fn latest(node: &Node, id: &str, key: &str) -> Value {
-    get(node, &format!("devices/{id}/telemetry/latest"))["values"][key]["value"].clone()
+    // It may be registered by what it says.
+    let path = format!("devices/{id}/telemetry/latest");
+    let (_, latest) = api(node, "GET", &path, &Value::Null);
+    latest["values"][key]["value"].clone()
 }
 
 fn attribute(node: &Node, id: &str, key: &str) -> Value {
