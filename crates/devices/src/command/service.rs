@@ -267,7 +267,7 @@ impl Commands {
         Ok(commands)
     }
 
-    /// Without a thread: [`Commands::work_off`] is to be called.
+    /// Without a thread: `work_off` is to be called.
     pub(super) fn with_clock(
         tables: &Tables,
         registry: Registry,
