@@ -227,6 +227,10 @@ async fn offer(mut call: Call) -> Outcome {
 
 async fn provision(mut call: Call) -> Outcome {
     let body = body_of(&mut call).await?;
+    if let Err(error) = serde_json::from_slice::<Map<String, Value>>(&body) {
+        let detail = format!("The body has to be a JSON object: {error}.");
+        return Err(Problem::bad_request(detail));
+    }
     // Secrets are guessed by address, too.
     let (attempts, name) = (&call.app.gatekeeper.attempts, call.from.to_string());
     if let Some(left) = attempts.blocked_for(call.from, &name, Instant::now()) {

@@ -171,6 +171,7 @@ fn example(section: &str, key: &str, kind: Kind) -> String {
         ("listener" | "http", "tls.private_key") => "server.key",
         ("listener", "tls.client_ca") => "clients.pem",
         ("store", "queue_tls_ca") => "authorities.pem",
+        ("telemetry", "directory") => "/var/lib/tidegate/telemetry",
         ("user", "username") => "ann",
         ("user", "credential") => "scram-sha-256$...",
         _ => match kind {

@@ -56,8 +56,9 @@ fn schemathesis_finds_nothing() {
             "20",
         ])
         .args([
+            // With two, Python 3.11 fails now and then where both parse its own source (cpython issue 106905).
             "--workers",
-            "2",
+            "1",
             "--seed",
             "1",
             "--no-color",
