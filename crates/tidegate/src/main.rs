@@ -18,6 +18,10 @@ use clap::Parser as _;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // The allocator asks for huge pages, and each of some twenty threads would hold 2 MiB for a few KiB: an idle node took twice the
+    // memory, and was no faster. A kernel that does not know them has none.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
     let outcome = cli::Cli::parse().run();
     match outcome {
         Ok(code) => code,
