@@ -30,7 +30,7 @@ pub const PARTS: usize = PARTITIONS;
 #[inline]
 pub fn partition_of(device: DeviceNo) -> usize {
     // Of the devices of one place, each is in another part.
-    let turned = place_of(device).wrapping_mul(0x9e37_79b1) >> 16;
+    let turned = DeviceNo(place_of(device)).spread();
     (device.0 ^ turned) as usize % PARTITIONS
 }
 

@@ -6,6 +6,16 @@ use crate::error::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceNo(pub u32);
 
+impl DeviceNo {
+    /// For sharing devices out over so many places by a remainder: numbers that go by steps, as those of every eighth device, do not meet in
+    /// a few of them, as they do by the number itself.
+    #[inline]
+    #[must_use]
+    pub fn spread(self) -> u32 {
+        self.0.wrapping_mul(0x9e37_79b1) >> 16
+    }
+}
+
 /// The name of a key, as a number of the dictionary that the series keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u32);

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::devices;
-use super::telemetry::{MAX_MS, ask};
+use super::telemetry::{KEYS, MAX_MS, ask};
 use crate::access::{Role, now_ms};
 use crate::call::{self, Call};
 use crate::endpoint::{Endpoint, Outcome, get};
@@ -16,11 +16,6 @@ use crate::telemetry_tools::{IntervalQuery, IntervalRow, RowQuery};
 const DEFAULT_ROWS: u64 = 100;
 const MAX_ROWS: u64 = 100_000;
 
-const KEYS: Parameter = Parameter {
-    name: "keys",
-    shape: Shape::Text,
-    about: "Keys, separated by commas; without it all.",
-};
 const START: Parameter = Parameter {
     name: "startTs",
     shape: Shape::Number(0, MAX_MS),

@@ -120,7 +120,7 @@ impl Watches {
     }
 
     fn partition(&self, device: DeviceNo) -> MutexGuard<'_, Partition> {
-        let partition = &self.partitions[device.0 as usize % PARTITIONS];
+        let partition = &self.partitions[device.spread() as usize % PARTITIONS];
         partition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

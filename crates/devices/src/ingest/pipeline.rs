@@ -286,8 +286,7 @@ impl Pipeline {
 
     fn mailbox_of(&self, device: DeviceNo) -> &Mailbox {
         // A part of the store is written from one mailbox if there are no more mailboxes than parts.
-        let further = device.0.wrapping_mul(0x9e37_79b1) >> 16;
-        let at = series::partition_of(device) + series::PARTS * further as usize;
+        let at = series::partition_of(device) + series::PARTS * device.spread() as usize;
         &self.mailboxes[at % self.mailboxes.len()]
     }
 

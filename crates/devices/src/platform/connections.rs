@@ -25,7 +25,7 @@ struct Connected {
 
 impl Connections {
     fn of(&self, no: DeviceNo) -> MutexGuard<'_, Shard> {
-        let shard = &self.0[no.0 as usize % SHARDS];
+        let shard = &self.0[no.spread() as usize % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -61,14 +61,12 @@ impl Cache {
         self.changes.load(std::sync::atomic::Ordering::Acquire)
     }
 
-    /// Numbers that go by steps, as those of every twentieth device, must not meet in a few of the shards.
-    fn shard_of(&self, no: u32) -> &Mutex<Devices> {
-        let mixed = no.wrapping_mul(0x9e37_79b1) >> 16;
-        &self.devices[mixed as usize % SHARDS]
+    fn shard_of(&self, no: DeviceNo) -> &Mutex<Devices> {
+        &self.devices[no.spread() as usize % SHARDS]
     }
 
     pub(crate) fn get(&self, no: DeviceNo) -> Option<Arc<Device>> {
-        let mut devices = lock(self.shard_of(no.0));
+        let mut devices = lock(self.shard_of(no));
         let at = *devices.by_no.get(&no.0)?;
         let slot = &mut devices.slots[at];
         slot.was_used = true;
@@ -84,7 +82,7 @@ impl Cache {
 
     pub(crate) fn put(&self, device: &Arc<Device>, generation: u64) {
         let no = device.no.0;
-        let mut devices = lock(self.shard_of(no));
+        let mut devices = lock(self.shard_of(device.no));
         if self.generation() != generation {
             return;
         }
@@ -125,7 +123,7 @@ impl Cache {
 
     /// The device has changed or has gone.
     pub(crate) fn remove(&self, no: DeviceNo) {
-        let mut devices = lock(self.shard_of(no.0));
+        let mut devices = lock(self.shard_of(no));
         self.changes
             .fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         if let Some(at) = devices.by_no.remove(&no.0) {
@@ -197,7 +195,7 @@ mod tests {
         let cache = Cache::new(1);
         for step in [1, 2, 16, 20, 64, 1000, 4096] {
             let used: std::collections::HashSet<_> = (0..10_000)
-                .map(|at| std::ptr::from_ref(cache.shard_of(at * step)))
+                .map(|at| std::ptr::from_ref(cache.shard_of(DeviceNo(at * step))))
                 .collect();
             assert_eq!(used.len(), SHARDS, "by {step}");
         }

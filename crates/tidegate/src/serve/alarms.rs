@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use api::{AlarmNews, AlarmPage, AlarmProblem, AlarmQuery, AlarmTools};
 use devices::alarm::{
@@ -19,7 +18,7 @@ use tokio::sync::broadcast;
 
 use super::courier::Post;
 use super::device_events::{DeviceEvents, Happened, What};
-use super::devices::Devices;
+use super::devices::{Devices, now_ms};
 
 /// The object that holds other rules than those of the program.
 const PLATFORM_KIND: &str = "platform_alarms";
@@ -62,11 +61,6 @@ struct Platform {
     is_enabled: bool,
     objects: Objects,
     judge: Mutex<Option<PlatformAlarms>>,
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 impl Alarming {

@@ -1,7 +1,6 @@
 //! Devices that come by HTTP, found by the access token they show.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use api::{DeviceDoor, DevicePost, DoorProblem, Knock, NextCommand};
 use devices::command::{Answer, Commands};
@@ -9,6 +8,8 @@ use devices::platform::{Entrance, NotTaken, Platform, answer_call, provision};
 use devices::{Device, Directory, Found, RegistryError, Scope, Shown};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+
+use super::devices::now_ms;
 
 /// Entrances that are kept for the next one.
 const MAX_KEPT: usize = 64;
@@ -33,11 +34,6 @@ struct Call {
 struct Offer {
     secret_key: Option<String>,
     duration_ms: Option<u64>,
-}
-
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_millis() as u64
 }
 
 fn malformed(error: &serde_json::Error) -> DoorProblem {

@@ -6,13 +6,14 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use devices::alarm::{Alarms, NamedAlarm, Severity};
 use devices::ingest::{Message, Pipeline};
 use devices::platform::Platform;
 use devices::{Device, Dialect, Registry};
 use engine::{Alarm, DeviceOutlet, Given, Telemetry};
+
+use super::devices::now_ms;
 
 /// What may wait before publishers do.
 const MANY_WAITING: usize = 10_000;
@@ -207,7 +208,7 @@ impl Inner {
                         by: speaker.voice(),
                         topic: &topic,
                         payload: payload.as_bytes(),
-                        received_ms: now_ms(),
+                        received_ms: now_ms() as i64,
                     };
                     TAG.set(tag);
                     parts.pipeline.work(&mut lane, &message);
@@ -232,11 +233,6 @@ fn said(device: &Device, at_ms: u64, values: &str) -> (String, String) {
     let topic = format!("/{}/{id}/properties/report", product.id.as_str());
     let payload = format!("{{\"timestamp\":{at_ms},\"properties\":{values}}}");
     (topic, payload)
-}
-
-fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as i64)
 }
 
 /// Devices of a node that does not run: rules that speak of them are checked, and nothing is done.

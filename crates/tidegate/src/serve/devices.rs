@@ -24,7 +24,7 @@ pub(super) struct Devices {
     pub(super) states: States,
 }
 
-fn now_ms() -> u64 {
+pub(super) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_millis() as u64
 }

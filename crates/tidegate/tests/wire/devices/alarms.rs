@@ -7,32 +7,11 @@ use std::sync::{Arc, Mutex};
 use ring::hmac;
 use serde_json::{Value, json};
 
-use super::{SUCCESS, api, by_token, device, login, product};
+use super::{api, connect, get, product, with_token};
 use crate::support::{Node, Raw, eventually};
-
-fn with_token(node: &Node, id: &str, product: &str, more: Value) {
-    let mut wanted = json!({"id": id, "product": product,
-        "credentials": [{"type": "token", "token": format!("token-{id}")}]});
-    for (key, value) in more.as_object().into_iter().flatten() {
-        wanted[key] = value.clone();
-    }
-    device(node, wanted);
-}
-
-fn connect(node: &Node, id: &str) -> Raw {
-    let (raw, reason) = login(node, &by_token(&format!("token-{id}")));
-    assert_eq!(reason, SUCCESS);
-    raw
-}
 
 fn report(raw: &mut Raw, values: Value) {
     raw.publish_qos1("v1/devices/me/telemetry", values.to_string(), 1);
-}
-
-fn get(node: &Node, path: &str) -> Value {
-    let (status, answer) = api(node, "GET", path, &Value::Null);
-    assert_eq!(status, 200, "{path}: {answer}");
-    answer
 }
 
 /// The alarms of a question, without those of the node about itself.

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::{SUCCESS, api, device, login, md5, product};
+use super::{SUCCESS, api, device, get, login, md5, product};
 use crate::support::{Connect, Node, Raw, eventually, kind};
 
 /// A device, or a gateway.
@@ -56,12 +56,6 @@ fn asking(node: &Node, path: &str, body: Value) -> JoinHandle<Value> {
         assert_eq!(status, 200, "{answer}");
         answer
     })
-}
-
-fn get(node: &Node, path: &str) -> Value {
-    let (status, answer) = api(node, "GET", path, &Value::Null);
-    assert_eq!(status, 200, "{path}: {answer}");
-    answer
 }
 
 fn latest(node: &Node, id: &str, key: &str) -> Value {

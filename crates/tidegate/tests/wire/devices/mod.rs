@@ -58,6 +58,39 @@ fn api(node: &Node, method: &str, path: &str, body: &Value) -> (u16, Value) {
     api_at(node.address("http"), method, path, body)
 }
 
+/// A device with the token `token-` and its id; `more` are fields of it.
+fn with_token(node: &Node, id: &str, product: &str, more: Value) -> Value {
+    let mut wanted = json!({"id": id, "product": product,
+        "credentials": [{"type": "token", "token": format!("token-{id}")}]});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        wanted[key] = value.clone();
+    }
+    device(node, wanted)
+}
+
+/// Connects the device of [`with_token`].
+fn connect(node: &Node, id: &str) -> Raw {
+    let (raw, reason) = login(node, &by_token(&format!("token-{id}")));
+    assert_eq!(reason, SUCCESS);
+    raw
+}
+
+fn get(node: &Node, path: &str) -> Value {
+    let (status, answer) = api(node, "GET", path, &Value::Null);
+    assert_eq!(status, 200, "{path}: {answer}");
+    answer
+}
+
+/// The latest values of a device, without their times.
+fn latest(node: &Node, id: &str) -> Value {
+    let answer = get(node, &format!("devices/{id}/telemetry/latest"));
+    let values = answer["values"].as_object().unwrap();
+    values
+        .iter()
+        .map(|(key, sample)| (key.clone(), sample["value"].clone()))
+        .collect()
+}
+
 fn api_at(address: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let body = match body {
         Value::Null => String::new(),

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use testkit::{DATABASE, Kind, PASSWORD, Server, USER};
 
-use super::{SUCCESS, api, by_token, device, login, product};
+use super::{api, connect, device, get, latest, product};
 use crate::support::{Node, Raw, eventually, temporary_directory};
 
 /// The beginning of an hour that is over.
@@ -31,36 +31,14 @@ fn refused(node: &Node, path: &str, body: Value) -> (String, String) {
     (text("parameter"), text("detail"))
 }
 
-fn get(node: &Node, path: &str) -> Value {
-    let (status, answer) = api(node, "GET", path, &Value::Null);
-    assert_eq!(status, 200, "{path}: {answer}");
-    answer
-}
-
 fn with_token(node: &Node, id: &str, product: &str, tags: Value) {
     let credentials = json!([{"type": "token", "token": format!("token-{id}")}]);
     let wanted = json!({"id": id, "product": product, "credentials": credentials, "tags": tags});
     device(node, wanted);
 }
 
-fn connect(node: &Node, id: &str) -> Raw {
-    let (raw, reason) = login(node, &by_token(&format!("token-{id}")));
-    assert_eq!(reason, SUCCESS);
-    raw
-}
-
 fn say(raw: &mut Raw, values: Value) {
     raw.publish_qos1("v1/devices/me/telemetry", values.to_string(), 1);
-}
-
-/// The latest values of a device, without their times.
-fn latest(node: &Node, id: &str) -> Value {
-    let answer = get(node, &format!("devices/{id}/telemetry/latest"));
-    let values = answer["values"].as_object().unwrap();
-    values
-        .iter()
-        .map(|(key, sample)| (key.clone(), sample["value"].clone()))
-        .collect()
 }
 
 #[test]

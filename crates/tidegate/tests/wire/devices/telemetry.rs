@@ -7,35 +7,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::{SUCCESS, api, by_token, device, login, product};
-use crate::support::{Node, Publish, Raw, WsStream, eventually, kind, upgrade};
+use super::{api, connect, get, latest, product, with_token};
+use crate::support::{Node, Publish, WsStream, eventually, kind, upgrade};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
 fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     now.as_millis() as u64
-}
-
-fn with_token(node: &Node, id: &str, product: &str, more: Value) -> Value {
-    let mut wanted = json!({"id": id, "product": product,
-        "credentials": [{"type": "token", "token": format!("token-{id}")}]});
-    for (key, value) in more.as_object().into_iter().flatten() {
-        wanted[key] = value.clone();
-    }
-    device(node, wanted)
-}
-
-fn connect(node: &Node, id: &str) -> Raw {
-    let (raw, reason) = login(node, &by_token(&format!("token-{id}")));
-    assert_eq!(reason, SUCCESS);
-    raw
-}
-
-fn get(node: &Node, path: &str) -> Value {
-    let (status, answer) = api(node, "GET", path, &Value::Null);
-    assert_eq!(status, 200, "{path}: {answer}");
-    answer
 }
 
 fn metrics(node: &Node) -> String {
@@ -45,16 +24,6 @@ fn metrics(node: &Node) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
-}
-
-/// The latest values of a device, without their times.
-fn latest(node: &Node, id: &str) -> Value {
-    let answer = get(node, &format!("devices/{id}/telemetry/latest"));
-    let values = answer["values"].as_object().unwrap();
-    values
-        .iter()
-        .map(|(key, sample)| (key.clone(), sample["value"].clone()))
-        .collect()
 }
 
 #[test]

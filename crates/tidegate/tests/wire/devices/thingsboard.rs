@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{api, device, product};
+use super::{api, device, get, product};
 use crate::interop::client::Client;
 use crate::interop::{find_program, installed, skipped};
 use crate::support::{Node, eventually};
@@ -36,12 +36,6 @@ fn start(packages: &Path, node: &Node, scenario: &str, token: &str) -> Client {
         ))
         .args([scenario, host, port, token]);
     Client::start(&mut command)
-}
-
-fn get(node: &Node, path: &str) -> Value {
-    let (status, answer) = api(node, "GET", path, &Value::Null);
-    assert_eq!(status, 200, "{path}: {answer}");
-    answer
 }
 
 fn latest(node: &Node, id: &str, key: &str) -> Value {
