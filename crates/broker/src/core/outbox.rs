@@ -16,21 +16,47 @@ const POOLED_CAPACITY: usize = 256 * 1024;
 /// Capacity of all spare buffers together.
 const POOLED_BYTES: usize = 16 << 20;
 
-/// Spare buffers of a shard, so that a connection owns one only while it needs it.
+/// What a spare buffer may always have: smaller ones are not worth looking at.
+const SMALL_CAPACITY: usize = 4 * 1024;
+
+/// Spare buffers of a shard, so that a connection owns one only while it needs it. What a flood has left is given back by
+/// [`trim`](Self::trim).
 #[derive(Default)]
 pub(crate) struct BufferPool {
+    /// The last one is taken first: those at the front are the ones that nobody needs.
     spare: Vec<Vec<u8>>,
     bytes: usize,
+    /// The fewest that were spare since the pool was trimmed.
+    unneeded: usize,
+    /// The most that one was filled with since then.
+    filled: usize,
 }
 
 impl BufferPool {
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let buffer = self.spare.pop().unwrap_or_default();
         self.bytes -= buffer.capacity();
+        self.unneeded = self.unneeded.min(self.spare.len());
         buffer
     }
 
+    /// Gives memory back that was not needed since this was called last: half of the buffers that nobody took, and what the others
+    /// have beyond twice what was put into any.
+    pub(crate) fn trim(&mut self) {
+        self.spare.drain(..self.unneeded.div_ceil(2));
+        let enough = (2 * self.filled).max(SMALL_CAPACITY);
+        for buffer in &mut self.spare {
+            // What is little is left alone, so that buffers do not shrink and grow in turn.
+            if buffer.capacity() > 2 * enough {
+                *buffer = Vec::with_capacity(enough);
+            }
+        }
+        self.bytes = self.spare.iter().map(Vec::capacity).sum();
+        (self.unneeded, self.filled) = (self.spare.len(), 0);
+    }
+
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
+        self.filled = self.filled.max(buffer.len());
         if buffer.capacity() > 0
             && buffer.capacity() <= POOLED_CAPACITY
             && self.bytes + buffer.capacity() <= POOLED_BYTES
@@ -262,6 +288,31 @@ mod tests {
         assert_eq!((outbox.ready(), outbox.len()), (0, 2));
         outbox.let_go(5);
         assert_eq!(content(&outbox), b"gh");
+    }
+
+    #[test]
+    fn what_a_flood_leaves_is_given_back_and_what_is_needed_stays() {
+        let mut pool = BufferPool::default();
+        let mut taken: Vec<_> = (0..20).map(|_| pool.take()).collect();
+        for mut buffer in taken.drain(..) {
+            buffer.resize(200 * 1024, 7);
+            pool.give(buffer);
+        }
+        pool.trim();
+        assert!(pool.bytes >= 10 * 200 * 1024);
+        for _ in 0..10 {
+            // From now on two are enough, and little is put into them.
+            let mut two = [pool.take(), pool.take()];
+            two[0].extend_from_slice(&[7; 3000]);
+            two.map(|buffer| pool.give(buffer));
+            pool.trim();
+        }
+        let capacities: Vec<_> = pool.spare.iter().map(Vec::capacity).collect();
+        assert_eq!(capacities.len(), 2, "{capacities:?}");
+        assert!(pool.bytes <= 2 * 12_000, "{capacities:?}");
+        pool.trim();
+        pool.trim();
+        assert_eq!((pool.spare.len(), pool.bytes), (0, 0));
     }
 
     #[test]

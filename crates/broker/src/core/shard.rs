@@ -485,6 +485,7 @@ impl Shard {
     /// Time has passed.
     pub(crate) fn tick(&mut self) {
         let now_ms = self.now_ms();
+        self.delivery.pool.trim();
         let mut due = std::mem::take(&mut self.due);
         self.wheel.advance(now_ms, &mut due);
         for (at, serial) in due.drain(..) {

@@ -1,7 +1,23 @@
-//! What the allocator holds, as metrics.
+//! What the allocator holds: as metrics, and given back to the system when nobody has used it for a while.
+
+use std::time::Duration;
 
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use mimalloc::MiMalloc;
+
+const GIVES_BACK_EVERY: Duration = Duration::from_secs(5);
+
+/// Gives memory back that has been free for a second or longer, until the task is aborted. The allocator does so by itself only when it
+/// looks for room, which a node that has become quiet never does.
+pub(super) async fn give_back() {
+    let mut interval = tokio::time::interval(GIVES_BACK_EVERY);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        // SAFETY: may be called from any thread at any time; memory in use is not touched.
+        unsafe { libmimalloc_sys::mi_collect(false) };
+    }
+}
 
 /// Nothing if the allocator does not tell.
 pub(super) fn metrics() -> Vec<MetricFamily> {

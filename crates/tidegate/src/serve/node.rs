@@ -35,7 +35,7 @@ use super::platform_sampler::Sampler;
 use super::program::{self, Program};
 use super::rules::{Rules, Tools};
 use super::sinks::Sinks;
-use super::{banned, device_outlet, fallbacks, start_error, store_watch};
+use super::{allocator, banned, device_outlet, fallbacks, start_error, store_watch};
 use crate::config::Config;
 use crate::logging::LogLevels;
 
@@ -102,7 +102,8 @@ impl Node {
         let store = opened
             .await
             .context("opening the store ended by a panic")??;
-        // Ends with the runtime.
+        // These end with the runtime.
+        tokio::spawn(allocator::give_back());
         tokio::spawn(store_watch::watch(store.clone()));
         let for_sessions = config.store.is_some().then(|| store.clone());
         let auth = Auth::new(&config.auth, tokio::runtime::Handle::current())

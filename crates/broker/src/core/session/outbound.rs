@@ -159,6 +159,8 @@ const IDS: usize = 65_535;
 /// The ring may span this many times the window, and at least `RING_MIN`, while one old message stays unacknowledged.
 const RING_SPAN: usize = 4;
 const RING_MIN: usize = 1024;
+/// Places that an empty queue keeps; a flood may have made many more.
+const KEPT_PLACES: usize = 64;
 
 impl Default for Outbound {
     fn default() -> Self {
@@ -360,6 +362,9 @@ impl Outbound {
             return None;
         }
         let parcel = self.queue.pop_front().expect("looked at just now");
+        if self.queue.is_empty() {
+            self.queue.shrink_to(KEPT_PLACES);
+        }
         self.queued_bytes -= parcel.size();
         let is_too_old = parcel.message.received_ms().saturating_add(max_age_ms) <= now_ms;
         if is_too_old || parcel.message.is_expired(now_ms) {
@@ -401,6 +406,9 @@ impl Outbound {
             self.ring.pop_front();
             self.first_id = self.id_at(1);
             self.resend_from = self.resend_from.saturating_sub(1);
+        }
+        if self.ring.is_empty() {
+            self.ring.shrink_to(KEPT_PLACES);
         }
         (seq, parcel)
     }
