@@ -28,6 +28,7 @@ pub mod retention;
 mod rights;
 mod scan;
 mod state;
+mod work_queue;
 
 pub use credential::{
     AlgorithmName, InvalidCredential, Issued, NewCredential, NoChance, Shown as ShownCredential,

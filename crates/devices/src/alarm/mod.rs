@@ -5,6 +5,7 @@ mod compiled;
 mod condition;
 mod definition;
 mod details;
+mod event;
 mod machine;
 mod notify;
 mod platform;
@@ -19,6 +20,7 @@ pub use condition::Scalar;
 pub use definition::{
     AlarmRule, All, Any, Condition, Operator, Period, Raise, Severity, Test, When, rules_from_json,
 };
+pub use event::{AlarmChange, AlarmEvent, NamedAlarm};
 pub use machine::{AlarmSet, DeviceAlarms, Happened, Turn};
 pub use notify::{
     Channel, Courier, Message, NOTIFICATION_KIND, Notification, NotificationCounts, Notifications,
@@ -26,9 +28,7 @@ pub use notify::{
 };
 pub use platform::{PlatformAlarms, PlatformSample, check_platform_rules, platform_rules};
 pub use record::{Alarm, AlarmId, AlarmState};
-pub use service::{
-    AlarmChange, AlarmConfig, AlarmError, AlarmEvent, AlarmStats, Alarms, NamedAlarm,
-};
+pub use service::{AlarmConfig, AlarmError, AlarmStats, Alarms};
 
 /// The number of the node itself among those of devices.
 pub const NODE_NO: series::DeviceNo = watch::NODE;

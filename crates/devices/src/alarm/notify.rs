@@ -13,8 +13,8 @@ use store::Objects;
 use super::Invalid;
 use super::definition::{Severity, read};
 use super::details::{Text, Writer};
+use super::event::{AlarmChange, AlarmEvent};
 use super::record::{Alarm, AlarmId, AlarmState, Numbers};
-use super::service::{AlarmChange, AlarmEvent};
 
 /// The kind of configuration objects that are notifications.
 pub const NOTIFICATION_KIND: &str = "notification";

@@ -1,14 +1,15 @@
 //! Alarms of registered devices, in a real store.
 
 use std::sync::mpsc;
+use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Map, Value as Json, json};
 use series::Value;
 use store::{Config as StoreConfig, Store};
 
 use super::super::{Channel, Courier, NOTIFICATION_KIND, Notifications};
 use super::*;
-use crate::{Config, Expected};
+use crate::{Config, Expected, Scope};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -20,6 +20,7 @@
 mod attributes;
 mod book;
 mod check;
+mod config;
 mod life;
 mod open;
 mod reach;
@@ -34,8 +35,7 @@ mod service_tests;
 pub use attributes::follow_shared;
 pub use book::{CommandFilter, CommandPage};
 pub use check::{NotAccepted, Wanted};
+pub use config::CommandConfig;
 pub use reach::{Handed, Handover, Letter, Reach};
 pub use record::{Command, CommandId, CommandKind, CommandState};
-pub use service::{
-    Answer, CommandConfig, CommandError, CommandStats, Commands, Request, Taken, Waiting,
-};
+pub use service::{Answer, CommandError, CommandStats, Commands, Request, Taken, Waiting};

@@ -1,0 +1,94 @@
+//! What is looked at when a device says something: its rules, its attributes and what is open of it.
+
+use std::sync::{Arc, PoisonError};
+
+use serde_json::Value as Json;
+use series::DeviceNo;
+
+use super::super::Invalid;
+use super::super::compiled::Compiled;
+use super::super::condition::Scalar;
+use super::super::definition::Severity;
+use super::super::watch::{News, Surroundings};
+use super::Inner;
+use super::work::Work;
+use crate::device::Device;
+use crate::registry::Scope;
+
+impl Inner {
+    pub(super) fn observe(
+        &self,
+        device: DeviceNo,
+        find: &dyn Fn() -> Option<Arc<Device>>,
+        now_ms: u64,
+        news: News<'_>,
+    ) {
+        let compiled = |device: &Device| {
+            let product = device.product.get();
+            let rules = &product.definition.alarms;
+            match rules.is_empty() {
+                true => None,
+                false => self.compiled(product.id.as_str(), product.version, rules),
+            }
+        };
+        let turned = self
+            .watches
+            .observe(device, find, &compiled, self, now_ms, news);
+        if let Some(turned) = turned {
+            self.queue.push(Work::Turned(turned));
+        }
+    }
+
+    /// The rules of a product in a version.
+    fn compiled(&self, product: &str, version: u64, rules: &[Json]) -> Option<Arc<Compiled>> {
+        {
+            let products = self.products.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(compiled) = products.get(product)
+                && compiled.version == version
+            {
+                return Some(Arc::clone(compiled));
+            }
+        }
+        let mut key = |name: &str| {
+            let key = self.series.key(name);
+            key.map_err(|error| Invalid::new("alarms", error.to_string()))
+        };
+        match Compiled::from_json(version, &Json::Array(rules.to_vec()), &mut key) {
+            Ok(compiled) => {
+                let compiled = Arc::new(compiled);
+                let products = self.products.write();
+                products
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(product.into(), Arc::clone(&compiled));
+                Some(compiled)
+            }
+            Err(problem) => {
+                // Checked when the product was written: only the dictionary of keys can be full.
+                tracing::error!(product, %problem, "the alarm rules of a product cannot be used");
+                None
+            }
+        }
+    }
+}
+
+impl Surroundings for Inner {
+    fn attributes(&self, device: &Device) -> Vec<(Box<str>, Scalar)> {
+        let found = self.registry.attributes(device, Scope::Server);
+        let found = found.unwrap_or_else(|error| {
+            tracing::warn!(device = device.id.as_str(), %error, "attributes cannot be read; conditions go without them");
+            Vec::new()
+        });
+        let scalar = |value: &Json| Scalar::from_json(value);
+        let found = found.into_iter();
+        found
+            .filter_map(|attribute| Some((attribute.key.into(), scalar(&attribute.value)?)))
+            .collect()
+    }
+
+    fn open(&self, device: DeviceNo) -> Vec<(Box<str>, Severity)> {
+        let state = self.book.lock();
+        let open = state.open.get(&device).into_iter().flatten();
+        open.map(|(kind, open)| (kind.clone(), open.severity))
+            .collect()
+    }
+}
