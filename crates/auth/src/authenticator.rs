@@ -140,5 +140,17 @@ pub(crate) trait Authenticator: Send + Sync {
         None
     }
 
+    /// Whether [`Authenticator::look_up`] is to be asked before [`Authenticator::check`].
+    fn looks_up(&self) -> bool {
+        false
+    }
+
+    /// Its answer if that takes a look at the disk and nothing else; `None`: it takes more. Called on a thread that may wait, for
+    /// one client after the other.
+    fn look_up(&self, request: &Request) -> Option<Result<Answer, Failure>> {
+        let _ = request;
+        None
+    }
+
     fn check<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Answer, Failure>>;
 }

@@ -24,6 +24,14 @@ pub(crate) enum Refusal {
     Failed,
 }
 
+/// How far a client has come at the authenticators.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Checked {
+    Judged(Result<Identity, Refusal>),
+    /// The one at this place has to be asked, which takes time.
+    Asks(usize),
+}
+
 impl Refusal {
     pub(crate) fn code(&self) -> ReasonCode {
         match self {
@@ -34,6 +42,29 @@ impl Refusal {
     }
 }
 
+impl Entry {
+    /// What its answer comes to; `None`: the next one is asked.
+    fn judged(
+        &self,
+        answer: Result<Answer, Failure>,
+        request: &Request,
+    ) -> Option<Result<Identity, Refusal>> {
+        let (name, client_id) = (&self.name, &request.client_id);
+        Some(match answer {
+            Ok(Answer::Ignore) => return None,
+            Ok(Answer::Allow(identity)) => Ok(*identity),
+            Ok(Answer::Deny) => {
+                tracing::debug!(name, client_id, "refused");
+                Err(Refusal::WrongCredentials)
+            }
+            Err(Failure(why)) => {
+                tracing::debug!(name, client_id, why, "not answered");
+                Err(Refusal::Failed)
+            }
+        })
+    }
+}
+
 impl Chain {
     /// In the order of their `order`, those of equal order as they come.
     pub(crate) fn new(mut entries: Vec<Arc<Entry>>) -> Self {
@@ -41,52 +72,61 @@ impl Chain {
         Self { entries }
     }
 
-    /// The answer if it can be given at once; `None`: [`Chain::check`] is to be asked.
-    pub(crate) fn check_now(
-        &self,
-        request: &Request,
-        has_users: bool,
-    ) -> Option<Result<Identity, Refusal>> {
-        for entry in &self.entries {
+    /// The answer of the entries from `at` on, if it can be given at once.
+    pub(crate) fn check_now(&self, at: usize, request: &Request, has_users: bool) -> Checked {
+        for (at, entry) in self.from(at) {
             if !entry.authenticator.concerns(request) {
                 continue;
             }
-            match entry.authenticator.check_now(request)? {
-                Answer::Ignore => {}
-                Answer::Allow(identity) => return Some(Ok(*identity)),
-                Answer::Deny => {
-                    tracing::debug!(name = entry.name, client_id = request.client_id, "refused");
-                    return Some(Err(Refusal::WrongCredentials));
-                }
+            let Some(answer) = entry.authenticator.check_now(request) else {
+                return Checked::Asks(at);
+            };
+            if let Some(judged) = entry.judged(Ok(answer), request) {
+                return Checked::Judged(judged);
             }
         }
-        Some(self.without_them(request, has_users))
+        Checked::Judged(self.without_them(request, has_users))
     }
 
+    /// Whether the entry at this place answers from the disk.
+    pub(crate) fn looks_up(&self, at: usize) -> bool {
+        (self.entries.get(at)).is_some_and(|entry| entry.authenticator.looks_up())
+    }
+
+    /// The answer of the entries from `at` on, the first of which looks at the disk. May wait.
+    pub(crate) fn look_up(&self, at: usize, request: &Request, has_users: bool) -> Checked {
+        let entry = self.entries.get(at);
+        let said = entry.and_then(|entry| Some((entry, entry.authenticator.look_up(request)?)));
+        let Some((entry, answer)) = said else {
+            return Checked::Asks(at);
+        };
+        match entry.judged(answer, request) {
+            Some(judged) => Checked::Judged(judged),
+            None => self.check_now(at + 1, request, has_users),
+        }
+    }
+
+    /// The answer of the entries from `at` on.
     pub(crate) async fn check(
         &self,
+        at: usize,
         request: &Request,
         has_users: bool,
     ) -> Result<Identity, Refusal> {
-        for entry in &self.entries {
+        for (_, entry) in self.from(at) {
             if !entry.authenticator.concerns(request) {
                 continue;
             }
-            match entry.authenticator.check(request).await {
-                Ok(Answer::Ignore) => {}
-                Ok(Answer::Allow(identity)) => return Ok(*identity),
-                Ok(Answer::Deny) => {
-                    tracing::debug!(name = entry.name, client_id = request.client_id, "refused");
-                    return Err(Refusal::WrongCredentials);
-                }
-                Err(Failure(why)) => {
-                    let name = &entry.name;
-                    tracing::debug!(name, client_id = request.client_id, why, "not answered");
-                    return Err(Refusal::Failed);
-                }
+            let answer = entry.authenticator.check(request).await;
+            if let Some(judged) = entry.judged(answer, request) {
+                return judged;
             }
         }
         self.without_them(request, has_users)
+    }
+
+    fn from(&self, at: usize) -> impl Iterator<Item = (usize, &Arc<Entry>)> {
+        self.entries.iter().enumerate().skip(at)
     }
 
     /// What becomes of a client of which no authenticator knows.
@@ -162,33 +202,33 @@ mod tests {
             (1, Ok(Answer::Deny)),
             (0, Ok(Answer::Ignore)),
         ]);
-        let refused = chain_of.check(&ann(true), false).await;
+        let refused = chain_of.check(0, &ann(true), false).await;
         assert_eq!(refused, Err(Refusal::WrongCredentials));
         let chain_of = chain(vec![(0, allow()), (0, Ok(Answer::Deny))]);
-        assert!(chain_of.check(&ann(true), false).await.is_ok());
+        assert!(chain_of.check(0, &ann(true), false).await.is_ok());
     }
 
     #[tokio::test]
     async fn one_that_fails_lets_nobody_past() {
         let failed = Err(Failure::new("away"));
         let chain_of = chain(vec![(0, failed), (1, Ok(Answer::allow()))]);
-        let refused = chain_of.check(&ann(true), false).await;
+        let refused = chain_of.check(0, &ann(true), false).await;
         assert_eq!(refused, Err(Refusal::Failed));
     }
 
     #[tokio::test]
     async fn a_password_nobody_knows_is_wrong_even_where_anonymous_clients_come_in() {
         let nobody = chain(vec![(0, Ok(Answer::Ignore))]);
-        let refused = nobody.check(&ann(true), false).await;
+        let refused = nobody.check(0, &ann(true), false).await;
         assert_eq!(refused, Err(Refusal::WrongCredentials));
         let shows_nothing = Request {
             lets_anonymous_in: true,
             ..Request::default()
         };
-        let anonymous = nobody.check(&shows_nothing, false).await.unwrap();
+        let anonymous = nobody.check(0, &shows_nothing, false).await.unwrap();
         assert!(anonymous.is_anonymous);
         let elsewhere = Request::default();
-        let refused = nobody.check(&elsewhere, false).await;
+        let refused = nobody.check(0, &elsewhere, false).await;
         assert_eq!(refused, Err(Refusal::NothingShown));
     }
 

@@ -1,7 +1,7 @@
 //! Devices of the registry as clients: who they are is known elsewhere, over [`DeviceDirectory`].
 //!
 //! The authenticator `devices` stands right behind `users` unless the configuration gives it another place. Those that are in
-//! the directory's memory are answered on the shard; the others by a thread that may read the disk.
+//! the directory's memory are answered on the shard; the others by a thread that may read the disk, many at a time (`lookups.rs`).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -60,6 +60,9 @@ pub trait DeviceDirectory: Send + Sync {
 
     /// From memory. Called on a shard.
     fn find(&self, login: &DeviceLogin<'_>) -> DeviceAnswer;
+
+    /// From the disk; `Cold`: it takes more time than that. Called on a thread that may wait, with others that wait behind this one.
+    fn look_up(&self, login: &DeviceLogin<'_>) -> Result<DeviceAnswer, String>;
 
     /// From the disk; may take its time. An error is told to the log.
     fn find_cold(&self, login: &DeviceLogin<'_>) -> Result<DeviceAnswer, String>;
@@ -126,6 +129,18 @@ impl Authenticator for Devices {
         match self.place.get() {
             Some(directory) => answer(directory.find(&login(request))),
             None => Some(Answer::Ignore),
+        }
+    }
+
+    fn looks_up(&self) -> bool {
+        true
+    }
+
+    fn look_up(&self, request: &Request) -> Option<Result<Answer, Failure>> {
+        let directory = self.place.get()?;
+        match directory.look_up(&login(request)) {
+            Ok(found) => answer(found).map(Ok),
+            Err(why) => Some(Err(Failure(why))),
         }
     }
 

@@ -18,6 +18,7 @@ mod http;
 mod json;
 mod jwt;
 mod limits;
+mod lookups;
 pub mod objects;
 pub mod password;
 mod password_file;

@@ -16,10 +16,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::authenticator::{Identity, Request};
 use crate::bans::{Ban, Bans};
-use crate::chain::{Chain, Refusal};
+use crate::chain::{Chain, Checked, Refusal};
 use crate::devices::DeviceDirectory;
 use crate::door::Door;
 use crate::limits::Guards;
+use crate::lookups::Lookups;
 use crate::objects::{self, Kept, Object};
 use crate::password::Checker;
 use crate::rules::{Facts, Policy, Rights, Rule, SessionPermissions};
@@ -44,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) bans: Bans,
     pub(crate) guards: Guards,
     pub(crate) counts: Counts,
+    pub(crate) lookups: Lookups,
     shop: Workshop,
     chain: ArcSwap<Chain>,
     configured: Vec<Arc<Entry>>,
@@ -165,6 +167,7 @@ impl Auth {
             bans: Bans::default(),
             guards: Guards::new(limits),
             counts: Counts::default(),
+            lookups: Lookups::new(threads),
             shop,
             chain: ArcSwap::from_pointee(Chain::new(configured.clone())),
             configured,
@@ -386,12 +389,15 @@ impl Shared {
     /// Who a client is and what it may do. Answered at once if nobody has to be asked, else later.
     pub(crate) fn admit(self: &Arc<Self>, request: Request) -> Authentication {
         let chain = self.chain.load_full();
-        if let Some(judged) = chain.check_now(&request, !self.users().is_empty())
-            && (self.sources.is_empty() || judged.is_err())
-        {
-            return self.conclude(request, judged, None);
+        match chain.check_now(0, &request, self.has_users()) {
+            Checked::Judged(judged) if self.may_conclude(&judged) => {
+                self.conclude(request, judged, None)
+            }
+            // By somebody who takes time, since he knows the rules, too.
+            Checked::Judged(_) => self.later(request, Ask::Chain(chain, 0)),
+            Checked::Asks(at) if chain.looks_up(at) => self.look_up_later(request, chain, at),
+            Checked::Asks(at) => self.later(request, Ask::Chain(chain, at)),
         }
-        self.later(request, None)
     }
 
     /// What a user may do that has proven itself by SCRAM.
@@ -401,16 +407,41 @@ impl Shared {
         if self.sources.is_empty() {
             return self.conclude(request, Ok(identity), None);
         }
-        self.later(request, Some(identity))
+        self.later(request, Ask::Rules(identity))
+    }
+
+    pub(crate) fn has_users(&self) -> bool {
+        !self.users().is_empty()
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.shop.runtime
+    }
+
+    /// Whether nobody has to be asked for rules.
+    pub(crate) fn may_conclude(&self, judged: &Result<Identity, Refusal>) -> bool {
+        self.sources.is_empty() || judged.is_err()
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms.load(Relaxed))
+    }
+
+    /// A place among those that wait; `None`: there are too many.
+    pub(crate) fn take_place(&self) -> Option<OwnedSemaphorePermit> {
+        let place = self.places.load_full().try_acquire_owned().ok();
+        if place.is_none() {
+            self.counts.busy.fetch_add(1, Relaxed);
+        }
+        place
     }
 
     /// Judges on the I/O runtime, where there is a bounded number of places.
-    fn later(self: &Arc<Self>, request: Request, proven: Option<Identity>) -> Authentication {
-        let Ok(place) = self.places.load_full().try_acquire_owned() else {
-            self.counts.busy.fetch_add(1, Relaxed);
+    fn later(self: &Arc<Self>, request: Request, ask: Ask) -> Authentication {
+        let Some(place) = self.take_place() else {
             return Authentication::Deny(ReasonCode::SERVER_BUSY);
         };
-        let judging = self.clone().judge(request, proven, place);
+        let judging = self.clone().judge(request, ask, place);
         let task = self.shop.runtime.spawn(judging);
         Authentication::Later(Box::pin(async move {
             match task.await {
@@ -422,19 +453,16 @@ impl Shared {
         }))
     }
 
-    async fn judge(
+    pub(crate) async fn judge(
         self: Arc<Self>,
         request: Request,
-        proven: Option<Identity>,
+        ask: Ask,
         _place: OwnedSemaphorePermit,
-    ) -> Result<Box<Grant>, ReasonCode> {
+    ) -> Outcome {
         let judging = async {
-            let identity = match proven {
-                Some(identity) => identity,
-                None => {
-                    let chain = self.chain.load_full();
-                    chain.check(&request, !self.users().is_empty()).await?
-                }
+            let identity = match ask {
+                Ask::Rules(identity) => identity,
+                Ask::Chain(chain, at) => chain.check(at, &request, self.has_users()).await?,
             };
             let sourced = match self.sources.is_empty() || identity.is_superuser {
                 true => None,
@@ -449,22 +477,17 @@ impl Shared {
             };
             Ok((identity, sourced))
         };
-        let timeout = Duration::from_millis(self.timeout_ms.load(Relaxed));
-        let judged = tokio::time::timeout(timeout, judging).await;
+        let judged = tokio::time::timeout(self.timeout(), judging).await;
         let judged = judged.unwrap_or(Err(Refusal::Failed));
         let (judged, sourced) = match judged {
             Ok((identity, sourced)) => (Ok(identity), sourced),
             Err(refusal) => (Err(refusal), None),
         };
-        match self.conclude(request, judged, sourced) {
-            Authentication::Allow(grant) => Ok(grant),
-            Authentication::Deny(code) => Err(code),
-            Authentication::Ignore | Authentication::Later(_) => Err(ReasonCode::NOT_AUTHORIZED),
-        }
+        outcome(self.conclude(request, judged, sourced))
     }
 
     /// Counts what came of it and says what a client is given that is let in.
-    fn conclude(
+    pub(crate) fn conclude(
         &self,
         request: Request,
         judged: Result<Identity, Refusal>,
@@ -531,6 +554,26 @@ impl Shared {
         let facts = (!is_plain).then(|| Box::new(facts));
         SessionPermissions::new(self.rights.clone(), facts, &known.who())
     }
+}
+
+/// What a client is given, or why it is not let in.
+pub(crate) type Outcome = Result<Box<Grant>, ReasonCode>;
+
+/// Of what is concluded.
+pub(crate) fn outcome(concluded: Authentication) -> Outcome {
+    match concluded {
+        Authentication::Allow(grant) => Ok(grant),
+        Authentication::Deny(code) => Err(code),
+        Authentication::Ignore | Authentication::Later(_) => Err(ReasonCode::NOT_AUTHORIZED),
+    }
+}
+
+/// What is still to be asked about a client.
+pub(crate) enum Ask {
+    /// The authenticators from this one on, and whoever knows rules.
+    Chain(Arc<Chain>, usize),
+    /// Whoever knows rules.
+    Rules(Identity),
 }
 
 /// The client as it is called once it is let in.

@@ -62,11 +62,14 @@ pub struct Directory {
     admitted: Mutex<HashMap<Box<str>, Arc<Device>, RandomState>>,
 }
 
-/// Whether the disk may be looked at.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What an answer may take.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Effort {
     Memory,
+    /// A look at the disk.
     Disk,
+    /// That, and some 30 ms for a chosen password.
+    Time,
 }
 
 impl Directory {
@@ -101,9 +104,14 @@ impl Directory {
         self.look(shown, Effort::Memory).unwrap_or(Found::Cold)
     }
 
+    /// From the disk if it has to be; [`Found::Cold`]: there is a chosen password to be checked.
+    pub fn look_up(&self, shown: &Shown<'_>) -> Result<Found, RegistryError> {
+        self.look(shown, Effort::Disk)
+    }
+
     /// From the disk if it has to be; may take some 30 ms for a chosen password.
     pub fn find_cold(&self, shown: &Shown<'_>) -> Result<Found, RegistryError> {
-        self.look(shown, Effort::Disk)
+        self.look(shown, Effort::Time)
     }
 
     fn device(&self, name: &Name<'_>, effort: Effort) -> Result<Option<Arc<Device>>, Miss> {
@@ -115,7 +123,9 @@ impl Directory {
                 Ok(Some(device))
             }
             (None, Effort::Memory) => Err(Miss::Cold),
-            (None, Effort::Disk) => self.registry.inner.find(name).map_err(Miss::Failed),
+            (None, Effort::Disk | Effort::Time) => {
+                self.registry.inner.find(name).map_err(Miss::Failed)
+            }
         }
     }
 
@@ -186,7 +196,7 @@ impl Directory {
                 let known = device.verified.get();
                 if known.is_some_and(|digest| self.verified.is(password, digest)) {
                     true
-                } else if effort == Effort::Memory {
+                } else if effort < Effort::Time {
                     return Err(Miss::Cold);
                 } else {
                     let is_right = is_password(hash, password);

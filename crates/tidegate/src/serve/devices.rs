@@ -258,6 +258,12 @@ impl DeviceDirectory for Devices {
         self.answer(login, found)
     }
 
+    fn look_up(&self, login: &DeviceLogin<'_>) -> Result<DeviceAnswer, String> {
+        let found = self.directory.look_up(&Self::shown(login));
+        let found = found.map_err(|error| error.to_string())?;
+        Ok(self.answer(login, found))
+    }
+
     fn find_cold(&self, login: &DeviceLogin<'_>) -> Result<DeviceAnswer, String> {
         let found = self.directory.find_cold(&Self::shown(login));
         let found = found.map_err(|error| error.to_string())?;
