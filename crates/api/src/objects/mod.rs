@@ -92,7 +92,7 @@ pub(crate) trait Kind: Send + Sync + 'static {
     ) -> Accepted<'a>;
     /// The stored object without its secrets.
     fn show(&self, app: &App, stored: &Value) -> Value;
-    /// Whether the object may become this (`None`: go), looking at all others of its kind.
+    /// Whether the object may become this (`None`: go), looking at all others. It may read files.
     fn may_become(&self, objects: &Objects, id: &str, next: Option<&Value>) -> Result<(), Problem> {
         let _ = (objects, id, next);
         Ok(())
@@ -232,7 +232,7 @@ pub(crate) fn endpoints(kind: &Arc<dyn Kind>) -> Vec<Endpoint> {
         described(remove, names.write, format!("Delete {}", names.one))
             .path_parameter(names.id_field, id_about)
             .answers_nothing(204, "Deleted.")
-            .problem(409, "The last admin has to stay.")
+            .problem(409, "Others name it, and these have to be changed first; the last admin has to stay.")
             .versioned(),
     ]
 }
@@ -351,7 +351,7 @@ async fn create(kind: Arc<dyn Kind>, mut call: Call) -> Outcome {
     let accepted = kind
         .accept(&call.app, &id, Value::Object(input), None)
         .await?;
-    let (object, mut body) = save(&*kind, &call, &id, accepted.stored, None).await?;
+    let (object, mut body) = save(&kind, &call, &id, accepted.stored, None).await?;
     if let Some(fields) = body.as_object_mut() {
         fields.extend(accepted.once);
     }
@@ -395,22 +395,39 @@ async fn write(kind: Arc<dyn Kind>, mut call: Call) -> Outcome {
         Some(_) => StatusCode::OK,
         None => StatusCode::CREATED,
     };
-    let (object, mut body) = save(&*kind, &call, &id, accepted.stored, current).await?;
+    let (object, mut body) = save(&kind, &call, &id, accepted.stored, current).await?;
     if let Some(fields) = body.as_object_mut() {
         fields.extend(accepted.once);
     }
     Ok(with_etag(status, &object, body))
 }
 
+/// Whether the object may become this; gives it back.
+async fn may_become(
+    kind: &Arc<dyn Kind>,
+    call: &Call,
+    id: &str,
+    next: Option<Value>,
+) -> Result<Option<Value>, Problem> {
+    let (kind, id) = (kind.clone(), id.to_owned());
+    blocking(&call.app, move |objects| {
+        kind.may_become(objects, &id, next.as_ref())?;
+        Ok(next)
+    })
+    .await?
+}
+
 /// Writes the object, tells the audit log, and answers how the object looks now. The caller holds `changing`.
 async fn save(
-    kind: &dyn Kind,
+    kind: &Arc<dyn Kind>,
     call: &Call,
     id: &str,
     value: Value,
     current: Option<Object>,
 ) -> Result<(Object, Value), Problem> {
-    kind.may_become(&call.app.objects, id, Some(&value))?;
+    let value = may_become(kind, call, id, Some(value))
+        .await?
+        .unwrap_or_default();
     let expected = current
         .as_ref()
         .map_or(Expected::Absent, |object| Expected::Version(object.version));
@@ -420,7 +437,7 @@ async fn save(
     })
     .await?
     .map_err(|error| object_problem(&error))?;
-    let body = shown(kind, &call.app, &object);
+    let body = shown(&**kind, &call.app, &object);
     let change = Change {
         kind: store_kind,
         id,
@@ -439,7 +456,7 @@ async fn remove(kind: Arc<dyn Kind>, call: Call) -> Outcome {
     let current = get_object(&call.app, names.kind, &id).await?;
     let current = current.ok_or_else(|| nothing_there(&*kind, &id))?;
     preconditions.check(Some(current.version))?;
-    kind.may_become(&call.app.objects, &id, None)?;
+    may_become(&kind, &call, &id, None).await?;
     let (store_kind, store_id) = (names.kind, id.clone());
     let expected = Expected::Version(current.version);
     blocking(&call.app, move |objects| {

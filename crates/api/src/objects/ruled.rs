@@ -43,6 +43,18 @@ pub enum RuledKind {
     PullSource,
 }
 
+impl RuledKind {
+    /// Its name in the store.
+    pub fn stored_as(self) -> &'static str {
+        names_of(self).kind
+    }
+
+    /// The field that holds the id.
+    pub fn id_field(self) -> &'static str {
+        names_of(self).id_field
+    }
+}
+
 /// What a client wrote is not an object of its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invalid {

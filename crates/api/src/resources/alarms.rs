@@ -369,10 +369,13 @@ async fn set_platform(mut call: Call) -> Outcome {
     let PlatformInput { rules, .. } = call.json().await?;
     let rules: Vec<_> = rules.into_iter().map(Value::Object).collect();
     let told = json!(rules);
+    // What they name shall not go meanwhile.
+    let changing = call.app.changing.lock().await;
     let answer = ask(&call.app, move |tools| {
         tools.set_platform_rules(Some(rules))
     })
     .await?;
+    drop(changing);
     audit::action(&call, "platform_alarms.change", None, Some(told)).await;
     call::ok(answer)
 }

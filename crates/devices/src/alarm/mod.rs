@@ -32,6 +32,8 @@ pub use service::{AlarmConfig, AlarmError, AlarmStats, Alarms};
 
 /// The number of the node itself among those of devices.
 pub const NODE_NO: series::DeviceNo = watch::NODE;
+/// What the node's own alarms have in place of a product.
+pub const NODE_PRODUCT: &str = "$platform";
 
 /// A field of a definition cannot be what it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -87,7 +87,6 @@ pub struct Message {
 
 /// What brings a notification on its way.
 pub trait Courier: Send + Sync {
-    fn has_sink(&self, name: &str) -> bool;
     /// Hands a row to a sink; does not wait.
     fn to_sink(&self, name: &str, row: &Map<String, Json>) -> Result<(), String>;
     fn publish(&self, topic: &str, payload: Vec<u8>, qos: u8, retain: bool) -> Result<(), String>;
@@ -136,11 +135,8 @@ impl Default for Notifications {
     }
 }
 
-/// Reads a notification as somebody writes it; `has_sink` says whether there is a sink.
-pub fn check_notification(
-    value: &Json,
-    has_sink: &dyn Fn(&str) -> bool,
-) -> Result<Notification, Invalid> {
+/// Reads a notification as somebody writes it. Whether what it names is there is not asked.
+pub fn check_notification(value: &Json) -> Result<Notification, Invalid> {
     let definition: Notification = read(value.clone())?;
     for (field, list) in [
         ("products", &definition.products),
@@ -159,10 +155,6 @@ pub fn check_notification(
         return Err(Invalid::new("at_most_every_s", detail));
     }
     match &definition.to {
-        Channel::Sink(name) if !has_sink(name) => {
-            let detail = format!("there is no sink {name:?}; make it first");
-            return Err(Invalid::new("to.sink", detail));
-        }
         Channel::Mqtt(message) if message.qos > 2 => {
             return Err(Invalid::new("to.mqtt.qos", "expected 0, 1 or 2"));
         }
@@ -184,12 +176,6 @@ impl Notifications {
     pub fn set_courier(&self, courier: Arc<dyn Courier>) {
         // Set once, at start.
         let _ = self.courier.set(courier);
-    }
-
-    pub fn has_sink(&self, name: &str) -> bool {
-        self.courier
-            .get()
-            .is_some_and(|courier| courier.has_sink(name))
     }
 
     /// Takes over the notifications of the store, and each of their changes from now on.
@@ -269,7 +255,7 @@ impl Notifications {
             severity: Severity::Indeterminate,
             state: AlarmState::ActiveUnack,
             device: "$node".to_owned(),
-            product: "$platform".to_owned(),
+            product: super::NODE_PRODUCT.to_owned(),
             details: format!("This is a test of the notification {name:?}."),
             values: Map::new(),
             rule: String::new(),

@@ -380,10 +380,6 @@ fn a_long_list_comes_in_pages_the_newest_first() {
 struct Post(Mutex<Vec<(String, Json)>>);
 
 impl Courier for Post {
-    fn has_sink(&self, name: &str) -> bool {
-        name == "hook"
-    }
-
     fn to_sink(&self, name: &str, row: &Map<String, Json>) -> Result<(), String> {
         let row = Json::Object(row.clone());
         self.0.lock().unwrap().push((name.to_owned(), row));
@@ -409,7 +405,7 @@ fn who_asked_for_it_is_told_and_not_too_often() {
     notifications.set_courier(post.clone());
     let objects = node.store.objects();
     let put = |name: &str, value: Json| {
-        let read = super::super::check_notification(&value, &|name| name == "hook").unwrap();
+        let read = super::super::check_notification(&value).unwrap();
         let value = serde_json::to_value(read).unwrap();
         objects
             .put(NOTIFICATION_KIND, name, value, store::Expected::Any)
@@ -472,11 +468,10 @@ fn who_asked_for_it_is_told_and_not_too_often() {
 #[test]
 fn a_notification_that_cannot_be_is_refused() {
     let check = |value: Json| {
-        let checked = super::super::check_notification(&value, &|name| name == "hook");
+        let checked = super::super::check_notification(&value);
         checked.map(|read| read.to)
     };
     let refused = [
-        json!({"to": {"sink": "nosuch"}}),
         json!({"to": {"mqtt": {"topic": "a", "qos": 3}}}),
         json!({"to": {"mqtt": {"topic": "${"}}}),
         json!({"to": {"mqtt": {"topic": ""}}}),

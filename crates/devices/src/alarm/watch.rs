@@ -98,7 +98,7 @@ impl Subject {
     pub(super) fn product(&self) -> &str {
         match self {
             Self::Device(device) => device.product.id().as_str(),
-            Self::Node => "$platform",
+            Self::Node => super::NODE_PRODUCT,
         }
     }
 

@@ -72,6 +72,22 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// All objects that stand in it: kind, name and what they say.
+    pub(crate) fn declared_objects(&self) -> Vec<connector_tables::Declared> {
+        let of = |kind, objects: &[(String, serde_json::Value)]| {
+            let objects = objects.iter().cloned();
+            objects
+                .map(move |(name, value)| (kind, name, value))
+                .collect::<Vec<_>>()
+        };
+        [
+            of(engine::KIND, &self.declared_rules),
+            of(devices::PRODUCT_KIND, &self.declared_products.0),
+            self.declared_connectors.clone(),
+        ]
+        .concat()
+    }
+
     /// Who said what a key (`listener.mqtt.bind`) is.
     pub(crate) fn origin(&self, key: &str) -> &Origin {
         self.origins.get(key).unwrap_or(&Origin::Default)

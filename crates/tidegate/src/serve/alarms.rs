@@ -19,9 +19,10 @@ use tokio::sync::broadcast;
 use super::courier::Post;
 use super::device_events::{DeviceEvents, Happened, What};
 use super::devices::{Devices, now_ms};
+use super::uses::Uses;
 
 /// The object that holds other rules than those of the program.
-const PLATFORM_KIND: &str = "platform_alarms";
+pub(super) const PLATFORM_KIND: &str = "platform_alarms";
 const PLATFORM_ID: &str = "rules";
 /// What a listener of the API may be behind.
 const NEWS: usize = 1024;
@@ -60,6 +61,7 @@ pub(super) struct Alarming {
 struct Platform {
     is_enabled: bool,
     objects: Objects,
+    uses: Uses,
     judge: Mutex<Option<PlatformAlarms>>,
 }
 
@@ -71,7 +73,7 @@ impl Alarming {
         devices: &Devices,
         series: &Series,
         events: DeviceEvents,
-        post: Arc<Post>,
+        (post, uses): (Arc<Post>, Uses),
     ) -> anyhow::Result<Self> {
         let objects = store.objects();
         let alarms = Alarms::open(
@@ -86,6 +88,7 @@ impl Alarming {
         let platform = Platform {
             is_enabled: settings.platform,
             objects: objects.clone(),
+            uses,
             judge: Mutex::default(),
         };
         let this = Self {
@@ -444,6 +447,11 @@ impl AlarmTools for Alarming {
                     }
                 })?;
                 let object = json!({"rules": rules});
+                let checked = self.platform.uses.check_named(PLATFORM_KIND, &object);
+                checked.map_err(|invalid| AlarmProblem::Field {
+                    field: invalid.field,
+                    detail: invalid.detail.trim_end_matches('.').to_owned(),
+                })?;
                 let put = objects.put(PLATFORM_KIND, PLATFORM_ID, object, Expected::Any);
                 put.map_err(unavailable)?;
             }

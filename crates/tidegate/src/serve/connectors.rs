@@ -116,14 +116,6 @@ impl Connectors {
         input: Value,
         current: Option<&Value>,
     ) -> Result<Value, Invalid> {
-        if self.is_declared(kind, name) {
-            return Err(Invalid {
-                field: "name".to_owned(),
-                detail: format!(
-                    "the {kind} {name:?} stands in the configuration file; change it there"
-                ),
-            });
-        }
         let value = objects::sealed(kind, input, current);
         let checked = match kind {
             CONNECTOR => self.service.check_connector(name, &value),

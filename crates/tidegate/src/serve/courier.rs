@@ -51,10 +51,6 @@ impl Post {
 }
 
 impl Courier for Post {
-    fn has_sink(&self, name: &str) -> bool {
-        self.sinks.sink(name).is_some()
-    }
-
     fn to_sink(&self, name: &str, row: &Map<String, Value>) -> Result<(), String> {
         let none = || format!("there is no sink {name:?}");
         let sink = self.sinks.sink(name).ok_or_else(none)?;

@@ -73,14 +73,6 @@ impl Devices {
         mut input: Value,
         current: Option<&Value>,
     ) -> Result<Value, api::Invalid> {
-        if self.registry.is_declared(id) {
-            return Err(api::Invalid {
-                field: "id".to_owned(),
-                detail: format!(
-                    "the product {id:?} stands in the configuration file; change it there."
-                ),
-            });
-        }
         // Secrets that are left out stay what they are.
         for (part, secret) in PRODUCT_SECRETS {
             if let Some(fields) = input.get_mut(part).and_then(Value::as_object_mut)
@@ -124,20 +116,6 @@ impl Devices {
             }
         }
         shown
-    }
-
-    pub(super) fn product_may_go(&self, id: &str) -> Result<(), String> {
-        if self.registry.is_declared(id) {
-            // What is in the store under this name was never used.
-            return Ok(());
-        }
-        match self.registry.count_of(id) {
-            Ok(0) => Ok(()),
-            Ok(count) => Err(format!(
-                "The product {id:?} has {count} devices; delete them or give them another product first."
-            )),
-            Err(error) => Err(format!("{error}.")),
-        }
     }
 }
 

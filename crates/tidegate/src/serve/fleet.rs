@@ -1,7 +1,7 @@
 //! What belongs to devices beside the registry: rule chains, groups, pull sources. Whether such objects may be written, and what the API asks of them.
 
 use api::{Asking, DevicePage, DeviceProblem, FleetTools, Invalid, Pulled, RuledKind};
-use devices::chain::{self, Chains};
+use devices::chain;
 use devices::group;
 use devices::pull::{self, Pulls};
 use devices::retention::Retention;
@@ -9,15 +9,12 @@ use devices::{DeviceNo, Registry};
 use serde_json::{Value, json};
 use store::Objects;
 
-use super::connectors::Connectors;
 use super::devices::{Devices, plain_schema, problem};
 
 #[derive(Clone)]
 pub(super) struct Fleet {
     pub(super) objects: Objects,
     pub(super) devices: Devices,
-    pub(super) connectors: Connectors,
-    pub(super) chains: Chains,
     pub(super) retention: Retention,
     pub(super) pulls: Pulls,
 }
@@ -73,10 +70,6 @@ fn invalid(field: impl Into<String>, detail: impl Into<String>) -> Invalid {
     }
 }
 
-fn no_sink(field: String, name: &str) -> Invalid {
-    invalid(field, format!("there is no sink {name:?}."))
-}
-
 impl Fleet {
     fn registry(&self) -> &Registry {
         &self.devices.registry
@@ -97,23 +90,12 @@ impl Fleet {
                 let read = chain::Definition::read(&input);
                 let (chain, _) =
                     read.map_err(|error| invalid(error.field, format!("{}.", error.detail)))?;
-                for (field, name) in chain.sinks() {
-                    self.check_sink(field, name)?;
-                }
                 serde_json::to_value(chain)
             }
             FleetKind::Group => {
                 let read = group::Definition::read(&input);
                 let group =
                     read.map_err(|error| invalid(error.field, format!("{}.", error.detail)))?;
-                if let Some(product) = &group.product
-                    && self.registry().product(product).is_none()
-                {
-                    return Err(invalid(
-                        "product",
-                        format!("there is no product {product:?}."),
-                    ));
-                }
                 serde_json::to_value(group)
             }
             FleetKind::Pull => {
@@ -145,34 +127,6 @@ impl Fleet {
         }
     }
 
-    fn check_sink(&self, field: String, name: &str) -> Result<(), Invalid> {
-        match self.connectors.service().sink(name) {
-            Some(_) => Ok(()),
-            None => Err(no_sink(field, name)),
-        }
-    }
-
-    /// Whether what a product names is there.
-    pub(super) fn check_product(&self, product: &Value) -> Result<(), Invalid> {
-        if let Some(name) = product["chain"].as_str()
-            && !self.chains.has(name)
-        {
-            return Err(invalid(
-                "chain",
-                format!("there is no rule chain {name:?}."),
-            ));
-        }
-        for list in ["sinks", "log_sinks"] {
-            let sinks = product["storage"][list].as_array().into_iter().flatten();
-            for (at, name) in sinks.enumerate() {
-                if let Some(name) = name.as_str() {
-                    self.check_sink(format!("storage.{list}[{at}]"), name)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Whether another product may say this of how long its telemetry stays.
     pub(super) fn check_retention(&self, id: &str, product: &Value) -> Result<(), Invalid> {
         let Ok(product) = devices::Product::read(id, product, 0) else {
@@ -181,31 +135,6 @@ impl Fleet {
         };
         let checked = self.retention.check(&product);
         checked.map_err(|error| invalid(error.field, format!("{}.", error.message)))
-    }
-
-    pub(super) fn may_go(&self, kind: FleetKind, id: &str) -> Result<(), String> {
-        match kind {
-            FleetKind::Chain if id != chain::ROOT => {
-                let products = self.registry().products();
-                let users = products
-                    .iter()
-                    .filter(|slot| slot.get().chain() == Some(id));
-                let users: Vec<String> = users.map(|slot| format!("{:?}", slot.id())).collect();
-                match &users[..] {
-                    [] => Ok(()),
-                    [first, rest @ ..] => {
-                        let others = match rest.len() {
-                            0 => String::new(),
-                            count => format!(" and {count} more"),
-                        };
-                        Err(format!(
-                            "The rule chain {id:?} is that of the product {first}{others}; give these another one first."
-                        ))
-                    }
-                }
-            }
-            FleetKind::Chain | FleetKind::Group | FleetKind::Pull => Ok(()),
-        }
     }
 
     fn group(&self, id: &str) -> Result<group::Definition, DeviceProblem> {

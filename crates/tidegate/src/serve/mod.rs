@@ -32,6 +32,7 @@ mod sinks;
 mod start_error;
 mod store_watch;
 mod telemetry;
+mod uses;
 
 use std::io::{self, IsTerminal as _, Write as _};
 

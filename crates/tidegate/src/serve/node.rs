@@ -35,6 +35,7 @@ use super::platform_sampler::Sampler;
 use super::program::{self, Program};
 use super::rules::{Rules, Tools};
 use super::sinks::Sinks;
+use super::uses::Uses;
 use super::{allocator, banned, device_outlet, fallbacks, start_error, store_watch};
 use crate::config::Config;
 use crate::logging::LogLevels;
@@ -165,6 +166,11 @@ impl Node {
             .await
             .context("reading the rules ended by a panic")?
             .context("cannot read the rules from the store")?;
+        let uses = Uses::new(
+            store.objects().clone(),
+            devices.registry.clone(),
+            config.declared_objects(),
+        );
         // Behind all that it hands on to.
         let hearing = commands.commands.clone();
         let shards = config.broker.shard_count() as u16;
@@ -177,16 +183,19 @@ impl Node {
         );
         let retention = Retention::new(devices.registry.clone(), config.telemetry.retention_d);
         let of_products = (chains.clone(), retention);
-        let opening = (devices.clone(), store.clone(), engine.clone(), post.clone());
+        let opening = (devices.clone(), store.clone(), engine.clone());
+        let of_alarms = (post.clone(), uses.clone());
         let settings = (config.telemetry.clone(), config.alarms.clone());
         let data_path = data_dir.path().to_owned();
+        let uses_of_start = uses.clone();
         let opened = tokio::task::spawn_blocking(move || {
-            let (devices, store, engine, post) = opening;
+            let (devices, store, engine) = opening;
+            uses_of_start.warn_of_missing()?;
             let (telemetry, alarms) = settings;
             let (chains, retention) = of_products;
             let series = Ingest::open_series(&data_path, &telemetry, &retention)?;
             let events = DeviceEvents::new(engine, series.clone());
-            let alarming = Alarming::open(&alarms, &store, &devices, &series, events, post)
+            let alarming = Alarming::open(&alarms, &store, &devices, &series, events, of_alarms)
                 .context("cannot open the alarms of the store")?;
             let others = Others::new(alarming.clone(), device_sinks, hearing);
             let others = (chains, retention, others);
@@ -260,8 +269,6 @@ impl Node {
                 let fleet = Fleet {
                     objects: store.objects().clone(),
                     devices: devices.clone(),
-                    connectors: connectors.clone(),
-                    chains,
                     retention: ingest.retention.clone(),
                     pulls: pulls.clone(),
                 };
@@ -292,6 +299,7 @@ impl Node {
                         connectors: connectors.clone(),
                         devices: devices.clone(),
                         fleet: fleet.clone(),
+                        uses,
                     }),
                     tls: http_tls,
                     rule_tools: Arc::new(Tools(engine.clone())),

@@ -5,8 +5,8 @@ use devices::alarm::{Notification, check_notification};
 use serde_json::{Value, json};
 
 /// Whether a notification may be written like this, and as what it is stored.
-pub(super) fn accept(input: &Value, has_sink: &dyn Fn(&str) -> bool) -> Result<Value, Invalid> {
-    let notification = check_notification(input, has_sink).map_err(|problem| Invalid {
+pub(super) fn accept(input: &Value) -> Result<Value, Invalid> {
+    let notification = check_notification(input).map_err(|problem| Invalid {
         field: problem.field,
         detail: format!("{}.", problem.detail),
     })?;

@@ -13,6 +13,7 @@ use super::connectors::{self, Connectors};
 use super::devices::{self, Devices};
 use super::fleet::{Fleet, FleetKind};
 use super::notifications;
+use super::uses::Uses;
 
 pub(super) struct Rules {
     pub(super) auth: Auth,
@@ -20,6 +21,7 @@ pub(super) struct Rules {
     pub(super) connectors: Connectors,
     pub(super) devices: Devices,
     pub(super) fleet: Fleet,
+    pub(super) uses: Uses,
 }
 
 /// The name of a kind that `auth` understands.
@@ -41,8 +43,9 @@ fn name(kind: RuledKind) -> Option<&'static str> {
     }
 }
 
-impl ObjectRules for Rules {
-    fn accept(
+impl Rules {
+    /// Whether it may be written, whatever it names.
+    fn accept_alone(
         &self,
         kind: RuledKind,
         id: &str,
@@ -56,14 +59,12 @@ impl ObjectRules for Rules {
             return self.fleet.accept(kind, input, current);
         }
         if kind == RuledKind::Product {
-            self.fleet.check_product(&input)?;
             let product = self.devices.accept_product(id, input, current)?;
             self.fleet.check_retention(id, &product)?;
             return Ok(product);
         }
         if kind == RuledKind::Notification {
-            let sinks = self.connectors.service();
-            return notifications::accept(&input, &|name| sinks.sink(name).is_some());
+            return notifications::accept(&input);
         }
         let Some(name) = name(kind) else {
             return self.engine.accept(id, &input).map_err(invalid);
@@ -80,6 +81,22 @@ impl ObjectRules for Rules {
                 detail: detail.to_owned(),
             }
         })
+    }
+}
+
+impl ObjectRules for Rules {
+    fn accept(
+        &self,
+        kind: RuledKind,
+        id: &str,
+        input: Value,
+        current: Option<&Value>,
+    ) -> Result<Value, Invalid> {
+        let stored = kind.stored_as();
+        self.uses.check_owner(stored, id, kind.id_field())?;
+        let accepted = self.accept_alone(kind, id, input, current)?;
+        self.uses.check_named(stored, &accepted)?;
+        Ok(accepted)
     }
 
     fn show(&self, kind: RuledKind, stored: &Value) -> Value {
@@ -122,13 +139,7 @@ impl ObjectRules for Rules {
     }
 
     fn may_go(&self, kind: RuledKind, id: &str) -> Result<(), String> {
-        if let Some(kind) = FleetKind::of(kind) {
-            return self.fleet.may_go(kind, id);
-        }
-        match kind {
-            RuledKind::Product => self.devices.product_may_go(id),
-            _ => Ok(()),
-        }
+        self.uses.check_unused(kind.stored_as(), id)
     }
 }
 

@@ -71,17 +71,11 @@ fn a_message_goes_through_a_rule_into_a_sink() {
         let status = send(&node, &token, "GET", path, &Value::Null);
         status.body["metrics"]["sent"] == 1 && status.body["state"] == "running"
     });
-    assert_eq!(
-        send(
-            &node,
-            &token,
-            "DELETE",
-            "/api/v1/sinks/archive",
-            &Value::Null
-        )
-        .status,
-        204
-    );
+    let delete = |path: &str| send(&node, &token, "DELETE", path, &Value::Null);
+    let refused = delete("/api/v1/sinks/archive");
+    assert_eq!(refused.status, 409, "{}", refused.body);
+    assert_eq!(delete("/api/v1/rules/keep").status, 204);
+    assert_eq!(delete("/api/v1/sinks/archive").status, 204);
     assert_eq!(send(&node, &token, "GET", path, &Value::Null).status, 404);
 }
 

@@ -8,6 +8,7 @@ mod jetlinks;
 mod objects;
 mod telemetry;
 mod thingsboard;
+mod uses;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -114,19 +114,23 @@ fn loops_of_rules_end() {
 
 #[test]
 fn an_action_that_cannot_be_done_has_others_in_its_place() {
-    let node = Node::start(&[]);
+    // Over the API a rule cannot name a sink that is not there.
+    let config = r#"
+        [[rule]]
+        name = "r"
+        sql = 'SELECT * FROM "t"'
+        [[rule.actions]]
+        kind = "sink"
+        sink = "nobody"
+        fallback = [{ kind = "republish", topic = "out/fallback", payload = "${clientid}" }]
+        [[rule.actions]]
+        kind = "republish"
+        topic = "out/${payload}/x"
+        fallback = ["console"]
+    "#;
+    let node = Node::start_with_config(&[], config);
     let mut watcher = Raw::client(&node, 4);
     watcher.subscribe("out/#", 0);
-    let other = json!({"kind": "republish", "topic": "out/fallback", "payload": "${clientid}"});
-    make(
-        &node,
-        "r",
-        "SELECT * FROM \"t\"",
-        json!([
-            {"kind": "sink", "sink": "nobody", "fallback": [other]},
-            {"kind": "republish", "topic": "out/${payload}/x", "fallback": ["console"]},
-        ]),
-    );
     let mut device = Raw::connect(&node, &crate::support::Connect::new(4, "device-2"));
     device.publish("t", "a#b");
     assert_eq!(

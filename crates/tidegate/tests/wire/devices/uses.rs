@@ -1,0 +1,205 @@
+//! Objects that name each other: what is named has to be there, and stays as long as it is.
+
+use serde_json::{Value, json};
+
+use super::{api, device, product};
+use crate::support::Node;
+
+fn put(node: &Node, path: &str, body: Value) {
+    let (status, answer) = api(node, "PUT", path, &body);
+    assert!(matches!(status, 200 | 201), "{path}: {answer}");
+}
+
+/// The field that a PUT is refused for.
+fn refused(node: &Node, path: &str, body: Value) -> String {
+    let (status, answer) = api(node, "PUT", path, &body);
+    assert_eq!(status, 422, "{path}: {answer}");
+    let detail = answer["detail"].as_str().unwrap();
+    assert!(detail.contains("make it first"), "{path}: {detail}");
+    answer["parameter"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Why it cannot be removed.
+fn stays(node: &Node, path: &str) -> String {
+    let (status, answer) = api(node, "DELETE", path, &Value::Null);
+    assert_eq!(status, 409, "{path}: {answer}");
+    answer["detail"].as_str().unwrap().to_owned()
+}
+
+fn remove(node: &Node, path: &str) {
+    let (status, answer) = api(node, "DELETE", path, &Value::Null);
+    assert_eq!(status, 204, "{path}: {answer}");
+}
+
+fn alarm(key: &str, notify: &str) -> Value {
+    json!({
+        "id": "hot", "notify": [notify],
+        "raise": [{"severity": "MAJOR", "when": {"key": key, "is": ">", "value": 1_000_000}}],
+    })
+}
+
+#[test]
+fn what_an_object_names_has_to_be_there() {
+    let node = Node::start(&[]);
+    let node = &node;
+    let rule = |action: Value| json!({"sql": "SELECT * FROM \"t\"", "actions": [action]});
+    let to_sink = json!({"kind": "sink", "sink": "none"});
+    assert_eq!(
+        refused(node, "rules/r", rule(to_sink.clone())),
+        "actions[0].sink"
+    );
+    assert_eq!(
+        refused(node, "rules/r", rule(json!("mysql:none"))),
+        "actions[0].sink"
+    );
+    let other = json!({"kind": "republish", "topic": "x", "fallback": [to_sink]});
+    assert_eq!(
+        refused(node, "rules/r", rule(other)),
+        "actions[0].fallback[0].sink"
+    );
+    let storage = |list: &str| json!({"storage": {list: ["none"]}});
+    assert_eq!(
+        refused(node, "products/p", storage("sinks")),
+        "storage.sinks[0]"
+    );
+    assert_eq!(
+        refused(node, "products/p", storage("log_sinks")),
+        "storage.log_sinks[0]"
+    );
+    let alarms = json!({"alarms": [alarm("t", "none")]});
+    assert_eq!(refused(node, "products/p", alarms), "alarms[0].notify[0]");
+    assert_eq!(
+        refused(node, "products/p", json!({"chain": "none"})),
+        "chain"
+    );
+    let chain = json!({"nodes": [{"id": "s", "type": "sink", "sink": "none"}]});
+    assert_eq!(refused(node, "chains/c", chain), "nodes[0].sink");
+    let to = json!({"to": {"sink": "none"}});
+    assert_eq!(refused(node, "notifications/n", to), "to.sink");
+    let products = json!({"to": {"mqtt": {"topic": "t"}}, "products": ["$platform", "none"]});
+    assert_eq!(refused(node, "notifications/n", products), "products[1]");
+    assert_eq!(
+        refused(node, "device-groups/g", json!({"product": "none"})),
+        "product"
+    );
+    let rules = json!({"rules": [alarm("memory_mb", "none")]});
+    assert_eq!(
+        refused(node, "platform-alarms", rules),
+        "rules[0].notify[0]"
+    );
+}
+
+#[test]
+fn what_others_name_cannot_be_removed() {
+    let node = Node::start(&[]);
+    let node = &node;
+    put(node, "connectors/disk", json!({"type": "file"}));
+    put(
+        node,
+        "sinks/s",
+        json!({"connector": "disk", "file": "rows.jsonl"}),
+    );
+    let why = stays(node, "connectors/disk");
+    assert_eq!(
+        why,
+        "The connector \"disk\" is used by the sink \"s\" (connector); delete these or have them name another connector first."
+    );
+
+    // Each kind by itself, and then all of them.
+    let to_sink = json!({"kind": "sink", "sink": "s"});
+    put(
+        node,
+        "rules/r",
+        json!({"sql": "SELECT * FROM \"t\"", "actions": ["console", to_sink]}),
+    );
+    let why = stays(node, "sinks/s");
+    assert!(why.contains("the rule \"r\" (actions[1].sink)"), "{why}");
+    let chain = json!({"nodes": [{"id": "s", "type": "sink", "sink": "s"}]});
+    put(node, "chains/c", chain);
+    put(node, "notifications/n", json!({"to": {"sink": "s"}}));
+    put(
+        node,
+        "products/p",
+        json!({"chain": "c", "storage": {"log_sinks": ["s"], "device_log": true}, "alarms": [alarm("t", "n")]}),
+    );
+    let why = stays(node, "sinks/s");
+    assert!(
+        why.contains(
+            "the rule \"r\" (actions[1].sink), the product \"p\" (storage.log_sinks[0]), \
+             the rule chain \"c\" (nodes[0].sink) and the notification \"n\" (to.sink);"
+        ),
+        "{why}"
+    );
+    let why = stays(node, "chains/c");
+    assert!(why.contains("the product \"p\" (chain)"), "{why}");
+    let rules = json!({"rules": [alarm("memory_mb", "n")]});
+    put(node, "platform-alarms", rules);
+    let why = stays(node, "notifications/n");
+    assert!(
+        why.contains("the product \"p\" (alarms[0].notify[0]) and the rules of the node's own"),
+        "{why}"
+    );
+    device(node, json!({"id": "d", "product": "p"}));
+    put(node, "device-groups/g", json!({"product": "p"}));
+    // A filter does not keep what it lets through.
+    put(
+        node,
+        "notifications/m",
+        json!({"to": {"mqtt": {"topic": "t"}}, "products": ["p"]}),
+    );
+    let why = stays(node, "products/p");
+    assert!(
+        why.contains("is used by 1 device and the group of devices \"g\" (product);"),
+        "{why}"
+    );
+    for number in 0..6 {
+        let rule = json!({"sql": "SELECT * FROM \"t\"", "actions": [to_sink]});
+        put(node, &format!("rules/more-{number}"), rule);
+    }
+    let why = stays(node, "sinks/s");
+    assert!(why.contains(" and 5 more; delete these"), "{why}");
+
+    // From the top down all of it goes.
+    for path in ["devices/d", "device-groups/g", "products/p", "chains/c"] {
+        remove(node, path);
+    }
+    stays(node, "notifications/n");
+    let (status, answer) = api(node, "DELETE", "platform-alarms", &Value::Null);
+    assert_eq!(status, 200, "{answer}");
+    remove(node, "notifications/n");
+    for number in 0..6 {
+        remove(node, &format!("rules/more-{number}"));
+    }
+    stays(node, "sinks/s");
+    remove(node, "rules/r");
+    remove(node, "sinks/s");
+    remove(node, "connectors/disk");
+    // The built-in chain is there whatever is in the store.
+    put(
+        node,
+        "chains/root",
+        json!({"nodes": [{"id": "s", "type": "save_telemetry"}]}),
+    );
+    product(node, "q", json!({"chain": "root"}));
+    remove(node, "chains/root");
+}
+
+#[test]
+fn objects_of_the_configuration_hold_what_they_name_in_the_store() {
+    let config = "[[product]]\nid = \"p\"\nchain = \"c\"\nstorage = { sinks = [\"late\"] }\n";
+    let node = Node::start_with_config(&[], config);
+    let log = node.log();
+    assert!(
+        log.contains("storage.sinks[0]") || log.contains("in chain"),
+        "{log}"
+    );
+    put(
+        &node,
+        "chains/c",
+        json!({"nodes": [{"id": "s", "type": "save_telemetry"}]}),
+    );
+    let why = stays(&node, "chains/c");
+    assert!(why.contains("the product \"p\" (chain)"), "{why}");
+    // What is declared can be named.
+    put(&node, "device-groups/g", json!({"product": "p"}));
+}
