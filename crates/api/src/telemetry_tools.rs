@@ -1,6 +1,7 @@
 //! What the API asks of the telemetry of devices. Devices and keys are names here.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 
 use schemars::JsonSchema;
@@ -129,6 +130,13 @@ pub trait TelemetryTools: Send + Sync + 'static {
         each: &mut dyn FnMut(i64, Vec<(String, Value)>) -> bool,
     ) -> Result<(), TelemetryProblem>;
 
+    /// Writes rows as a Parquet file, group by group: a line for each value. What `out` refuses ends it.
+    fn write_parquet(
+        &self,
+        query: &RowQuery,
+        out: &mut (dyn io::Write + Send),
+    ) -> Result<(), TelemetryProblem>;
+
     /// Of each device and key its intervals, ascending.
     fn intervals(&self, query: &IntervalQuery) -> Result<Vec<IntervalRow>, TelemetryProblem>;
 
@@ -168,6 +176,14 @@ impl TelemetryTools for NoTelemetryTools {
         &self,
         query: &RowQuery,
         _: &mut dyn FnMut(i64, Vec<(String, Value)>) -> bool,
+    ) -> Result<(), TelemetryProblem> {
+        Err(no_device(&query.device))
+    }
+
+    fn write_parquet(
+        &self,
+        query: &RowQuery,
+        _: &mut (dyn io::Write + Send),
     ) -> Result<(), TelemetryProblem> {
         Err(no_device(&query.device))
     }

@@ -7,7 +7,7 @@
 
 pub mod batch;
 #[cfg(feature = "parquet")]
-mod columns;
+pub mod columns;
 pub mod connector;
 #[cfg(feature = "http")]
 mod dated;

@@ -195,7 +195,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .answers::<Intervals>(200, "Those that have values, of each key ascending."),
         one(get("/api/v1/devices/{id}/telemetry/export", "exportTelemetry", telemetry_export::export))
             .summary("Telemetry of a device as a file")
-            .description("JSON lines, or CSV with `format=csv`. CSV needs `keys`: they are the columns.")
+            .description(
+                "JSON lines, or CSV with `format=csv`, which needs `keys`: they are the columns. `format=parquet` has a line for each value; \
+                 a program that was built without the feature `parquet` answers 400.",
+            )
             .parameters(&[telemetry_export::FORMAT, KEYS, FROM_MS, TO_MS])
             .answers_raw(200, "In the order of their times.", "application/octet-stream"),
         one(get("/api/v1/devices/{id}/telemetry/live", "watchTelemetry", telemetry_feed::of_device))

@@ -1,5 +1,7 @@
 //! Telemetry as a file: rows are read and written in pieces, so that a long time costs little memory.
 
+use std::io;
+
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use futures_util::stream;
@@ -11,32 +13,123 @@ use crate::call::{Call, text};
 use crate::endpoint::Outcome;
 use crate::parameters::{Parameter, Shape};
 use crate::problem::Problem;
-use crate::telemetry_tools::{RowQuery, TelemetryProblem};
+use crate::telemetry_tools::{RowQuery, TelemetryProblem, TelemetryTools};
 
 pub(super) const FORMAT: Parameter = Parameter {
     name: "format",
-    shape: Shape::Words(&["jsonl", "csv"]),
-    about: "`jsonl`, which is the default, or `csv`.",
+    shape: Shape::Words(&["jsonl", "csv", "parquet"]),
+    about: "`jsonl`, which is the default, `csv` or `parquet`.",
 };
 
 const PIECE_BYTES: usize = 64 << 10;
 /// Pieces that wait for a slow reader.
 const MAX_PIECES: usize = 4;
 
-type Piece = Result<Bytes, std::io::Error>;
+enum Format {
+    Lines,
+    /// With these columns behind the time.
+    Csv(Vec<String>),
+    Parquet,
+}
+
+/// What is written, on its way to who reads it.
+struct Pieces {
+    piece: Vec<u8>,
+    sender: mpsc::Sender<Result<Bytes, TelemetryProblem>>,
+}
+
+impl Format {
+    fn of(call: &Call) -> Result<Self, Problem> {
+        Ok(match call.query.text(FORMAT.name) {
+            Some("csv") => {
+                let columns = keys(call);
+                Self::Csv(columns.ok_or_else(|| {
+                    let detail = "keys: expected the columns of the CSV.";
+                    Problem::parameter("keys", detail)
+                })?)
+            }
+            Some("parquet") => Self::Parquet,
+            _ => Self::Lines,
+        })
+    }
+
+    fn media_type(&self) -> &'static str {
+        match self {
+            Self::Lines => "application/jsonl",
+            Self::Csv(_) => "text/csv; charset=utf-8",
+            Self::Parquet => "application/vnd.apache.parquet",
+        }
+    }
+
+    fn file_name(&self) -> &'static str {
+        match self {
+            Self::Lines => "telemetry.jsonl",
+            Self::Csv(_) => "telemetry.csv",
+            Self::Parquet => "telemetry.parquet",
+        }
+    }
+
+    fn write(
+        &self,
+        tools: &dyn TelemetryTools,
+        query: &RowQuery,
+        pieces: &mut Pieces,
+    ) -> Result<(), TelemetryProblem> {
+        match self {
+            Self::Lines => tools.rows(query, &mut |ts_ms, values| {
+                let values: Map<String, Value> = values.into_iter().collect();
+                let line = json!({"ts_ms": ts_ms, "values": values}).to_string();
+                pieces.add(&line) && pieces.add("\n")
+            }),
+            Self::Csv(columns) => {
+                let mut line = String::new();
+                let names = columns.iter().map(String::as_str);
+                csv_line(["ts_ms"].into_iter().chain(names), &mut line);
+                let _ = pieces.add(&line);
+                tools.rows(query, &mut |ts_ms, values| {
+                    line.clear();
+                    csv_row(ts_ms, columns, &values, &mut line);
+                    pieces.add(&line)
+                })
+            }
+            Self::Parquet => tools.write_parquet(query, pieces),
+        }
+    }
+}
+
+impl Pieces {
+    /// Whether anybody still reads.
+    fn add(&mut self, text: &str) -> bool {
+        self.piece.extend_from_slice(text.as_bytes());
+        self.piece.len() < PIECE_BYTES || self.send()
+    }
+
+    fn send(&mut self) -> bool {
+        let piece = Bytes::from(std::mem::take(&mut self.piece));
+        self.sender.blocking_send(Ok(piece)).is_ok()
+    }
+}
+
+impl io::Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let bytes = &bytes[..bytes.len().min(PIECE_BYTES)];
+        self.piece.extend_from_slice(bytes);
+        if self.piece.len() >= PIECE_BYTES && !self.send() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(bytes.len())
+    }
+
+    /// What is left goes when all is written: until then an error has an answer of its own.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 pub(super) async fn export(call: Call) -> Outcome {
     let (from_ms, to_ms) = times(&call)?;
-    let columns = match call.query.text(FORMAT.name) {
-        Some("csv") => match keys(&call) {
-            Some(keys) => Some(keys),
-            None => {
-                let detail = "keys: expected the columns of the CSV.";
-                return Err(Problem::parameter("keys", detail));
-            }
-        },
-        _ => None,
-    };
+    let format = Format::of(&call)?;
+    let (media_type, name) = (format.media_type(), format.file_name());
     let query = RowQuery {
         device: call.path("id").to_owned(),
         keys: keys(&call),
@@ -46,37 +139,16 @@ pub(super) async fn export(call: Call) -> Outcome {
         newest_first: false,
     };
     let tools = call.app.telemetry_tools.clone();
-    let (pieces, mut written) = mpsc::channel::<Result<Bytes, TelemetryProblem>>(MAX_PIECES);
-    let is_csv = columns.is_some();
+    let (sender, mut written) = mpsc::channel(MAX_PIECES);
     tokio::task::spawn_blocking(move || {
-        let mut piece = String::new();
-        if let Some(columns) = &columns {
-            csv_line(
-                ["ts_ms"]
-                    .into_iter()
-                    .chain(columns.iter().map(String::as_str)),
-                &mut piece,
-            );
-        }
-        let send = |piece: &mut String| {
-            let bytes = Bytes::from(std::mem::take(piece));
-            pieces.blocking_send(Ok(bytes)).is_ok()
+        let mut pieces = Pieces {
+            piece: Vec::new(),
+            sender,
         };
-        let read = tools.rows(&query, &mut |ts_ms, values| {
-            match &columns {
-                Some(columns) => csv_row(ts_ms, columns, &values, &mut piece),
-                None => {
-                    let values: Map<String, Value> = values.into_iter().collect();
-                    piece.push_str(&json!({"ts_ms": ts_ms, "values": values}).to_string());
-                    piece.push('\n');
-                }
-            }
-            piece.len() < PIECE_BYTES || send(&mut piece)
-        });
         // Whoever reads may have gone.
-        let _ = match read {
-            Ok(()) => send(&mut piece),
-            Err(error) => pieces.blocking_send(Err(error)).is_ok(),
+        let _ = match format.write(&*tools, &query, &mut pieces) {
+            Ok(()) => pieces.send(),
+            Err(error) => pieces.sender.blocking_send(Err(error)).is_ok(),
         };
     });
     // What is wrong with the question shows at once, and has an answer of its own.
@@ -87,26 +159,16 @@ pub(super) async fn export(call: Call) -> Outcome {
     };
     call.keep_connection();
     let rest = stream::unfold((Some(first), written), |(first, mut written)| async move {
-        let piece: Piece = match first {
+        let piece: io::Result<Bytes> = match first {
             Some(first) => Ok(first),
             None => written
                 .recv()
                 .await?
-                .map_err(|error| std::io::Error::other(format!("reading telemetry: {error:?}"))),
+                .map_err(|error| io::Error::other(format!("reading telemetry: {error:?}"))),
         };
         Some((piece, (None, written)))
     });
-    let media_type = if is_csv {
-        "text/csv; charset=utf-8"
-    } else {
-        "application/jsonl"
-    };
     let mut response = text(media_type, Body::from_stream(rest));
-    let name = if is_csv {
-        "telemetry.csv"
-    } else {
-        "telemetry.jsonl"
-    };
     let disposition = HeaderValue::try_from(format!("attachment; filename=\"{name}\""));
     if let Ok(disposition) = disposition {
         response

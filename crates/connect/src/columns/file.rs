@@ -12,11 +12,12 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type as Schema;
 
-use super::record::{Cell, read};
+use super::record::{Cell, put, read};
 use super::{Compression, Layout, Shape, Type};
+use crate::row::Value;
 
 /// A file that is written. It is none before [`Writer::finish`].
-pub(crate) struct Writer<W: io::Write + Send> {
+pub struct Writer<W: io::Write + Send> {
     file: SerializedFileWriter<W>,
     shape: Shape,
     layout: Layout,
@@ -24,6 +25,7 @@ pub(crate) struct Writer<W: io::Write + Send> {
     /// Of the group that is gathered.
     rows: usize,
     bytes: usize,
+    record: Vec<u8>,
 }
 
 /// The values of a column in the group that is gathered.
@@ -76,7 +78,7 @@ fn schema(shape: &Shape) -> Result<Schema, ParquetError> {
 }
 
 impl<W: io::Write + Send> Writer<W> {
-    pub(crate) fn new(out: W, shape: &Shape, layout: Layout) -> io::Result<Self> {
+    pub fn new(out: W, shape: &Shape, layout: Layout) -> io::Result<Self> {
         let codec = match layout.compression {
             Compression::Snappy => Codec::SNAPPY,
             Compression::None => Codec::UNCOMPRESSED,
@@ -94,7 +96,21 @@ impl<W: io::Write + Send> Writer<W> {
             columns,
             rows: 0,
             bytes: 0,
+            record: Vec::new(),
         })
+    }
+
+    /// Adds a row: a value for each column, in their order.
+    pub fn put(&mut self, values: &[Value<'_>]) -> io::Result<()> {
+        let mut record = std::mem::take(&mut self.record);
+        record.clear();
+        for ((name, of), value) in self.shape.0.iter().zip(values) {
+            put(*of, *value, &mut record)
+                .map_err(|what| io::Error::other(format!("column {name}: {what}")))?;
+        }
+        let added = self.add(&record);
+        self.record = record;
+        added
     }
 
     /// Adds a row, by its record.
@@ -128,7 +144,7 @@ impl<W: io::Write + Send> Writer<W> {
     }
 
     /// Writes what makes it a file that can be read.
-    pub(crate) fn finish(mut self) -> io::Result<W> {
+    pub fn finish(mut self) -> io::Result<W> {
         self.write_group()?;
         self.file.into_inner().map_err(failed)
     }
@@ -155,7 +171,12 @@ impl Column {
             (Values::Int(values), Some(Cell::Int(value))) => values.push(value),
             (Values::Float(values), Some(Cell::Float(value))) => values.push(value),
             (Values::Bytes(values), Some(Cell::Bytes(value))) => {
-                values.push(ByteArray::from(value.to_vec()));
+                // Names and topics repeat; a repeated one is shared.
+                let value = match values.last() {
+                    Some(last) if last.data() == value => last.clone(),
+                    _ => ByteArray::from(value.to_vec()),
+                };
+                values.push(value);
             }
             // Null; a cell of another type is never read from a record of this shape.
             _ => {}
@@ -187,5 +208,50 @@ impl Column {
             Values::Bytes(values) => values.clear(),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::file::reader::{FileReader as _, SerializedFileReader};
+    use parquet::record::RowAccessor as _;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_values_are_read_again_group_by_group() {
+        let shape = Shape::new(&[
+            ("t", Type::TimestampMs),
+            ("d", Type::Text),
+            ("n", Type::Float),
+        ]);
+        let mut file = Writer::new(Vec::new(), &shape, Layout::new(2, 1 << 20)).unwrap();
+        for n in 0..5 {
+            let number = match n {
+                3 => Value::Null,
+                n => Value::Int(n),
+            };
+            file.put(&[Value::Int(n), Value::Text("same"), number])
+                .unwrap();
+        }
+        let wrong = file.put(&[Value::Int(9), Value::Text("d"), Value::Bool(true)]);
+        let expected = "column n: expected a number, found a bool";
+        assert_eq!(wrong.unwrap_err().to_string(), expected);
+        let bytes = file.finish().unwrap();
+        let file = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
+        let groups = file.metadata().row_groups().iter();
+        assert_eq!(
+            groups.map(|group| group.num_rows()).collect::<Vec<_>>(),
+            [2, 2, 1]
+        );
+        let rows = file.get_row_iter(None).unwrap().map(Result::unwrap);
+        let rows: Vec<_> = rows
+            .map(|row| {
+                assert_eq!(row.get_string(1).unwrap(), "same");
+                (row.get_timestamp_millis(0).unwrap(), row.get_double(2).ok())
+            })
+            .collect();
+        let numbers = [Some(0.0), Some(1.0), Some(2.0), None, Some(4.0)];
+        assert_eq!(rows, (0..).zip(numbers).collect::<Vec<_>>());
     }
 }

@@ -1,4 +1,4 @@
-//! Rows as columns with types: what a Parquet file is made of.
+//! Rows as columns with types: what a Parquet file is made of, for sinks and for whoever else writes one.
 
 mod file;
 mod record;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::row::{Row, Value};
 use crate::settings::{Invalid, check_range};
 use crate::template::Template;
-pub(crate) use file::Writer;
+pub use file::Writer;
 pub(crate) use record::MAX_RECORD_BYTES;
 
 const MAX_COLUMNS: usize = 1000;
@@ -31,7 +31,7 @@ pub(crate) struct Setting {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Type {
+pub enum Type {
     #[default]
     Text,
     Bool,
@@ -50,7 +50,7 @@ pub(crate) enum Type {
 /// How rows are laid down in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Layout {
+pub struct Layout {
     /// Rows of a group, which are written, and read, together.
     #[schemars(range(min = 1, max = 10_000_000))]
     row_group_rows: usize,
@@ -79,6 +79,15 @@ impl Default for Layout {
 }
 
 impl Layout {
+    /// Groups of so many rows and about so many bytes at most.
+    pub fn new(row_group_rows: usize, row_group_bytes: usize) -> Self {
+        Self {
+            row_group_rows,
+            row_group_bytes,
+            ..Self::default()
+        }
+    }
+
     /// `field` is the setting it is from.
     pub(crate) fn check(&self, field: &str) -> Result<(), Invalid> {
         let rows = format!("{field}.row_group_rows");
@@ -96,7 +105,19 @@ pub(crate) struct Columns {
 
 /// Names and types of columns, without where their values come from: all it takes to read records again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Shape(Vec<(String, Type)>);
+pub struct Shape(Vec<(String, Type)>);
+
+impl Shape {
+    /// Names, each once, and types.
+    pub fn new(columns: &[(&str, Type)]) -> Self {
+        let columns = columns.iter();
+        Self(
+            columns
+                .map(|(name, of)| ((*name).to_owned(), *of))
+                .collect(),
+        )
+    }
+}
 
 impl Columns {
     /// From the setting `columns`.

@@ -1,12 +1,13 @@
 //! `tidegate ctl telemetry`: what devices have reported, as it is and as it comes.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
@@ -61,10 +62,13 @@ pub(super) enum Telemetry {
         #[arg(short = 'n', long, value_name = "N")]
         count: Option<u64>,
     },
-    /// Write rows of a device into a file: `.csv` for CSV, which needs --keys, else JSON lines
+    /// Write rows of a device into a file
     Export {
         device: String,
         file: PathBuf,
+        /// What the end of the file's name says if left out: `.csv`, `.parquet`, else JSON lines. CSV needs --keys
+        #[arg(long)]
+        format: Option<Format>,
         #[command(flatten)]
         keys: Keys,
         #[command(flatten)]
@@ -83,6 +87,13 @@ pub(super) enum Telemetry {
     },
     /// What of a device was not taken lately, and why
     Refusals { device: String },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    Jsonl,
+    Csv,
+    Parquet,
 }
 
 #[derive(Args)]
@@ -213,9 +224,13 @@ impl Telemetry {
             Self::Export {
                 device,
                 file,
+                format,
                 keys,
                 times,
-            } => export(client, &device, file, keys, &times).await,
+            } => {
+                let format = format.unwrap_or_else(|| Format::of(&file));
+                export(client, &device, (file, format), keys, &times).await
+            }
             Self::Delete {
                 device,
                 keys,
@@ -251,6 +266,24 @@ impl Telemetry {
     }
 }
 
+impl Format {
+    fn of(file: &Path) -> Self {
+        match file.extension().and_then(OsStr::to_str) {
+            Some("csv") => Self::Csv,
+            Some("parquet") => Self::Parquet,
+            _ => Self::Jsonl,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Jsonl => "jsonl",
+            Self::Csv => "csv",
+            Self::Parquet => "parquet",
+        }
+    }
+}
+
 /// A line for people.
 fn told(json: &str) -> String {
     let row: Value = serde_json::from_str(json).unwrap_or_default();
@@ -263,18 +296,16 @@ fn told(json: &str) -> String {
 async fn export(
     client: &Client,
     device: &str,
-    file: PathBuf,
+    (file, format): (PathBuf, Format),
     keys: Keys,
     times: &Times,
 ) -> anyhow::Result<()> {
-    let is_csv = file.extension().is_some_and(|end| end == "csv");
-    if is_csv && keys.keys.is_none() {
+    if format == Format::Csv && keys.keys.is_none() {
         bail!("CSV needs --keys: they are its columns");
     }
     let [from_ms, to_ms] = times.parameters();
-    let format = if is_csv { "csv" } else { "jsonl" };
     let parameters = [
-        ("format", Some(format.to_owned())),
+        ("format", Some(format.name().to_owned())),
         ("keys", keys.keys),
         from_ms,
         to_ms,

@@ -32,6 +32,8 @@ mod sinks;
 mod start_error;
 mod store_watch;
 mod telemetry;
+#[cfg(feature = "parquet")]
+mod telemetry_table;
 mod uses;
 
 use std::io::{self, IsTerminal as _, Write as _};

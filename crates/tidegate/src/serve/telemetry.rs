@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::io;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +15,10 @@ use devices::Registry;
 use devices::ingest::Pipeline;
 use devices::live::{Live, LiveValue, Watching};
 use serde_json::Value;
-use series::{DeviceNo, Error, Intervals, KeyId, Order, Point, Range, Series};
+use series::{DeviceNo, Error, Intervals, KeyId, Order, Point, Range, Row, Series};
+
+#[cfg(feature = "parquet")]
+use super::telemetry_table::Table;
 
 /// Intervals of one answer.
 const MAX_INTERVALS: usize = 1_000_000;
@@ -81,6 +85,29 @@ impl Telemetry {
             .map(|point| (self.name(point.key), json_of(point.value)))
             .collect()
     }
+
+    fn read(
+        &self,
+        device: DeviceNo,
+        query: &RowQuery,
+        each: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+    ) -> Result<(), TelemetryProblem> {
+        let keys = self.keys(query.keys.as_deref());
+        if keys.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        let range = Range {
+            from_ms: query.from_ms,
+            to_ms: query.to_ms,
+            limit: query.limit,
+            order: match query.newest_first {
+                true => Order::NewestFirst,
+                false => Order::OldestFirst,
+            },
+        };
+        let read = (self.series).range(device, keys.as_deref(), &range, each);
+        read.map_err(problem)
+    }
 }
 
 impl TelemetryTools for Telemetry {
@@ -112,29 +139,40 @@ impl TelemetryTools for Telemetry {
         each: &mut dyn FnMut(i64, Vec<(String, Value)>) -> bool,
     ) -> Result<(), TelemetryProblem> {
         let device = self.number(&query.device)?;
-        let keys = self.keys(query.keys.as_deref());
-        if keys.as_ref().is_some_and(Vec::is_empty) {
-            return Ok(());
-        }
-        let range = Range {
-            from_ms: query.from_ms,
-            to_ms: query.to_ms,
-            limit: query.limit,
-            order: match query.newest_first {
-                true => Order::NewestFirst,
-                false => Order::OldestFirst,
-            },
-        };
-        let read = self
-            .series
-            .range(device, keys.as_deref(), &range, &mut |row| match each(
-                row.ts_ms,
-                self.values(row.points),
-            ) {
+        self.read(
+            device,
+            query,
+            &mut |row| match each(row.ts_ms, self.values(row.points)) {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
-            });
-        read.map_err(problem)
+            },
+        )
+    }
+
+    #[cfg(feature = "parquet")]
+    fn write_parquet(
+        &self,
+        query: &RowQuery,
+        out: &mut (dyn io::Write + Send),
+    ) -> Result<(), TelemetryProblem> {
+        let device = self.number(&query.device)?;
+        let mut table = Table::new(&query.device, &self.series, out)?;
+        self.read(device, query, &mut |row| table.add(&row))?;
+        table.finish()
+    }
+
+    #[cfg(not(feature = "parquet"))]
+    fn write_parquet(
+        &self,
+        query: &RowQuery,
+        _: &mut (dyn io::Write + Send),
+    ) -> Result<(), TelemetryProblem> {
+        self.number(&query.device)?;
+        Err(TelemetryProblem::Parameter {
+            name: "format",
+            detail: "expected jsonl or csv; this program was built without the feature `parquet`"
+                .to_owned(),
+        })
     }
 
     fn intervals(&self, query: &IntervalQuery) -> Result<Vec<IntervalRow>, TelemetryProblem> {

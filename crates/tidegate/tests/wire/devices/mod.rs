@@ -7,6 +7,7 @@ mod fleet;
 mod jetlinks;
 mod objects;
 mod telemetry;
+mod telemetry_files;
 mod thingsboard;
 mod uses;
 

@@ -1,0 +1,122 @@
+//! Telemetry as a file of columns, read by DuckDB.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::{api, connect, product, with_token};
+use crate::support::Node;
+
+fn export(node: &Node, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["ctl", "--data-dir"])
+        .arg(node.data_dir())
+        .args(["telemetry", "export"])
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+/// What DuckDB says of a file; `None`: it is not here.
+fn duckdb(query: &str, file: &Path) -> Option<Value> {
+    const SCRIPT: &str = "import duckdb, json, sys\n\
+        rows = duckdb.execute(sys.argv[1], [sys.argv[2]]).fetchall()\n\
+        print(json.dumps(rows, default=str))";
+    let packages = std::env::var_os("TIDEGATE_TEST_DUCKDB").map(PathBuf::from);
+    let packages = packages.filter(|packages| packages.is_dir())?;
+    let output = Command::new("python3")
+        .env("PYTHONPATH", packages)
+        .args(["-c", SCRIPT, query])
+        .arg(file)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
+#[test]
+fn telemetry_is_exported_as_columns() {
+    let node = Node::start(&[]);
+    product(&node, "meter", json!({"mode": "sync"}));
+    with_token(&node, "d1", "meter", Value::Null);
+    let file = node.data_dir().join("export.parquet");
+    let path = file.to_str().unwrap();
+    if cfg!(not(feature = "parquet")) {
+        let output = export(&node, &["d1", path]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains("without the feature `parquet`"));
+        assert!(!file.exists());
+        return;
+    }
+    let mut raw = connect(&node, "d1");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let begin_ms = now.as_millis() as u64 - 3_600_000;
+    let topic = "v1/devices/me/telemetry";
+    // More than a group of rows.
+    let rows = |from: u64| -> Value {
+        (from..from + 1000)
+            .map(|n| json!({"ts": begin_ms + n, "values": {"n": n, "half": 0.5}}))
+            .collect()
+    };
+    for from in (0..30_000).step_by(1000) {
+        raw.publish_qos1(topic, rows(from).to_string(), 1);
+    }
+    let mixed = json!({"ts": begin_ms + 100_000, "values": {"half": 2, "big": 9_007_199_254_740_993_u64,
+        "on": true, "name": "it's", "at": {"x": [1]}}});
+    raw.publish_qos1(topic, mixed.to_string(), 2);
+    let output = export(&node, &["d1", path]);
+    assert!(output.status.success(), "{output:?}");
+    let bytes = std::fs::read(&file).unwrap();
+    assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+    let query = "SELECT count(*), count(DISTINCT time), any_value(typeof(time)), min(epoch_ms(time)), any_value(device), \
+        sum(number) FILTER (key = 'n'), avg(number) FILTER (key = 'half' AND time >= make_timestamptz({0} * 1000)), \
+        max(integer) FILTER (key = 'big'), bool_or(boolean), max(text), max(json_extract_string(json, '$.x[0]')), \
+        count(number), count(integer) FROM read_parquet(?)";
+    let groups =
+        "SELECT max(row_group_num_rows), count(DISTINCT row_group_id) FROM parquet_metadata(?)";
+    let query = query.replace("{0}", &(begin_ms + 29_999).to_string());
+    let Some(told) = duckdb(&query, &file) else {
+        testkit::skipped("DuckDB is not here; run `cargo xtask test`");
+        return;
+    };
+    let expected = json!([[
+        60_005,
+        30_001,
+        "TIMESTAMP WITH TIME ZONE",
+        begin_ms,
+        "d1",
+        449_985_000.0,
+        1.25,
+        9_007_199_254_740_993_u64,
+        true,
+        "it's",
+        "1",
+        60_002,
+        30_002
+    ]]);
+    assert_eq!(told, expected);
+    assert_eq!(duckdb(groups, &file), Some(json!([[50_000, 2]])));
+
+    // Some keys of some time; a format that the name of the file does not say.
+    let file = node.data_dir().join("some");
+    let to_ms = (begin_ms + 10).to_string();
+    let keys = ["--keys", "n,none", "--to-ms", &to_ms, "--format", "parquet"];
+    let output = export(
+        &node,
+        &[&["d1", file.to_str().unwrap()], &keys[..]].concat(),
+    );
+    assert!(output.status.success(), "{output:?}");
+    let query = "SELECT sum(number), any_value(key), count(*) FROM read_parquet(?)";
+    assert_eq!(duckdb(query, &file), Some(json!([[45.0, "n", 10]])));
+
+    // Nothing of a device is a file, too; of nobody there is none.
+    with_token(&node, "d2", "meter", Value::Null);
+    assert!(export(&node, &["d2", path]).status.success());
+    let query = "SELECT count(*) FROM read_parquet(?)";
+    assert_eq!(duckdb(query, Path::new(path)), Some(json!([[0]])));
+    let nobody = "devices/d3/telemetry/export?format=parquet";
+    assert_eq!(api(&node, "GET", nobody, &Value::Null).0, 404);
+}
