@@ -1,5 +1,6 @@
 //! One request on its way to a handler: who asks, what for, with which body.
 
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -173,6 +174,15 @@ pub(crate) fn read<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
     })
 }
 
+/// Does what may wait for the disk. Where it ends by a panic, `otherwise` says what could not be done.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+    otherwise: &'static str,
+) -> Result<T, Problem> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| Problem::unavailable(otherwise))
+}
+
 /// 200 with JSON.
 pub(crate) fn ok(body: impl Serialize) -> Outcome {
     Ok(Json(body).into_response())
@@ -194,6 +204,12 @@ pub(crate) fn page<T: Serialize>(
     let last = rows.last().filter(|_| has_next);
     let next = last.map(|row| cursor(row).encode());
     ok(Page { data: rows, next })
+}
+
+/// A page of rows with numbers; the next one has those from `next` on, or behind it, as the list has it.
+pub(crate) fn page_from<T: Serialize>(data: Vec<T>, next: Option<impl Display>) -> Outcome {
+    let next = next.map(|next| Cursor::new(&next.to_string(), "").encode());
+    ok(Page { data, next })
 }
 
 /// All rows on one page.

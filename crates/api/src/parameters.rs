@@ -1,6 +1,8 @@
 //! Query parameters: each is known, well formed and given once, or the answer is 400 and says which is not. The same
 //! table describes them in the OpenAPI document. Also the cursors that lead from page to page.
 
+use std::str::FromStr;
+
 use axum::extract::Query as Pairs;
 use axum::http::Uri;
 use base64::Engine as _;
@@ -11,6 +13,8 @@ use crate::problem::Problem;
 
 pub(crate) const DEFAULT_LIMIT: usize = 100;
 pub(crate) const MAX_LIMIT: usize = 1000;
+/// The end of the year 9999; beyond, clients mean something else.
+pub(crate) const MAX_TIME_MS: u64 = 253_402_300_799_999;
 
 /// A parameter a request may have.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +42,16 @@ pub(crate) enum Shape {
 
 const fn parameter(name: &'static str, shape: Shape, about: &'static str) -> Parameter {
     Parameter { name, about, shape }
+}
+
+/// Any text.
+pub(crate) const fn text(name: &'static str, about: &'static str) -> Parameter {
+    parameter(name, Shape::Text, about)
+}
+
+/// A time in milliseconds since 1970.
+pub(crate) const fn time_ms(name: &'static str, about: &'static str) -> Parameter {
+    parameter(name, Shape::Number(0, MAX_TIME_MS), about)
 }
 
 pub(crate) const LIMIT: Parameter = parameter("limit", Shape::Limit, "Rows of a page.");
@@ -154,6 +168,13 @@ impl Parameters {
         self.text(parameter.name).map(str::to_owned)
     }
 
+    /// Texts separated by commas, without those that are empty.
+    pub(crate) fn words(&self, parameter: Parameter) -> Vec<String> {
+        let given = self.text(parameter.name).unwrap_or_default();
+        let words = given.split(',').filter(|word| !word.is_empty());
+        words.map(str::to_owned).collect()
+    }
+
     pub(crate) fn flag(&self, parameter: Parameter) -> Option<bool> {
         self.text(parameter.name).map(|value| value == "true")
     }
@@ -169,6 +190,16 @@ impl Parameters {
 
     pub(crate) fn after(&self) -> Option<Cursor> {
         self.after.clone()
+    }
+
+    /// The same in a list whose rows have numbers, which is one of `rows`.
+    pub(crate) fn after_number<N: FromStr>(&self, rows: &str) -> Result<Option<N>, Problem> {
+        let Some(cursor) = &self.after else {
+            return Ok(None);
+        };
+        let wrong =
+            |_| Problem::parameter(AFTER.name, format!("after is not of a list of {rows}."));
+        cursor.first.parse().map(Some).map_err(wrong)
     }
 }
 

@@ -3,6 +3,7 @@
 use auth::password::HashError;
 use tokio::sync::Semaphore;
 
+use crate::call;
 use crate::problem::Problem;
 
 /// Hashes computed at once: each takes a core and 19 MiB for some 20 ms.
@@ -45,9 +46,7 @@ impl Passwords {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let _permit = self.permits.acquire().await.expect("it is never closed");
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|_| Problem::unavailable("Passwords cannot be checked now."))
+        call::blocking(work, "Passwords cannot be checked now.").await
     }
 }
 

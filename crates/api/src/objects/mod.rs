@@ -105,9 +105,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce(&Objects) -> T + Send + 'static,
 ) -> Result<T, Problem> {
     let objects = app.objects.clone();
-    tokio::task::spawn_blocking(move || work(&objects))
-        .await
-        .map_err(|_| Problem::unavailable("The store did not answer."))
+    call::blocking(move || work(&objects), "The store did not answer.").await
 }
 
 pub(crate) fn store_problem(error: &store::Error) -> Problem {

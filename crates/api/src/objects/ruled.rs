@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{Accepted, Kind, Names};
 use crate::access::Role;
 use crate::app::App;
+use crate::call;
 use crate::problem::Problem;
 use store::Objects;
 
@@ -319,9 +320,7 @@ impl Kind for Ruled {
         Box::pin(async move {
             // It may hash a password or look at files.
             let accept = move || rules.accept(kind, &id, input, current.as_ref());
-            let accepted = tokio::task::spawn_blocking(accept)
-                .await
-                .map_err(|_| Problem::unavailable("The object cannot be checked now."))?;
+            let accepted = call::blocking(accept, "The object cannot be checked now.").await?;
             let stored = accepted.map_err(|invalid| match invalid.field.as_str() {
                 "" => Problem::unprocessable(invalid.detail),
                 field => Problem::field(field, format!("{field}: {}", invalid.detail)),

@@ -9,7 +9,7 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::sync::{OwnedSemaphorePermit, watch as stopping};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::alarms::{DEVICE, PRODUCT, SEVERITY, TYPE, ask, words};
+use super::alarms::{DEVICE, PRODUCT, SEVERITY, TYPE, ask};
 use super::event_feed::{Item, Items};
 use super::events;
 use crate::access::{self, now_ms};
@@ -114,7 +114,7 @@ pub(super) async fn watch(mut call: Call) -> Outcome {
             device,
             product: call.query.owned(PRODUCT),
             kind: call.query.owned(TYPE),
-            severities: words(&call, SEVERITY),
+            severities: call.query.words(SEVERITY),
         },
         stopping: call.app.stopping.clone(),
         keep_alive,

@@ -13,9 +13,9 @@ use crate::access::Role;
 use crate::alarm_tools::{AlarmProblem, AlarmQuery, AlarmTools};
 use crate::app::App;
 use crate::audit;
-use crate::call::{self, Call, Page};
+use crate::call::{self, Call};
 use crate::endpoint::{Endpoint, Outcome, delete, get, post, put};
-use crate::parameters::{Cursor, Parameter, Shape};
+use crate::parameters::{Parameter, Shape, text, time_ms};
 use crate::problem::Problem;
 
 pub(super) const DEVICE: Parameter = text(
@@ -37,26 +37,11 @@ pub(super) const SEVERITY: Parameter = Parameter {
     about: "Alarms of these severities.",
     shape: Shape::Words(&["CRITICAL", "MAJOR", "MINOR", "WARNING", "INDETERMINATE"]),
 };
-/// Year 9999; beyond, clients mean something else.
-const MAX_TIME_MS: u64 = 253_402_300_799_999;
-const FROM: Parameter = Parameter {
-    name: "from_ms",
-    about: "Raised at or after this time, in milliseconds since 1970.",
-    shape: Shape::Number(0, MAX_TIME_MS),
-};
-const TO: Parameter = Parameter {
-    name: "to_ms",
-    about: "Raised before this time.",
-    shape: Shape::Number(0, MAX_TIME_MS),
-};
-
-const fn text(name: &'static str, about: &'static str) -> Parameter {
-    Parameter {
-        name,
-        about,
-        shape: Shape::Text,
-    }
-}
+const FROM: Parameter = time_ms(
+    "from_ms",
+    "Raised at or after this time, in milliseconds since 1970.",
+);
+const TO: Parameter = time_ms("to_ms", "Raised before this time.");
 
 /// Something that is, or was, wrong with a device.
 #[derive(Serialize, JsonSchema)]
@@ -269,10 +254,8 @@ pub(super) async fn ask<T: Send + 'static>(
     question: impl FnOnce(&dyn AlarmTools) -> Result<T, AlarmProblem> + Send + 'static,
 ) -> Result<T, Problem> {
     let tools = Arc::clone(&app.alarm_tools);
-    let asked = tokio::task::spawn_blocking(move || question(&*tools)).await;
-    asked
-        .map_err(|_| Problem::unavailable("The alarms cannot be read now."))?
-        .map_err(problem)
+    let asked = call::blocking(move || question(&*tools), "The alarms cannot be read now.").await?;
+    asked.map_err(problem)
 }
 
 fn no_alarm(id: &str) -> Problem {
@@ -284,38 +267,20 @@ fn id_of(call: &Call) -> Result<u64, Problem> {
     id.parse().map_err(|_| no_alarm(id))
 }
 
-pub(super) fn words(call: &Call, parameter: Parameter) -> Vec<String> {
-    let given = call.query.text(parameter.name).unwrap_or_default();
-    let words = given.split(',').filter(|word| !word.is_empty());
-    words.map(str::to_owned).collect()
-}
-
 async fn list(call: Call) -> Outcome {
-    let before = match call.query.after() {
-        None => None,
-        Some(cursor) => {
-            let before = cursor.first.parse();
-            let wrong = |_| Problem::parameter("after", "after is not of a list of alarms.");
-            Some(before.map_err(wrong)?)
-        }
-    };
     let query = AlarmQuery {
         device: call.query.owned(DEVICE),
         product: call.query.owned(PRODUCT),
         kind: call.query.owned(TYPE),
-        states: words(&call, STATE),
-        severities: words(&call, SEVERITY),
+        states: call.query.words(STATE),
+        severities: call.query.words(SEVERITY),
         from_ms: call.query.number(FROM),
         to_ms: call.query.number(TO),
-        before,
+        before: call.query.after_number("alarms")?,
         limit: call.query.limit(),
     };
     let page = ask(&call.app, move |tools| tools.list(&query)).await?;
-    let next = page.next.map(|id| Cursor::new(&id.to_string(), ""));
-    call::ok(Page {
-        data: page.rows,
-        next: next.map(|cursor| cursor.encode()),
-    })
+    call::page_from(page.rows, page.next)
 }
 
 async fn counts(call: Call) -> Outcome {

@@ -244,14 +244,8 @@ pub(super) fn page_by_name(call: &Call, rows: Vec<Value>) -> Outcome {
     let behind = rows
         .into_iter()
         .filter(|row| after.as_ref().is_none_or(|after| name(row) > *after));
-    let mut data: Vec<_> = behind.take(limit + 1).collect();
-    let has_more = data.len() > limit;
-    data.truncate(limit);
-    let last = data.last().filter(|_| has_more).map(name);
-    call::ok(Page {
-        data,
-        next: last.map(|name| Cursor::new(&name, "").encode()),
-    })
+    let rows: Vec<_> = behind.take(limit + 1).collect();
+    call::page(rows, limit, |row| Cursor::new(&name(row), ""))
 }
 
 async fn connectors(call: Call) -> Outcome {
@@ -334,12 +328,10 @@ async fn dead_letters(call: Call) -> Outcome {
         .app
         .connector_tools
         .dead_letters(name, after, limit + 1);
-    let mut data = found.ok_or_else(|| no_sink(name))?;
-    let has_more = data.len() > limit;
-    data.truncate(limit);
-    let last = data.last().filter(|_| has_more);
-    let next = last.map(|letter| Cursor::new(&letter["id"].to_string(), "").encode());
-    call::ok(Page { data, next })
+    let letters = found.ok_or_else(|| no_sink(name))?;
+    call::page(letters, limit, |letter| {
+        Cursor::new(&letter["id"].to_string(), "")
+    })
 }
 
 async fn chosen(call: &mut Call) -> Result<Option<Vec<u64>>, Problem> {

@@ -143,8 +143,8 @@ async fn ask<T: Send + 'static>(
         is_suspect: blocked_for.is_some(),
     };
     let door = app.device_door.clone();
-    let asked = tokio::task::spawn_blocking(move || question(&*door, &knock)).await;
-    let asked = asked.map_err(|_| Problem::unavailable("The device is not served now."))?;
+    let ask = move || question(&*door, &knock);
+    let asked = call::blocking(ask, "The device is not served now.").await?;
     if let (Err(DoorProblem::Nobody), None) = (&asked, blocked_for) {
         attempts.failed(call.from, &name, Instant::now());
     }

@@ -7,11 +7,10 @@ use serde::Serialize;
 
 use crate::access::Role;
 use crate::app::App;
-use crate::call::{self, Call, Page};
+use crate::call::{self, Call};
 use crate::device_tools::DeviceProblem;
 use crate::endpoint::{Endpoint, Outcome, get};
 use crate::fleet_tools::FleetTools;
-use crate::parameters::Cursor;
 use crate::problem::Problem;
 
 use super::devices::{self, Device};
@@ -61,25 +60,19 @@ pub(super) async fn ask<T: Send + 'static>(
     question: impl FnOnce(&dyn FleetTools) -> Result<T, DeviceProblem> + Send + 'static,
 ) -> Result<T, Problem> {
     let tools = Arc::clone(&app.fleet_tools);
-    let asked = tokio::task::spawn_blocking(move || question(&*tools)).await;
-    asked
-        .map_err(|_| Problem::unavailable("The devices cannot be read now."))?
-        .map_err(devices::problem)
+    let asked =
+        call::blocking(move || question(&*tools), "The devices cannot be read now.").await?;
+    asked.map_err(devices::problem)
 }
 
 async fn devices_of(call: Call) -> Outcome {
-    let from = devices::first_of(&call)?;
+    let from = call.query.after_number("devices")?.unwrap_or(0);
     let (group, limit) = (call.path("id").to_owned(), call.query.limit());
     let page = ask(&call.app, move |tools| {
         tools.group_devices(&group, from, limit)
     })
     .await?;
-    call::ok(Page {
-        data: page.rows,
-        next: page
-            .next
-            .map(|no| Cursor::new(&no.to_string(), "").encode()),
-    })
+    call::page_from(page.rows, page.next)
 }
 
 async fn counts(call: Call) -> Outcome {

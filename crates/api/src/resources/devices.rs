@@ -1,4 +1,4 @@
-//! Devices: one by one, in lists, and by the thousand as lines of a file. Products are configuration objects, see `objects`.
+//! Devices: one by one and in lists. Products are configuration objects, see `objects`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,27 +12,12 @@ use serde_json::{Map, Value};
 use crate::access::Role;
 use crate::app::App;
 use crate::audit;
-use crate::call::{self, Call, Page};
+use crate::call::{self, Call};
 use crate::device_tools::{DeviceProblem, DeviceQuery, DeviceTools, ShownDevice};
 use crate::endpoint::{Endpoint, Outcome, delete, get, post, put};
 use crate::objects::Preconditions;
-use crate::parameters::{Cursor, Parameter, Shape};
+use crate::parameters::{Parameter, Shape, text};
 use crate::problem::Problem;
-
-/// Largest piece of an import.
-const MAX_IMPORT_BYTES: usize = 16 << 20;
-const JSONL: &str = "application/x-ndjson";
-const CSV: &str = "text/csv";
-/// Where the next piece of an export begins.
-const NEXT: &str = "tidegate-next";
-
-const fn text(name: &'static str, about: &'static str) -> Parameter {
-    Parameter {
-        name,
-        about,
-        shape: Shape::Text,
-    }
-}
 
 const PRODUCT: Parameter = text("product", "Devices of this product.");
 const GROUP: Parameter = text("group", "Devices of this group.");
@@ -44,27 +29,6 @@ const STATE: Parameter = Parameter {
     about: "Devices in these states.",
     shape: Shape::Words(&["notActive", "online", "offline"]),
 };
-const FIRST_LINE: Parameter = Parameter {
-    name: "first_line",
-    about: "The number of the first line, where the body is a piece of a file; a head line of CSV goes with each piece.",
-    shape: Shape::Number(1, u32::MAX as u64),
-};
-const CREATES_ONLY: Parameter = Parameter {
-    name: "create_only",
-    about: "`true`: devices that are there are refused; otherwise they are replaced.",
-    shape: Shape::Flag,
-};
-const FROM: Parameter = Parameter {
-    name: "from",
-    about: "The field `Tidegate-Next` of the answer before.",
-    shape: Shape::Number(0, u32::MAX as u64),
-};
-const COUNT: Parameter = Parameter {
-    name: "count",
-    about: "Devices of a piece; 10,000 if it is left out.",
-    shape: Shape::Number(1, 50_000),
-};
-
 /// A device as it is written.
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the registry reads")]
@@ -170,36 +134,6 @@ pub(super) struct Device {
     issued: Option<Vec<Map<String, Value>>>,
 }
 
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the registry answers")]
-struct Attribute {
-    key: String,
-    value: Value,
-    updated_ms: u64,
-}
-
-/// A line that was not taken.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the registry answers")]
-struct Refused {
-    line: u64,
-    field: String,
-    reason: String,
-}
-
-/// What came of lines.
-#[derive(Serialize, JsonSchema)]
-#[allow(dead_code, reason = "it only describes what the registry answers")]
-struct Imported {
-    created: u64,
-    updated: u64,
-    refused: u64,
-    /// The first hundred of them.
-    refusals: Vec<Refused>,
-    /// The line behind the last one.
-    next_line: u64,
-}
-
 /// How many devices there are.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the registry answers")]
@@ -220,7 +154,6 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("devices")
             .path_parameter("id", "The device's id, percent-encoded.")
     };
-    let scope_about = "`client`, `shared` or `server`.";
     vec![
         get("/api/v1/devices", "listDevices", list)
             .role(Role::Viewer)
@@ -246,28 +179,6 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("devices")
             .summary("Count devices")
             .answers::<Counts>(200, "Now."),
-        post("/api/v1/device-import", "importDevices", import)
-            .role(Role::Operator)
-            .tag("devices")
-            .summary("Make or replace many devices")
-            .description(
-                "Lines of JSON (application/x-ndjson), each a device with its id, or of CSV (text/csv) with a head line. Lines that \
-                 cannot be taken are told and do not hold up the others. The same lines again change nothing more, so that an import \
-                 that broke off is made again from where it was. A file goes in pieces of up to 16 MiB, see `first_line`.",
-            )
-            .parameters(&[FIRST_LINE, CREATES_ONLY])
-            .raw_body(JSONL)
-            .answers::<Imported>(200, "Taken as far as it could be."),
-        get("/api/v1/device-export", "exportDevices", export)
-            .role(Role::Operator)
-            .tag("devices")
-            .summary("Devices as lines of JSON")
-            .description(
-                "Without secrets; with `Accept: text/csv` as CSV. The field `Tidegate-Next` of an answer says where the next piece \
-                 begins; the last one has none.",
-            )
-            .parameters(&[FROM, COUNT])
-            .answers_raw(200, "A piece.", JSONL),
         one(get("/api/v1/devices/{id}", "getDevice", read))
             .role(Role::Viewer)
             .summary("Look at a device")
@@ -296,26 +207,6 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             )
             .body::<ClaimInput>()
             .answers::<Device>(200, "It, as it is now."),
-        one(get(
-            "/api/v1/devices/{id}/attributes/{scope}",
-            "listDeviceAttributes",
-            attributes,
-        ))
-        .path_parameter("scope", scope_about)
-        .role(Role::Viewer)
-        .summary("Attributes of a device")
-        .list::<Attribute>(),
-        one(put(
-            "/api/v1/devices/{id}/attributes/{scope}",
-            "setDeviceAttributes",
-            set_attributes,
-        ))
-        .path_parameter("scope", scope_about)
-        .role(Role::Operator)
-        .summary("Set attributes of a device")
-        .description("An object with the keys to be set; `null` removes one, others stay.")
-        .body::<Map<String, Value>>()
-        .answers_nothing(204, "Set."),
     ]
 }
 
@@ -343,10 +234,9 @@ pub(super) async fn ask<T: Send + 'static>(
     question: impl FnOnce(&dyn DeviceTools) -> Result<T, DeviceProblem> + Send + 'static,
 ) -> Result<T, Problem> {
     let tools = Arc::clone(&app.device_tools);
-    let asked = tokio::task::spawn_blocking(move || question(&*tools)).await;
-    asked
-        .map_err(|_| Problem::unavailable("The devices cannot be read now."))?
-        .map_err(problem)
+    let asked =
+        call::blocking(move || question(&*tools), "The devices cannot be read now.").await?;
+    asked.map_err(problem)
 }
 
 fn no_device(id: &str) -> Problem {
@@ -361,17 +251,7 @@ fn with_version(status: StatusCode, device: &ShownDevice) -> Response {
     response
 }
 
-/// The number of the first device of a page.
-pub(super) fn first_of(call: &Call) -> Result<u32, Problem> {
-    let Some(cursor) = call.query.after() else {
-        return Ok(0);
-    };
-    let first = cursor.first.parse();
-    first.map_err(|_| Problem::parameter("after", "after is not of a list of devices."))
-}
-
 async fn list(call: Call) -> Outcome {
-    let from = first_of(&call)?;
     let tag = match call.query.text(TAG.name).map(|tag| tag.split_once('=')) {
         None => None,
         Some(Some((key, value))) => Some((key.to_owned(), value.to_owned())),
@@ -387,16 +267,11 @@ async fn list(call: Call) -> Outcome {
         parent: call.query.owned(PARENT),
         text: call.query.owned(TEXT),
         state: call.query.owned(STATE),
-        from,
+        from: call.query.after_number("devices")?.unwrap_or(0),
         limit: call.query.limit(),
     };
     let page = ask(&call.app, move |tools| tools.list(&query)).await?;
-    call::ok(Page {
-        data: page.rows,
-        next: page
-            .next
-            .map(|no| Cursor::new(&no.to_string(), "").encode()),
-    })
+    call::page_from(page.rows, page.next)
 }
 
 async fn read(call: Call) -> Outcome {
@@ -419,7 +294,7 @@ async fn claim(mut call: Call) -> Outcome {
     Ok(with_version(StatusCode::OK, &device))
 }
 
-fn fields_of(input: Value) -> Result<Map<String, Value>, Problem> {
+pub(super) fn fields_of(input: Value) -> Result<Map<String, Value>, Problem> {
     match input {
         Value::Object(fields) => Ok(fields),
         _ => Err(Problem::unprocessable(
@@ -516,71 +391,6 @@ async fn remove(call: Call) -> Outcome {
         }
         false => Err(no_device(&id)),
     }
-}
-
-async fn attributes(call: Call) -> Outcome {
-    let (id, scope) = (call.path("id").to_owned(), call.path("scope").to_owned());
-    let found = ask(&call.app, move |tools| tools.attributes(&id, &scope)).await?;
-    call::whole(found)
-}
-
-async fn set_attributes(mut call: Call) -> Outcome {
-    let values = fields_of(call.value().await?)?;
-    let (id, scope) = (call.path("id").to_owned(), call.path("scope").to_owned());
-    let subject = format!("{id} {scope}");
-    ask(&call.app, move |tools| {
-        tools.set_attributes(&id, &scope, values)
-    })
-    .await?;
-    audit::action(&call, "device.attributes", Some(&subject), None).await;
-    call::done()
-}
-
-async fn import(mut call: Call) -> Outcome {
-    let format = match call.expect_media_type(CSV) {
-        Ok(()) => "csv",
-        Err(_) => {
-            call.expect_media_type(JSONL)?;
-            "jsonl"
-        }
-    };
-    let first_line = call.query.number(FIRST_LINE).unwrap_or(1);
-    let creates_only = call.query.flag(CREATES_ONLY).unwrap_or(false);
-    let body = call.bytes(MAX_IMPORT_BYTES).await?;
-    let imported = ask(&call.app, move |tools| {
-        let text = str::from_utf8(&body).map_err(|error| DeviceProblem::Field {
-            field: String::new(),
-            detail: format!(
-                "The body is not UTF-8 from byte {} on.",
-                error.valid_up_to()
-            ),
-        })?;
-        tools.import(text, format, creates_only, first_line)
-    })
-    .await?;
-    let mut told = imported.clone();
-    if let Some(fields) = told.as_object_mut() {
-        fields.remove("refusals");
-    }
-    audit::action(&call, "device.import", None, Some(told)).await;
-    call::ok(imported)
-}
-
-async fn export(call: Call) -> Outcome {
-    let accept = call.headers().get(header::ACCEPT);
-    let wants_csv = accept.and_then(|value| value.to_str().ok());
-    let (format, media_type) = match wants_csv.is_some_and(|accept| accept.contains(CSV)) {
-        true => ("csv", CSV),
-        false => ("jsonl", JSONL),
-    };
-    let from = call.query.number(FROM).unwrap_or(0) as u32;
-    let count = call.query.number(COUNT).unwrap_or(10_000) as usize;
-    let piece = ask(&call.app, move |tools| tools.export(format, from, count)).await?;
-    let mut response = call::text(media_type, piece.text);
-    if let Some(next) = piece.next {
-        response.headers_mut().insert(NEXT, next.into());
-    }
-    Ok(response)
 }
 
 async fn counts(call: Call) -> Outcome {

@@ -56,15 +56,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 
 async fn list(call: Call) -> Outcome {
     let client_id = call.path("client_id");
-    let after = match call.query.after() {
-        None => None,
-        Some(cursor) => Some(cursor.first.parse().map_err(|_| {
-            Problem::parameter(
-                "after",
-                "after is not the value of next in an earlier answer.",
-            )
-        })?),
-    };
+    let after = call.query.after_number("waiting messages")?;
     let limit = call.query.limit();
     let waiting = call.app.node.queue(client_id, after, limit + 1).await;
     let waiting = waiting.ok_or_else(|| no_session(client_id))?;

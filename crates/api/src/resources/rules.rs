@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::access::{self, Role, now_ms};
 use crate::app::App;
-use crate::call::{self, Call, Page, text};
+use crate::call::{self, Call, text};
 use crate::endpoint::{Endpoint, Outcome, get, post};
 use crate::objects::Invalid;
 use crate::parameters::Cursor;
@@ -153,10 +153,8 @@ async fn test(mut call: Call) -> Outcome {
     let TestInput { rule, event } = call.json().await?;
     let event = serde_json::to_value(event).unwrap_or_default();
     let tools = call.app.rule_tools.clone();
-    let tested = tokio::task::spawn_blocking(move || tools.test(&Value::Object(rule), &event));
-    let tested = tested
-        .await
-        .map_err(|_| Problem::unavailable("The rule cannot be tried now."))?;
+    let test = move || tools.test(&Value::Object(rule), &event);
+    let tested = call::blocking(test, "The rule cannot be tried now.").await?;
     call::ok(tested.map_err(|error| invalid("rule", &error))?)
 }
 
@@ -173,14 +171,10 @@ async fn status(call: Call) -> Outcome {
 async fn statuses(call: Call) -> Outcome {
     let limit = call.query.limit();
     let after = call.query.after().map(|cursor| cursor.first);
-    let mut data = call.app.rule_tools.statuses(after.as_deref(), limit + 1);
-    let has_more = data.len() > limit;
-    data.truncate(limit);
-    let last = data.last().and_then(|last| last["name"].as_str());
-    let next = last
-        .filter(|_| has_more)
-        .map(|name| Cursor::new(name, "").encode());
-    call::ok(Page { data, next })
+    let statuses = call.app.rule_tools.statuses(after.as_deref(), limit + 1);
+    call::page(statuses, limit, |status| {
+        Cursor::new(status["name"].as_str().unwrap_or_default(), "")
+    })
 }
 
 struct Feed {

@@ -8,7 +8,8 @@ use futures_util::stream;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use super::telemetry::{keys, problem, times};
+use super::telemetry::problem;
+use super::telemetry_question::{keys, times};
 use crate::call::{Call, text};
 use crate::endpoint::Outcome;
 use crate::parameters::{Parameter, Shape};

@@ -10,7 +10,8 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::event_feed::{Item, Items};
 use super::events;
-use super::telemetry::{ask, keys};
+use super::telemetry::ask;
+use super::telemetry_question::keys;
 use crate::access::{self, now_ms};
 use crate::app::App;
 use crate::call::Call;
@@ -80,12 +81,7 @@ pub(super) async fn of_device(call: Call) -> Outcome {
 }
 
 pub(super) async fn of_devices(call: Call) -> Outcome {
-    let devices = call.query.text(DEVICES.name).unwrap_or_default();
-    let devices: Vec<_> = devices
-        .split(',')
-        .filter(|id| !id.is_empty())
-        .map(str::to_owned)
-        .collect();
+    let devices = call.query.words(DEVICES);
     if devices.is_empty() {
         let detail = "devices: expected at least one id.";
         return Err(Problem::parameter(DEVICES.name, detail));

@@ -5,30 +5,27 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::devices;
-use super::telemetry::{KEYS, MAX_MS, ask};
+use super::telemetry::ask;
+use super::telemetry_intervals::Function;
+use super::telemetry_question::{KEYS, interval_ms, times_of};
 use crate::access::{Role, now_ms};
 use crate::call::{self, Call};
 use crate::endpoint::{Endpoint, Outcome, get};
-use crate::parameters::{Parameter, Shape};
+use crate::parameters::{MAX_TIME_MS, Parameter, Shape, time_ms};
 use crate::problem::Problem;
-use crate::telemetry_tools::{IntervalQuery, IntervalRow, RowQuery};
+use crate::telemetry_tools::{IntervalQuery, RowQuery};
 
 const DEFAULT_ROWS: u64 = 100;
 const MAX_ROWS: u64 = 100_000;
 
-const START: Parameter = Parameter {
-    name: "startTs",
-    shape: Shape::Number(0, MAX_MS),
-    about: "The first time, in milliseconds since 1970. Without it and `endTs`, the latest values are told.",
-};
-const END: Parameter = Parameter {
-    name: "endTs",
-    shape: Shape::Number(0, MAX_MS),
-    about: "The time behind the last one.",
-};
+const START: Parameter = time_ms(
+    "startTs",
+    "The first time, in milliseconds since 1970. Without it and `endTs`, the latest values are told.",
+);
+const END: Parameter = time_ms("endTs", "The time behind the last one.");
 const INTERVAL: Parameter = Parameter {
     name: "interval",
-    shape: Shape::Number(0, MAX_MS),
+    shape: Shape::Number(0, MAX_TIME_MS),
     about: "The length of an interval in milliseconds, with `agg`; 0 or nothing: one interval.",
 };
 const AGG: Parameter = Parameter {
@@ -114,9 +111,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 type Answering = std::pin::Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 fn keys(call: &Call) -> Option<Vec<String>> {
-    let keys = call.query.text(KEYS.name)?;
-    let keys = keys.split(',').filter(|key| !key.is_empty());
-    Some(keys.map(str::to_owned).collect())
+    let is_given = call.query.text(KEYS.name).is_some();
+    is_given.then(|| call.query.words(KEYS))
 }
 
 async fn keys_of(call: Call) -> Outcome {
@@ -134,97 +130,120 @@ fn shown(value: Value, is_strict: bool) -> Value {
     }
 }
 
-async fn values(call: Call) -> Outcome {
-    let is_strict = call.query.flag(STRICT).unwrap_or(false);
-    let (start, end) = (call.query.number(START), call.query.number(END));
-    let (device, keys) = (call.path("id").to_owned(), keys(&call));
-    let mut found = ByKey::new();
-    let mut put = |key: String, ts: i64, value: Value| {
-        let value = json!({"ts": ts, "value": shown(value, is_strict)});
-        if let Value::Array(values) = found.entry(key).or_insert_with(|| Value::Array(Vec::new())) {
+/// Values by their keys, as they are told.
+struct Told {
+    is_strict: bool,
+    by_key: ByKey,
+}
+
+impl Told {
+    fn put(&mut self, key: String, ts: i64, value: Value) {
+        let value = json!({"ts": ts, "value": shown(value, self.is_strict)});
+        let values = self.by_key.entry(key);
+        if let Value::Array(values) = values.or_insert_with(|| Value::Array(Vec::new())) {
             values.push(value);
         }
-    };
-    if start.is_none() && end.is_none() {
-        let wanted = keys.clone();
-        let samples = ask(&call.app, move |tools| {
-            tools.latest(&device, wanted.as_deref())
-        });
-        for sample in samples.await? {
-            put(sample.key, sample.ts_ms, sample.value);
-        }
-        // A key without a value is told to have none.
-        for key in keys.into_iter().flatten() {
-            let none = json!([{"ts": now_ms(), "value": null}]);
-            found.entry(key).or_insert(none);
-        }
-        return call::ok(found);
     }
-    let (from_ms, to_ms) = (start.unwrap_or(0) as i64, end.unwrap_or(MAX_MS) as i64);
-    if from_ms > to_ms {
-        let detail = format!("endTs is {to_ms}; expected {from_ms} or more, which is startTs.");
-        return Err(Problem::parameter(END.name, detail));
-    }
-    let is_ascending = call.query.text(ORDER.name) == Some("ASC");
-    let function = match call.query.text(AGG.name) {
-        None | Some("NONE") => None,
-        Some("AVG") => Some(average as fn(&IntervalRow) -> Value),
-        Some("MIN") => {
-            Some((|row| number(row, |numbers| numbers.min)) as fn(&IntervalRow) -> Value)
-        }
-        Some("MAX") => {
-            Some((|row| number(row, |numbers| numbers.max)) as fn(&IntervalRow) -> Value)
-        }
-        Some("SUM") => {
-            Some((|row| number(row, |numbers| numbers.sum)) as fn(&IntervalRow) -> Value)
-        }
-        Some("COUNT") => Some((|row| row.count.into()) as fn(&IntervalRow) -> Value),
-        Some(_) => {
-            let detail = "agg: expected one of NONE, AVG, MIN, MAX, SUM, COUNT.";
-            return Err(Problem::parameter(AGG.name, detail));
-        }
+}
+
+async fn values(call: Call) -> Outcome {
+    let mut told = Told {
+        is_strict: call.query.flag(STRICT).unwrap_or(false),
+        by_key: ByKey::new(),
     };
-    let Some(function) = function else {
-        let limit = call.query.number(LIMIT).unwrap_or(DEFAULT_ROWS) as usize;
-        let rows = ask(&call.app, move |tools| {
-            let keys = match keys {
-                Some(keys) => keys,
-                None => {
-                    let samples = tools.latest(&device, None)?;
-                    samples.into_iter().map(|sample| sample.key).collect()
-                }
-            };
-            let mut rows = Vec::new();
-            for key in keys {
-                let query = RowQuery {
-                    device: device.clone(),
-                    keys: Some(vec![key]),
-                    from_ms,
-                    to_ms,
-                    limit,
-                    newest_first: !is_ascending,
-                };
-                tools.rows(&query, &mut |ts_ms, values| {
-                    rows.extend(values.into_iter().map(|(key, value)| (key, ts_ms, value)));
-                    true
-                })?;
+    if call.query.number(START).is_none() && call.query.number(END).is_none() {
+        put_latest(&call, &mut told).await?;
+        return call::ok(told.by_key);
+    }
+    let times = times_of(&call, START, END)?;
+    match call.query.text(AGG.name) {
+        None | Some("NONE") => put_rows(&call, times, &mut told).await?,
+        Some(name) => match Function::named(&name.to_ascii_lowercase()) {
+            Some(function) => put_intervals(&call, times, function, &mut told).await?,
+            None => {
+                let detail = "agg: expected one of NONE, AVG, MIN, MAX, SUM, COUNT.";
+                return Err(Problem::parameter(AGG.name, detail));
             }
-            Ok(rows)
-        });
-        for (key, ts_ms, value) in rows.await? {
-            put(key, ts_ms, value);
+        },
+    }
+    call::ok(told.by_key)
+}
+
+async fn put_latest(call: &Call, told: &mut Told) -> Result<(), Problem> {
+    let (device, keys) = (call.path("id").to_owned(), keys(call));
+    let wanted = keys.clone();
+    let samples = ask(&call.app, move |tools| {
+        tools.latest(&device, wanted.as_deref())
+    });
+    for sample in samples.await? {
+        told.put(sample.key, sample.ts_ms, sample.value);
+    }
+    // A key without a value is told to have none.
+    for key in keys.into_iter().flatten() {
+        let none = json!([{"ts": now_ms(), "value": null}]);
+        told.by_key.entry(key).or_insert(none);
+    }
+    Ok(())
+}
+
+fn is_ascending(call: &Call) -> bool {
+    call.query.text(ORDER.name) == Some("ASC")
+}
+
+/// Of each key so many, where [`telemetry`](super::telemetry) has so many times.
+async fn put_rows(
+    call: &Call,
+    (from_ms, to_ms): (i64, i64),
+    told: &mut Told,
+) -> Result<(), Problem> {
+    let (device, keys) = (call.path("id").to_owned(), keys(call));
+    let limit = call.query.number(LIMIT).unwrap_or(DEFAULT_ROWS) as usize;
+    let newest_first = !is_ascending(call);
+    let rows = ask(&call.app, move |tools| {
+        let keys = match keys {
+            Some(keys) => keys,
+            None => {
+                let samples = tools.latest(&device, None)?;
+                samples.into_iter().map(|sample| sample.key).collect()
+            }
+        };
+        let mut rows = Vec::new();
+        for key in keys {
+            let query = RowQuery {
+                device: device.clone(),
+                keys: Some(vec![key]),
+                from_ms,
+                to_ms,
+                limit,
+                newest_first,
+            };
+            tools.rows(&query, &mut |ts_ms, values| {
+                rows.extend(values.into_iter().map(|(key, value)| (key, ts_ms, value)));
+                true
+            })?;
         }
-        return call::ok(found);
-    };
-    let Some(keys) = keys else {
+        Ok(rows)
+    });
+    for (key, ts_ms, value) in rows.await? {
+        told.put(key, ts_ms, value);
+    }
+    Ok(())
+}
+
+async fn put_intervals(
+    call: &Call,
+    times: (i64, i64),
+    function: Function,
+    told: &mut Told,
+) -> Result<(), Problem> {
+    let Some(keys) = keys(call) else {
         let detail = "keys: expected at least one, where agg is given.";
         return Err(Problem::parameter(KEYS.name, detail));
     };
-    let whole = (to_ms - from_ms).max(1);
-    let interval = call.query.number(INTERVAL).filter(|ms| *ms > 0);
-    let interval_ms = interval.map_or(whole, |ms| ms as i64);
+    let (from_ms, to_ms) = times;
+    let interval_ms = interval_ms(call, INTERVAL, times);
     let query = IntervalQuery {
-        devices: vec![device],
+        devices: vec![call.path("id").to_owned()],
         keys,
         from_ms,
         to_ms,
@@ -232,26 +251,16 @@ async fn values(call: Call) -> Outcome {
         origin_ms: from_ms,
     };
     let mut rows = ask(&call.app, move |tools| tools.intervals(&query)).await?;
-    if !is_ascending {
+    if !is_ascending(call) {
         rows.reverse();
     }
     for row in rows {
-        let value = function(&row);
+        let value = function.of(&row);
         if !value.is_null() {
-            put(row.key, row.ts_ms + interval_ms / 2, value);
+            told.put(row.key, row.ts_ms + interval_ms / 2, value);
         }
     }
-    call::ok(found)
-}
-
-fn number(row: &IntervalRow, of: fn(&crate::telemetry_tools::Numbers) -> f64) -> Value {
-    row.numbers
-        .as_ref()
-        .map_or(Value::Null, |numbers| of(numbers).into())
-}
-
-fn average(row: &IntervalRow) -> Value {
-    number(row, |numbers| numbers.sum / numbers.count.max(1) as f64)
+    Ok(())
 }
 
 /// Attributes of the scope in the path, or of all.
