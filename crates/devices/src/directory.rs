@@ -4,7 +4,7 @@
 //! [`Directory::find_cold`] is to be asked on a thread that may wait.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -59,7 +59,7 @@ pub struct Directory {
     /// For passwords that were found right; of this process alone.
     verified: Digester,
     /// Let in, and not yet connected.
-    admitted: Mutex<HashMap<Box<str>, Arc<Device>, RandomState>>,
+    admitted: Mutex<Admitted>,
 }
 
 /// What an answer may take.
@@ -115,17 +115,16 @@ impl Directory {
     }
 
     fn device(&self, name: &Name<'_>, effort: Effort) -> Result<Option<Arc<Device>>, Miss> {
-        match (self.registry.inner.hot(name), effort) {
-            (Some(device), _) => {
-                if effort == Effort::Memory {
-                    self.registry.inner.count_hit();
+        let registry = &self.registry.inner;
+        match effort {
+            Effort::Disk | Effort::Time => registry.find(name).map_err(Miss::Failed),
+            Effort::Memory => match registry.hot(name) {
+                Some(device) => {
+                    registry.count_hit();
+                    Ok(Some(device))
                 }
-                Ok(Some(device))
-            }
-            (None, Effort::Memory) => Err(Miss::Cold),
-            (None, Effort::Disk | Effort::Time) => {
-                self.registry.inner.find(name).map_err(Miss::Failed)
-            }
+                None => Err(Miss::Cold),
+            },
         }
     }
 
@@ -214,42 +213,76 @@ impl Directory {
     }
 
     /// The device of a client that was let in, until [`Directory::take_admitted`] asks.
-    pub fn remember(&self, peer: Option<SocketAddr>, client_id: &str, device: &Arc<Device>) {
-        let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
-        if admitted.len() >= MAX_ADMITTED {
-            // Whoever is let in and does not connect for so long is not coming.
-            admitted.clear();
+    pub fn remember(&self, peer: Option<SocketAddr>, shown: &Shown<'_>, device: &Arc<Device>) {
+        let mut admitted = self.lock_admitted();
+        if admitted.young.len() >= MAX_ADMITTED / 2 {
+            // Whoever is let in and does not connect while so many do is not coming.
+            admitted.old = std::mem::take(&mut admitted.young);
         }
-        admitted.insert(connection(peer, client_id), Arc::clone(device));
+        let is_named = shown.username.is_some();
+        let connection = Connection::of(peer, shown.client_id);
+        let device = Arc::clone(device);
+        admitted.young.insert(connection, (device, is_named));
     }
 
-    /// Which device the client is that is connected now; `None`: none. For hooks that stand before the one that takes it.
-    #[must_use]
-    pub fn admitted(&self, peer: Option<SocketAddr>, client_id: &str) -> Option<Arc<Device>> {
-        let admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
-        if admitted.is_empty() {
-            return None;
-        }
-        admitted.get(&connection(peer, client_id)).cloned()
+    /// A new client is at the door: whoever was let in on such a connection before did not come.
+    pub fn forget(&self, peer: Option<SocketAddr>, client_id: &str) {
+        self.lock_admitted().remove(peer, client_id);
     }
 
-    /// The same, and forgets it. Asked once per connection, last.
+    /// Which device the client is that is connected now; `None`: none. Asked once per connection. `is_named`: it has a user name.
     #[must_use]
-    pub fn take_admitted(&self, peer: Option<SocketAddr>, client_id: &str) -> Option<Arc<Device>> {
-        let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
-        if admitted.is_empty() {
+    pub fn take_admitted(
+        &self,
+        peer: Option<SocketAddr>,
+        client_id: &str,
+        is_named: bool,
+    ) -> Option<Arc<Device>> {
+        let (device, was_named) = self.lock_admitted().remove(peer, client_id)?;
+        // One that shows nothing was not asked about, and is not who was here before.
+        (is_named || !was_named).then_some(device)
+    }
+
+    fn lock_admitted(&self) -> MutexGuard<'_, Admitted> {
+        self.admitted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Devices that were let in, and whether they said a user name; in two generations.
+#[derive(Default)]
+struct Admitted {
+    young: HashMap<Connection, (Arc<Device>, bool), RandomState>,
+    old: HashMap<Connection, (Arc<Device>, bool), RandomState>,
+}
+
+impl Admitted {
+    fn remove(&mut self, peer: Option<SocketAddr>, client_id: &str) -> Option<(Arc<Device>, bool)> {
+        if self.young.is_empty() && self.old.is_empty() {
             return None;
         }
-        admitted.remove(&connection(peer, client_id))
+        let connection = Connection::of(peer, client_id);
+        let earlier = match self.old.is_empty() {
+            true => None,
+            false => self.old.remove(&connection),
+        };
+        self.young.remove(&connection).or(earlier)
     }
 }
 
 /// A connection has an address of its own; without one, its client id has to do. The client id may be given after the client
 /// was let in.
-fn connection(peer: Option<SocketAddr>, client_id: &str) -> Box<str> {
-    match peer {
-        Some(peer) => peer.to_string().into(),
-        None => client_id.into(),
+#[derive(PartialEq, Eq, Hash)]
+enum Connection {
+    From(SocketAddr),
+    Of(Box<str>),
+}
+
+impl Connection {
+    fn of(peer: Option<SocketAddr>, client_id: &str) -> Self {
+        match peer {
+            Some(peer) => Self::From(peer),
+            None => Self::Of(client_id.into()),
+        }
     }
 }
 

@@ -368,10 +368,12 @@ impl States {
 
     /// Writes when devices were seen, for those that were since it was called last. Blocks.
     pub fn flush(&self) -> Result<usize, RegistryError> {
-        let dirty = {
+        let mut dirty = {
             let dirty = self.inner.dirty.lock();
             std::mem::take(&mut *dirty.unwrap_or_else(PoisonError::into_inner))
         };
+        // Rows side by side are read and written for less.
+        dirty.sort_unstable_by_key(|device| device.no);
         let inner = &self.inner.registry.inner;
         for portion in dirty.chunks(10_000) {
             let mut batch = inner.table_batch()?;
@@ -382,7 +384,7 @@ impl States {
                 slot.flags.fetch_and(!IS_DIRTY, Relaxed);
                 // One that was removed meanwhile leaves nothing behind.
                 let key = device.no.0.to_be_bytes();
-                if !inner.has_record(&key)? {
+                if !inner.has_record(device.no)? {
                     continue;
                 }
                 let seen_s = slot.seen_s.load(Relaxed);

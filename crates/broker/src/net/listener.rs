@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -105,7 +106,7 @@ pub(crate) fn open(config: &ListenerConfig, shards: usize) -> io::Result<Vec<Soc
     }
 }
 
-fn tcp_socket(address: std::net::SocketAddr, shared: bool) -> io::Result<Socket> {
+fn tcp_socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -152,6 +153,9 @@ fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
 /// Accepts connections until it is aborted.
 pub(crate) async fn accept(shard: Rc<ShardIo>, listener: OpenListener) {
     let OpenListener { entrance, socket } = listener;
+    // Where it is the same for all connections, it is not asked for each of them.
+    let local = socket.local_addr().ok().and_then(|it| it.as_socket());
+    let local = local.filter(|address| !address.ip().is_unspecified());
     let socket = match watch(socket) {
         Ok(socket) => socket,
         Err(error) => {
@@ -169,10 +173,10 @@ pub(crate) async fn accept(shard: Rc<ShardIo>, listener: OpenListener) {
                 tokio::time::sleep(wait).await;
                 break;
             }
-            match socket.get_ref().accept() {
+            match take_one(socket.get_ref()) {
                 Ok((accepted, address)) => {
                     entrance.count_accepted();
-                    admit(&shard, &entrance, accepted, &address);
+                    admit(&shard, &entrance, accepted, &address, local);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready.clear_ready();
@@ -191,6 +195,18 @@ pub(crate) async fn accept(shard: Rc<ShardIo>, listener: OpenListener) {
     }
 }
 
+/// The next connection, which does not block; by one call where there is one for it.
+fn take_one(listener: &Socket) -> io::Result<(Socket, SockAddr)> {
+    #[cfg(target_os = "linux")]
+    return listener.accept4(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+    #[cfg(not(target_os = "linux"))]
+    {
+        let (accepted, address) = listener.accept()?;
+        accepted.set_nonblocking(true)?;
+        Ok((accepted, address))
+    }
+}
+
 fn warn_now_and_then(last: &Cell<Option<Instant>>, entrance: &Entrance, error: &io::Error) {
     if last
         .get()
@@ -205,7 +221,13 @@ fn warn_now_and_then(last: &Cell<Option<Instant>>, entrance: &Entrance, error: &
     }
 }
 
-fn admit(shard: &Rc<ShardIo>, entrance: &Entrance, socket: Socket, address: &SockAddr) {
+fn admit(
+    shard: &Rc<ShardIo>,
+    entrance: &Entrance,
+    socket: Socket,
+    address: &SockAddr,
+    local: Option<SocketAddr>,
+) {
     let node = shard.core.borrow().node.clone();
     let listener = &node.listeners[usize::from(entrance.index)];
     let limit = u64::from(entrance.config.max_connections);
@@ -237,17 +259,20 @@ fn admit(shard: &Rc<ShardIo>, entrance: &Entrance, socket: Socket, address: &Soc
         Directory::give_place_back(&node.directory.connections);
     };
     let peer = address.as_socket().map_or(Peer::Unix, Peer::Tcp);
-    if let Err(error) = socket.set_nonblocking(true) {
-        tracing::warn!(%error, "an accepted socket could not be used");
-        return give_back();
-    }
     let tls = entrance.tls.as_ref().map(|tls| tls.config());
     match Layers::new(
         entrance.config.proxy_protocol,
         tls,
         entrance.websocket.clone(),
     ) {
-        Ok(layers) => shard.open(entrance.index, socket, peer, layers),
+        Ok(layers) => {
+            let own = || socket.local_addr().ok().and_then(|it| it.as_socket());
+            let local = match peer {
+                Peer::Tcp(_) => local.or_else(own),
+                Peer::Unix => None,
+            };
+            shard.open(entrance.index, socket, (peer, local), layers);
+        }
         Err(error) => {
             tracing::warn!(%error, "TLS could not be started for a connection");
             give_back();

@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::{self};
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -581,18 +582,14 @@ impl ShardIo {
         }
     }
 
-    /// A new connection.
+    /// A new connection, between these two.
     pub(crate) fn open(
         self: &Rc<Self>,
         listener: u16,
         socket: Socket,
-        peer: Peer,
+        (peer, local): (Peer, Option<SocketAddr>),
         layers: Option<Box<Layers>>,
     ) {
-        let local = match peer {
-            Peer::Tcp(_) => socket.local_addr().ok().and_then(|it| it.as_socket()),
-            Peer::Unix => None,
-        };
         let io = match Io::new(socket, layers) {
             Ok(io) => io,
             Err(error) => {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 
 use broker::hooks::Settled;
@@ -11,6 +11,7 @@ use series::DeviceNo;
 
 use super::Platform;
 use super::errand::Errand;
+use crate::Device;
 use crate::dialect::Dialect;
 use crate::ingest::{Message, ProductNo, Voice};
 use crate::rights::PROVISION_RESPONSE;
@@ -42,6 +43,8 @@ pub(super) struct Again {
 pub(super) enum Job {
     Errand(Sent),
     Again(Again),
+    /// The device of a client that connects may have changed.
+    LookAgain(Arc<Device>, Box<str>),
     /// A client wants to be registered.
     Provision {
         client_id: Box<str>,
@@ -55,6 +58,7 @@ impl Job {
         match self {
             Self::Errand(sent) => sent.what.bytes(),
             Self::Again(again) => again.payload.len() + again.topic.len(),
+            Self::LookAgain(_, client_id) => client_id.len(),
             Self::Provision { client_id, request } => client_id.len() + request.len(),
         }
     }
@@ -202,7 +206,7 @@ impl Desk {
 }
 
 pub(super) fn start(platform: &Platform) -> std::io::Result<()> {
-    let weak = std::sync::Arc::downgrade(&platform.inner);
+    let weak = Arc::downgrade(&platform.inner);
     let run = move || {
         let mut lane = None;
         // It ends with the last platform, or when it is told to.
@@ -213,6 +217,7 @@ pub(super) fn start(platform: &Platform) -> std::io::Result<()> {
             platform.inner.desk.begin();
             let run = AssertUnwindSafe(|| match job {
                 Job::Errand(sent) => platform.run_errand(&sent),
+                Job::LookAgain(device, client_id) => platform.look_again(&device, &client_id),
                 Job::Provision { client_id, request } => {
                     let answer = super::provision(platform.registry(), &request);
                     let (Ok(answer) | Err(answer)) = answer;

@@ -36,10 +36,13 @@ pub use answers::answer_call;
 pub use provisioning::provision;
 pub use report::Reporter;
 
-/// Sends a message to one client.
+/// Sends a message to one client, or sends it away.
 pub trait Teller: Send + Sync {
     /// Never waits.
     fn tell(&self, client_id: &str, topic: String, payload: String);
+
+    /// Ends its connection. Never waits.
+    fn send_away(&self, client_id: &str);
 }
 
 /// What the platform is made of.
@@ -138,6 +141,24 @@ impl Platform {
         }
     }
 
+    /// Looks again whether a client may be the device it was let in as.
+    fn look_again(&self, device: &Device, client_id: &str) {
+        let stays = match self.registry().by_no(device.no) {
+            Ok(None) => false,
+            Ok(Some(now)) => {
+                let is_same = now.product.id() == device.product.id();
+                now.is_let_in() && is_same && now.credentials == device.credentials
+            }
+            Err(error) => {
+                tracing::error!(%error, "a device that connects cannot be read; it is sent away");
+                false
+            }
+        };
+        if !stays {
+            self.inner.parts.teller.send_away(client_id);
+        }
+    }
+
     pub fn speaker_of(&self, device: &Device) -> Speaker {
         Speaker {
             no: device.no,
@@ -161,11 +182,19 @@ impl Clients for Platform {
             Some(Peer::Unix) | None => None,
         };
         let parts = &self.inner.parts;
-        let device = parts.directory.take_admitted(peer, client.client_id)?;
+        let is_named = client.username.is_some();
+        let directory = &parts.directory;
+        let device = directory.take_admitted(peer, client.client_id, is_named)?;
         let speaker = Arc::new(self.speaker_of(&device));
         let connections = &self.inner.connections;
         // Whoever hears that it is here may want to tell it something.
         connections.add(Arc::clone(&device), client.client_id);
+        // Whoever changed it before it stood there did not see it.
+        if !self.registry().is_current(&device) {
+            let client_id = client.client_id.into();
+            let device = Arc::clone(&device);
+            self.inner.desk.push(Job::LookAgain(device, client_id));
+        }
         parts.states.connected(&device, now_ms());
         // It may have subscribed in an earlier connection.
         parts.outside.listens(speaker.voice(), None);

@@ -73,6 +73,10 @@ impl Cache {
         Some(Arc::clone(&slot.device))
     }
 
+    pub(crate) fn has(&self, no: DeviceNo) -> bool {
+        lock(self.shard_of(no)).by_no.contains_key(&no.0)
+    }
+
     /// Who has this name; to be checked against what the device says.
     pub(crate) fn find(&self, name: &Name<'_>) -> Option<Arc<Device>> {
         let key = self.key(name);

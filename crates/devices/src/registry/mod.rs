@@ -284,6 +284,12 @@ impl Registry {
         self.inner.count_of(product)
     }
 
+    /// Whether a device is as the registry has it, as far as memory knows: `false` may also say that it is not in memory.
+    pub(crate) fn is_current(&self, device: &Device) -> bool {
+        let known = self.inner.cache.get(device.no);
+        known.is_some_and(|known| known.revision == device.revision)
+    }
+
     /// The device if it is in memory.
     #[must_use]
     pub fn hot(&self, id: &str) -> Option<Arc<Device>> {
@@ -436,8 +442,8 @@ impl Inner {
         Ok(self.tables.batch()?)
     }
 
-    pub(crate) fn has_record(&self, key: &[u8]) -> Result<bool, RegistryError> {
-        Ok(self.devices.has(key)?)
+    pub(crate) fn has_record(&self, no: DeviceNo) -> Result<bool, RegistryError> {
+        Ok(self.cache.has(no) || self.devices.has(&no.0.to_be_bytes())?)
     }
 
     pub(crate) fn hot(&self, name: &Name<'_>) -> Option<Arc<Device>> {

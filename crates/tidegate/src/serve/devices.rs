@@ -199,7 +199,7 @@ impl Devices {
         }
     }
 
-    fn answer(&self, login: &DeviceLogin<'_>, found: Found) -> DeviceAnswer {
+    fn answer(&self, login: &DeviceLogin<'_>, shown: &Shown<'_>, found: Found) -> DeviceAnswer {
         match found {
             Found::Nobody => DeviceAnswer::NoDevice,
             Found::Refused => DeviceAnswer::Refused,
@@ -211,8 +211,7 @@ impl Devices {
             })),
             Found::Device(admission) => {
                 let device = admission.device;
-                self.directory
-                    .remember(login.peer, login.client_id, &device);
+                self.directory.remember(login.peer, shown, &device);
                 DeviceAnswer::Device(Box::new(DeviceIdentity {
                     attributes: vec![
                         ("deviceId".into(), device.id.as_str().into()),
@@ -232,20 +231,23 @@ impl DeviceDirectory for Devices {
     }
 
     fn find(&self, login: &DeviceLogin<'_>) -> DeviceAnswer {
-        let found = self.directory.find(&Self::shown(login));
-        self.answer(login, found)
+        self.directory.forget(login.peer, login.client_id);
+        let shown = Self::shown(login);
+        self.answer(login, &shown, self.directory.find(&shown))
     }
 
     fn look_up(&self, login: &DeviceLogin<'_>) -> Result<DeviceAnswer, String> {
-        let found = self.directory.look_up(&Self::shown(login));
+        let shown = Self::shown(login);
+        let found = self.directory.look_up(&shown);
         let found = found.map_err(|error| error.to_string())?;
-        Ok(self.answer(login, found))
+        Ok(self.answer(login, &shown, found))
     }
 
     fn find_cold(&self, login: &DeviceLogin<'_>) -> Result<DeviceAnswer, String> {
-        let found = self.directory.find_cold(&Self::shown(login));
+        let shown = Self::shown(login);
+        let found = self.directory.find_cold(&shown);
         let found = found.map_err(|error| error.to_string())?;
-        Ok(self.answer(login, found))
+        Ok(self.answer(login, &shown, found))
     }
 }
 

@@ -110,11 +110,13 @@ pub(super) struct Ingest {
 
 /// Sends to clients, once the broker is there.
 #[derive(Default)]
-struct Clients(OnceLock<Handle>);
+struct Clients(OnceLock<(Handle, tokio::runtime::Handle)>);
 
 impl Teller for Clients {
     fn tell(&self, client_id: &str, topic: String, payload: String) {
-        let Some(handle) = self.0.get() else { return };
+        let Some((handle, _)) = self.0.get() else {
+            return;
+        };
         let publication = Publication {
             topic,
             payload: payload.into(),
@@ -127,6 +129,14 @@ impl Teller for Clients {
             }
         };
         handle.tell_soon(client_id, publication, told);
+    }
+
+    fn send_away(&self, client_id: &str) {
+        let Some((handle, runtime)) = self.0.get() else {
+            return;
+        };
+        let (handle, client_id) = (handle.clone(), client_id.to_owned());
+        runtime.spawn(async move { handle.kick(&client_id).await });
     }
 }
 
@@ -217,7 +227,7 @@ impl Ingest {
             }
             let is_in_use = platform.is_in_use();
             if was_in_use.swap(is_in_use, Relaxed) != is_in_use
-                && let Some(handle) = teller.0.get()
+                && let Some((handle, _)) = teller.0.get()
             {
                 handle.renew_interest();
             }
@@ -244,16 +254,15 @@ impl Ingest {
     /// The broker runs. To be called within the runtime.
     pub(super) fn start(&self, devices: &Devices, handle: &Handle) {
         // There is one broker.
-        let _ = self.teller.0.set(handle.clone());
+        let runtime = tokio::runtime::Handle::current();
+        let _ = self.teller.0.set((handle.clone(), runtime));
         // A product may have been made meanwhile.
         handle.renew_interest();
         self.others.start(handle.clone());
-        let (platform, handle) = (self.platform.clone(), handle.clone());
-        let runtime = tokio::runtime::Handle::current();
+        let (platform, teller) = (self.platform.clone(), self.teller.clone());
         devices.registry.on_change(Box::new(move |change| {
             for client_id in platform.sent_away(change) {
-                let handle = handle.clone();
-                runtime.spawn(async move { handle.kick(&client_id).await });
+                teller.send_away(&client_id);
             }
         }));
     }
