@@ -23,8 +23,8 @@ pub use definition::{
 pub use event::{AlarmChange, AlarmEvent, NamedAlarm};
 pub use machine::{AlarmSet, DeviceAlarms, Happened, Turn};
 pub use notify::{
-    Channel, Courier, Message, NOTIFICATION_KIND, Notification, NotificationCounts, Notifications,
-    check_notification,
+    Channel, Courier, MAX_NOTIFICATIONS, Message, NOTIFICATION_KIND, Notification,
+    NotificationCounts, Notifications, check_notification,
 };
 pub use platform::{PlatformAlarms, PlatformSample, check_platform_rules, platform_rules};
 pub use record::{Alarm, AlarmId, AlarmState};

@@ -18,7 +18,8 @@ use super::record::{Alarm, AlarmId, AlarmState, Numbers};
 
 /// The kind of configuration objects that are notifications.
 pub const NOTIFICATION_KIND: &str = "notification";
-const MAX_NOTIFICATIONS: usize = 256;
+/// Notifications of one node.
+pub const MAX_NOTIFICATIONS: usize = 256;
 const MAX_LIST: usize = 256;
 const MAX_DESCRIPTION_CHARS: usize = 1000;
 const MAX_EVERY_S: u32 = 604_800;
@@ -104,6 +105,8 @@ pub struct NotificationCounts {
 /// The notifications of a node.
 pub struct Notifications {
     ready: RwLock<Vec<Arc<Ready>>>,
+    /// Of the configuration: what the store has under these names does not count.
+    declared: OnceLock<Vec<(String, Json)>>,
     courier: OnceLock<Arc<dyn Courier>>,
     writing: Mutex<Writing>,
 }
@@ -126,6 +129,7 @@ impl Default for Notifications {
     fn default() -> Self {
         Self {
             ready: RwLock::default(),
+            declared: OnceLock::new(),
             courier: OnceLock::new(),
             writing: Mutex::new(Writing {
                 writer: Writer::new(),
@@ -178,6 +182,13 @@ impl Notifications {
         let _ = self.courier.set(courier);
     }
 
+    /// Notifications that stand in the configuration: they are as they are there, whatever the store says. Once, before
+    /// [`Notifications::follow`].
+    pub fn declare(&self, notifications: Vec<(String, Json)>) {
+        // Set once, at start.
+        let _ = self.declared.set(notifications);
+    }
+
     /// Takes over the notifications of the store, and each of their changes from now on.
     pub fn follow(self: &Arc<Self>, objects: &Objects) -> Result<(), store::Error> {
         self.reread(objects)?;
@@ -194,15 +205,20 @@ impl Notifications {
     }
 
     fn reread(&self, objects: &Objects) -> Result<(), store::Error> {
-        let found = objects.list(NOTIFICATION_KIND, None, MAX_NOTIFICATIONS)?;
+        let declared = self.declared.get().map_or(&[][..], Vec::as_slice);
+        let stored = objects.list(NOTIFICATION_KIND, None, MAX_NOTIFICATIONS)?;
+        let stored = stored.into_iter();
+        let stored = stored.filter(|object| declared.iter().all(|(name, _)| *name != object.id));
+        let found = declared.iter().cloned();
+        let found = found.chain(stored.map(|object| (object.id, object.value)));
         let mut all = self.ready.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *all);
-        for object in found {
-            let read = read(object.value).and_then(|definition| Ready::new(&object.id, definition));
+        for (name, value) in found {
+            let read = read(value).and_then(|definition| Ready::new(&name, definition));
             match read {
                 Ok(ready) => {
                     // What was counted goes on.
-                    if let Some(old) = before.iter().find(|old| *old.name == *object.id) {
+                    if let Some(old) = before.iter().find(|old| *old.name == *name) {
                         for (count, old) in ready.counts.iter().zip(&old.counts) {
                             count.store(old.load(Relaxed), Relaxed);
                         }
@@ -210,7 +226,7 @@ impl Notifications {
                     all.push(Arc::new(ready));
                 }
                 Err(problem) => {
-                    tracing::error!(name = object.id, %problem, "a notification cannot be used");
+                    tracing::error!(name, %problem, "a notification cannot be used");
                 }
             }
         }

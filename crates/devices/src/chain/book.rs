@@ -1,12 +1,12 @@
 //! The chains of a node: those of the store, compiled, followed as they change.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use serde_json::Value;
 use store::Objects;
 
-use super::{Chain, Definition};
+use super::{Chain, Definition, InvalidChain};
 
 /// The kind of configuration objects that are chains.
 pub const KIND: &str = "chain";
@@ -23,6 +23,8 @@ pub struct Chains {
 
 struct Inner {
     named: RwLock<HashMap<Box<str>, Arc<Chain>>>,
+    /// Of the configuration: what the store has under these names does not count.
+    declared: RwLock<HashSet<Box<str>>>,
     built_in: Arc<Chain>,
 }
 
@@ -32,6 +34,7 @@ impl Default for Chains {
         Self {
             inner: Arc::new(Inner {
                 named: RwLock::default(),
+                declared: RwLock::default(),
                 built_in: Arc::new(Chain::root()),
             }),
         }
@@ -74,6 +77,27 @@ impl Chains {
         }
     }
 
+    /// A chain that stands in the configuration: it is as it is there, whatever the store says.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn declare(&self, id: &str, written: &Value) -> Result<(), InvalidChain> {
+        let (_, chain) = Definition::read(written)?;
+        let mut declared = self
+            .inner
+            .declared
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        declared.insert(id.into());
+        let mut named = self
+            .inner
+            .named
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        named.insert(id.into(), Arc::new(chain));
+        Ok(())
+    }
+
     /// The chain a product names; the root chain if it names none, or one that is not there.
     #[must_use]
     pub fn of(&self, name: Option<&str>) -> Arc<Chain> {
@@ -113,7 +137,7 @@ impl Chains {
         sinks.map(Into::into).collect()
     }
 
-    /// How many there are in the store.
+    /// How many there are beside the built-in one.
     #[must_use]
     pub fn count(&self) -> usize {
         let named = self.inner.named.read();
@@ -124,6 +148,10 @@ impl Chains {
 impl Inner {
     /// A chain was written or, with `None`, removed.
     fn take(&self, id: &str, written: Option<&Value>) {
+        let declared = self.declared.read();
+        if (declared.unwrap_or_else(PoisonError::into_inner)).contains(id) {
+            return;
+        }
         let chain = match written.map(Definition::read) {
             None => None,
             Some(Ok((_, chain))) => Some(Arc::new(chain)),

@@ -1,6 +1,6 @@
 //! Who is asked when: each source by a task of its own, never twice at once, a bounded number of them at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -52,6 +52,8 @@ struct Inner {
     intake: OnceLock<Arc<dyn Intake>>,
     slots: Arc<Semaphore>,
     entries: Mutex<BTreeMap<String, Entry>>,
+    /// Of the configuration: what the store has under these names does not count.
+    declared: OnceLock<HashSet<String>>,
     random: RandomState,
 }
 
@@ -97,6 +99,7 @@ impl Pulls {
                 intake: OnceLock::new(),
                 slots: Arc::new(Semaphore::new(options.max_at_once.max(1))),
                 entries: Mutex::default(),
+                declared: OnceLock::new(),
                 random: RandomState::new(),
             }),
         }
@@ -111,6 +114,21 @@ impl Pulls {
         let source = Source::read(&sealed)?;
         serde_json::to_value(&source.definition)
             .map_err(|error| InvalidSource::new("", error.to_string()))
+    }
+
+    /// Sources that stand in the configuration: they are as they are there, whatever the store says. Once, before [`Pulls::follow`].
+    pub fn declare(&self, sources: &[(String, Value)]) {
+        let names = sources.iter().map(|(name, _)| name.clone());
+        if self.inner.declared.set(names.collect()).is_ok() {
+            sources
+                .iter()
+                .for_each(|(name, source)| self.set(name, source));
+        }
+    }
+
+    fn is_declared(&self, name: &str) -> bool {
+        let declared = self.inner.declared.get();
+        declared.is_some_and(|declared| declared.contains(name))
     }
 
     /// Takes over the sources of the store, and from now on every change of them.
@@ -128,6 +146,9 @@ impl Pulls {
                 return;
             };
             let this = Self { inner };
+            if this.is_declared(&change.id) {
+                return;
+            }
             match stored.get(KIND, &change.id) {
                 Ok(Some(object)) => this.set(&change.id, &object.value),
                 Ok(None) => this.remove(&change.id),
@@ -139,7 +160,7 @@ impl Pulls {
         let mut after: Option<String> = None;
         loop {
             let page = objects.list(KIND, after.as_deref(), PAGE)?;
-            for object in &page {
+            for object in page.iter().filter(|object| !self.is_declared(&object.id)) {
                 self.set(&object.id, &object.value);
             }
             match page.last() {

@@ -27,6 +27,8 @@ pub(super) struct Draft {
     pub(super) sinks: Vec<AuthTable>,
     /// `[[source]]`
     pub(super) sources: Vec<AuthTable>,
+    /// Those of `object_tables`, with their sections.
+    pub(super) objects: Vec<(&'static str, AuthTable)>,
     pub(super) problems: Vec<Problem>,
     /// Who said last what a key is; keys with their section, `listener.NAME.bind` for those of a listener.
     pub(super) origins: HashMap<String, Origin>,
@@ -52,6 +54,7 @@ impl Draft {
             connectors: Vec::new(),
             sinks: Vec::new(),
             sources: Vec::new(),
+            objects: Vec::new(),
             problems: Vec::new(),
             origins: HashMap::new(),
         }

@@ -10,6 +10,7 @@ use super::auth_tables::{self, AuthTable};
 use super::connector_tables;
 use super::draft::Draft;
 use super::nearest::nearest;
+use super::object_tables;
 use super::problem::Origin;
 use super::product_tables;
 use super::setting::Raw;
@@ -82,6 +83,13 @@ pub(super) fn read_text(path: &Path, text: &str, draft: &mut Draft) {
                 read_connectors(name, entries, &places, draft);
             }
             _ if matches!(name, "connector" | "sink" | "source") => {
+                draft.problem(here, name, format!("write it as [[{name}]]"));
+            }
+            DeValue::Array(entries) if object_tables::section(name).is_some() => {
+                let section = object_tables::section(name).unwrap_or_default();
+                read_objects(section, entries, &places, draft);
+            }
+            _ if object_tables::section(name).is_some() => {
                 draft.problem(here, name, format!("write it as [[{name}]]"));
             }
             DeValue::Table(table) if name == "auth" => read_auth(table, &places, draft),
@@ -243,6 +251,29 @@ fn read_connectors(
             other => {
                 let found = other.type_str();
                 draft.problem(origin, name, format!("expected a table, found {found}"));
+            }
+        }
+    }
+}
+
+/// Those of `object_tables`, likewise.
+fn read_objects(
+    section: &'static str,
+    entries: &[Spanned<DeValue<'_>>],
+    places: &Places<'_>,
+    draft: &mut Draft,
+) {
+    for entry in entries {
+        let origin = places.at(entry.span().start);
+        match entry.get_ref() {
+            DeValue::Table(entry) => {
+                let mut value = auth_tables::json_of(entry, None);
+                object_tables::resolve_files(&mut value, &places.folder);
+                draft.objects.push((section, AuthTable { value, origin }));
+            }
+            other => {
+                let found = other.type_str();
+                draft.problem(origin, section, format!("expected a table, found {found}"));
             }
         }
     }

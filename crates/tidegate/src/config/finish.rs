@@ -11,10 +11,12 @@ use broker::config::{BindAddress, ListenerConfig, TlsConfig, UserConfig};
 
 use super::draft::Draft;
 use super::nearest::nearest;
+use super::object_tables::DeclaredObjects;
 use super::setting::{Bind, Choice as _};
 use super::table::{Listener, Protocol, QueuePlace};
 use super::{
-    Config, Running, auth_tables, connector_tables, product_tables, rule_tables, shown, tls_files,
+    Config, Running, auth_tables, connector_tables, object_tables, product_tables, rule_tables,
+    shown, tls_files,
 };
 
 /// Longest path a Unix socket can have on Linux, the closing NUL aside.
@@ -42,8 +44,9 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
     let auth = auth_tables::finish(&mut draft, broker.users.clone());
     let knows_nobody = broker.users.is_empty() && auth.authenticators.is_empty();
     let declared_rules = rule_tables::finish(&mut draft);
-    let declared_connectors = connector_tables::finish(&mut draft);
+    let declared_connectors = DeclaredObjects(connector_tables::finish(&mut draft));
     let declared_products = product_tables::finish(&mut draft);
+    let declared_others = object_tables::finish(&mut draft);
     let queue = finish_queue(u64::from(max_packet_size), &mut draft);
     let data_dir = draft.node.data_dir.take();
     let data_dir = data_dir.unwrap_or_else(|| home.default_dir());
@@ -64,6 +67,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         declared_rules,
         declared_connectors,
         declared_products,
+        declared_others,
         queue,
         store: draft.node.store_enabled.then(|| draft.node.store.clone()),
         warnings: warnings(

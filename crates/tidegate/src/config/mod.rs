@@ -8,6 +8,7 @@ mod environment;
 mod file;
 mod finish;
 mod nearest;
+mod object_tables;
 mod problem;
 mod product_tables;
 mod reference;
@@ -29,6 +30,7 @@ use broker::config::{BrokerConfig, TlsConfig};
 
 use crate::logging::LogFormat;
 pub(crate) use nearest::nearest;
+pub(crate) use object_tables::DeclaredObjects;
 pub(crate) use problem::{Origin, Problems};
 pub(crate) use reference::{markdown, toml_template};
 pub(crate) use running::Running;
@@ -46,9 +48,11 @@ pub(crate) struct Config {
     /// `[[rule]]`: names and what the API would take.
     pub(crate) declared_rules: Vec<(String, serde_json::Value)>,
     /// `[[connector]]`, `[[sink]]` and `[[source]]`, connectors first.
-    pub(crate) declared_connectors: Vec<connector_tables::Declared>,
+    pub(crate) declared_connectors: DeclaredObjects,
     /// `[[product]]`: ids and what the API would take.
     pub(crate) declared_products: product_tables::Declared,
+    /// `[[chain]]`, `[[group]]`, `[[pull_source]]` and `[[notification]]`.
+    pub(crate) declared_others: DeclaredObjects,
     pub(crate) data_dir: PathBuf,
     /// `None`: everything is in memory only.
     pub(crate) store: Option<store::Config>,
@@ -73,7 +77,7 @@ pub(crate) struct Config {
 
 impl Config {
     /// All objects that stand in it: kind, name and what they say.
-    pub(crate) fn declared_objects(&self) -> Vec<connector_tables::Declared> {
+    pub(crate) fn declared_objects(&self) -> Vec<(&'static str, String, serde_json::Value)> {
         let of = |kind, objects: &[(String, serde_json::Value)]| {
             let objects = objects.iter().cloned();
             objects
@@ -83,7 +87,8 @@ impl Config {
         [
             of(engine::KIND, &self.declared_rules),
             of(devices::PRODUCT_KIND, &self.declared_products.0),
-            self.declared_connectors.clone(),
+            self.declared_connectors.to_vec(),
+            self.declared_others.to_vec(),
         ]
         .concat()
     }

@@ -47,7 +47,8 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     (
         "devices",
         "The registry of devices. Devices are made over the API, and so are products, or these stand in `[[product]]` with `id` and what else \
-         the API takes, the thing model also as `model_file`; see [Devices](devices.md).",
+         the API takes, the thing model also as `model_file`; see [Devices](devices.md). So do groups, `[[group]]`, rule chains, `[[chain]]`, and \
+         [pull sources](pull.md), `[[pull_source]]`.",
     ),
     (
         "telemetry",
@@ -55,7 +56,8 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ),
     (
         "alarms",
-        "What is wrong with devices and with the node itself; see [Alarms](alarms.md).",
+        "What is wrong with devices and with the node itself; see [Alarms](alarms.md). Notifications may stand in `[[notification]]` with \
+         `name` and what else the API takes.",
     ),
     (
         "commands",

@@ -791,3 +791,116 @@ fn settings_of_a_running_node_are_checked_as_those_of_the_start_are() {
         assert_eq!(changed, Err(api::SettingError::Fixed), "{fixed}");
     }
 }
+
+#[test]
+fn objects_of_devices_stand_in_the_file_in_any_order() {
+    let config = file(
+        r#"
+        [[group]]
+        id = "second"
+        product = "meter"
+        tags = { floor = "2" }
+
+        [[product]]
+        id = "meter"
+        chain = "warm"
+
+        [[chain]]
+        id = "warm"
+        nodes = [
+            { id = "warm", type = "filter", condition = "t > 20.5" },
+            { id = "save", type = "save_telemetry" },
+        ]
+        relations = [{ from = "warm", on = "true", to = "save" }]
+
+        [[notification]]
+        name = "night"
+        severities = ["CRITICAL"]
+        to = { mqtt = { topic = "alarms/${deviceId}" } }
+
+        [[pull_source]]
+        name = "weather"
+        interval_s = 60
+        [pull_source.http]
+        server = { url = "http://127.0.0.1:9/", token = "pencil" }
+        device = "d"
+        values = { some_file = "a.b" }
+        "#,
+    )
+    .config();
+    let said: Vec<_> = config
+        .declared_others
+        .iter()
+        .map(|(kind, name, _)| format!("{kind} {name}"))
+        .collect();
+    assert_eq!(
+        said,
+        [
+            "notification night",
+            "chain warm",
+            "device_group second",
+            "pull_source weather"
+        ]
+    );
+    let source = &config.declared_others[3].2;
+    assert_eq!(source["http"]["server"]["token"], "pencil");
+    assert_eq!(source["http"]["values"]["some_file"], "a.b");
+    assert!(!format!("{config:?}").contains("pencil"));
+}
+
+#[test]
+fn what_is_wrong_with_objects_of_devices_is_told_with_line_and_field() {
+    let problems = file(
+        r#"
+[chain]
+id = "c"
+[[group]]
+tags = {}
+[[group]]
+id = "g"
+device = ["d"]
+[[notification]]
+name = "n"
+to = { mqtt = { topic = "a/#" } }
+[[notification]]
+name = "m"
+to = { mqtt = { topic = "a" } }
+[[notification]]
+name = "m"
+to = { mqtt = { topic = "a" } }
+[[pull_source]]
+name = "p"
+interval_s = 60
+[pull_source.http]
+server = { url = "http://127.0.0.1:9/", token_file = "nowhere" }
+device = "d"
+"#,
+    )
+    .problems();
+    let places = [
+        "2:2: chain: write it as [[chain]]",
+        "4:1: group.id: expected a text",
+        "6:1: group.device: g: ",
+        "9:1: notification.to.mqtt.topic: n: ",
+        "15:1: notification.name: there is a notification \"m\" already",
+        "18:1: pull_source.http.server.token_file: p: conf/nowhere",
+    ];
+    let lines: Vec<_> = problems.lines().collect();
+    assert_eq!(lines.len(), places.len(), "{problems}");
+    for (line, place) in lines.iter().zip(places) {
+        let wanted = format!("conf/tidegate.toml:{place}");
+        assert!(line.starts_with(&wanted), "{line}\n{wanted}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_chain_of_the_file_is_told_with_its_field() {
+    let problems = file(
+        "[[chain]]\nid = \"c\"\nnodes = [{ id = \"f\", type = \"filter\", condition = \"t >\" }]\n",
+    )
+    .problems();
+    assert!(
+        problems.starts_with("conf/tidegate.toml:1:1: chain.nodes[0].condition: c: "),
+        "{problems}"
+    );
+}

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use api::{AlarmNews, AlarmPage, AlarmProblem, AlarmQuery, AlarmTools};
 use devices::alarm::{
     Alarm, AlarmConfig, AlarmError, AlarmEvent, AlarmFilter, AlarmId, AlarmState, Alarms,
-    Notifications, PlatformAlarms, PlatformSample, Severity, platform_rules,
+    NOTIFICATION_KIND, Notifications, PlatformAlarms, PlatformSample, Severity, platform_rules,
 };
 use devices::ingest::Voice;
 use devices::{DeviceChange, DeviceNo, PRODUCT_KIND, Scope};
@@ -84,6 +84,7 @@ impl Alarming {
         )?;
         let notifications = Arc::<Notifications>::default();
         notifications.set_courier(post);
+        notifications.declare(uses.all_declared(NOTIFICATION_KIND));
         notifications.follow(objects)?;
         let platform = Platform {
             is_enabled: settings.platform,

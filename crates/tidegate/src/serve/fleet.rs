@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use store::Objects;
 
 use super::devices::{Devices, plain_schema, problem};
+use super::uses::Uses;
 
 #[derive(Clone)]
 pub(super) struct Fleet {
@@ -17,6 +18,7 @@ pub(super) struct Fleet {
     pub(super) devices: Devices,
     pub(super) retention: Retention,
     pub(super) pulls: Pulls,
+    pub(super) uses: Uses,
 }
 
 /// A kind that is understood here.
@@ -83,7 +85,8 @@ impl Fleet {
         current: Option<&Value>,
     ) -> Result<Value, Invalid> {
         if current.is_none() {
-            self.check_room(kind)?;
+            let (name, most) = kind.bounds();
+            self.check_room(name, most)?;
         }
         let stored = match kind {
             FleetKind::Chain => {
@@ -107,8 +110,8 @@ impl Fleet {
         stored.map_err(|error| invalid("", format!("It cannot be stored: {error}.")))
     }
 
-    fn check_room(&self, kind: FleetKind) -> Result<(), Invalid> {
-        let (name, most) = kind.bounds();
+    /// Whether there may be one more of a kind.
+    pub(super) fn check_room(&self, name: &str, most: usize) -> Result<(), Invalid> {
         let (mut count, mut after): (usize, Option<String>) = (0, None);
         loop {
             let page = self.objects.list(name, after.as_deref(), 1000);
@@ -140,6 +143,9 @@ impl Fleet {
     fn group(&self, id: &str) -> Result<group::Definition, DeviceProblem> {
         let unavailable =
             |error: &dyn std::fmt::Display| DeviceProblem::Unavailable(format!("{error}."));
+        if let Some(declared) = self.uses.declared(group::KIND, id) {
+            return group::Definition::read(declared).map_err(|error| unavailable(&error));
+        }
         let object = self.objects.get(group::KIND, id);
         let object = object
             .map_err(|error| unavailable(&error))?

@@ -10,8 +10,8 @@ use auth::Auth;
 use broker::hooks::Chain;
 use broker::info::ListenerInfo;
 use broker::{Broker, Handle, ListenerTls};
-use devices::chain::Chains;
-use devices::pull::Pulls;
+use devices::chain::{self, Chains};
+use devices::pull::{self, Pulls};
 use devices::retention::Retention;
 use engine::Engine;
 use store::Store;
@@ -121,6 +121,12 @@ impl Node {
         // Before the registry, so that a chain is there when it is told that it has changed.
         let chains = Chains::open(store.objects());
         let chains = chains.context("cannot read the rule chains of the store")?;
+        let declared = config.declared_others.iter();
+        for (_, id, chain) in declared.filter(|(kind, _, _)| *kind == chain::KIND) {
+            if let Err(error) = chains.declare(id, chain) {
+                tracing::error!(id, %error, "a rule chain of the configuration cannot be used");
+            }
+        }
         let opening = (store.clone(), config.devices.clone());
         let declared = config.declared_products.clone();
         let opened =
@@ -242,8 +248,12 @@ impl Node {
         tokio::spawn(sampler.run(every));
         let pulls = Pulls::new(tokio::runtime::Handle::current(), &Default::default());
         let following = (pulls.clone(), store.objects().clone());
+        let declared = uses.all_declared(pull::KIND);
         // It reads files of secrets and certificates.
-        let followed = tokio::task::spawn_blocking(move || following.0.follow(&following.1));
+        let followed = tokio::task::spawn_blocking(move || {
+            following.0.declare(&declared);
+            following.0.follow(&following.1)
+        });
         followed
             .await
             .context("reading the pull sources ended by a panic")?
@@ -271,6 +281,7 @@ impl Node {
                     devices: devices.clone(),
                     retention: ingest.retention.clone(),
                     pulls: pulls.clone(),
+                    uses: uses.clone(),
                 };
                 let live = LiveConfig::new(http);
                 let parts = api::Parts {

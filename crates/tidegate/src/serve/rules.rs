@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ::devices::alarm::MAX_NOTIFICATIONS;
 use api::{Invalid, ObjectRules, RuleTools, RuledKind};
 use auth::{Auth, objects};
 use engine::{Condition, Count, Engine, Status, Trial};
@@ -64,6 +65,9 @@ impl Rules {
             return Ok(product);
         }
         if kind == RuledKind::Notification {
+            if current.is_none() {
+                self.fleet.check_room(kind.stored_as(), MAX_NOTIFICATIONS)?;
+            }
             return notifications::accept(&input);
         }
         let Some(name) = name(kind) else {

@@ -112,20 +112,22 @@ fn names_at<'v>(value: &'v Value, path: &str, place: &str, found: &mut dyn FnMut
     }
 }
 
-/// An object of the configuration: its kind, its name and what it says.
-pub(crate) type Declared = (&'static str, String, Value);
-
 /// Who names whom, of the objects of the store and of those of the configuration.
 #[derive(Clone)]
 pub(super) struct Uses {
     objects: Objects,
     registry: Registry,
-    declared: Arc<[Declared]>,
+    declared: Arc<[(&'static str, String, Value)]>,
     declared_names: Arc<HashSet<(&'static str, String)>>,
 }
 
 impl Uses {
-    pub(super) fn new(objects: Objects, registry: Registry, declared: Vec<Declared>) -> Self {
+    /// `declared`: kind, name and what they say.
+    pub(super) fn new(
+        objects: Objects,
+        registry: Registry,
+        declared: Vec<(&'static str, String, Value)>,
+    ) -> Self {
         let names = declared.iter().map(|(kind, name, _)| (*kind, name.clone()));
         Self {
             objects,
@@ -157,6 +159,21 @@ impl Uses {
                 "the {kind} {name:?} stands in the configuration file; change it there."
             ),
         })
+    }
+
+    /// What the configuration says of an object.
+    pub(super) fn declared(&self, kind: &str, name: &str) -> Option<&Value> {
+        let mut declared = self.declared.iter();
+        let found = declared.find(|(of, known, _)| *of == kind && known == name)?;
+        Some(&found.2)
+    }
+
+    /// All objects of a kind that stand in the configuration.
+    pub(super) fn all_declared(&self, kind: &str) -> Vec<(String, Value)> {
+        let declared = self.declared.iter().filter(|(of, _, _)| *of == kind);
+        declared
+            .map(|(_, name, value)| (name.clone(), value.clone()))
+            .collect()
     }
 
     fn has(&self, kind: &'static str, name: &str) -> Result<bool, store::Error> {

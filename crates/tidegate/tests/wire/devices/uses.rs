@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{api, device, product};
-use crate::support::Node;
+use super::{api, connect, device, get, latest, product, with_token};
+use crate::support::{Node, Raw};
 
 fn put(node: &Node, path: &str, body: Value) {
     let (status, answer) = api(node, "PUT", path, &body);
@@ -202,4 +202,108 @@ fn objects_of_the_configuration_hold_what_they_name_in_the_store() {
     assert!(why.contains("the product \"p\" (chain)"), "{why}");
     // What is declared can be named.
     put(&node, "device-groups/g", json!({"product": "p"}));
+}
+
+#[test]
+fn chains_groups_pull_sources_and_notifications_of_the_configuration_work_and_stay() {
+    // The product and the notification name each other, and nothing stands in the order in which it is needed.
+    let config = r#"
+        [[group]]
+        id = "all"
+        product = "meter"
+
+        [[product]]
+        id = "meter"
+        mode = "sync"
+        chain = "warm"
+        [[product.alarms]]
+        id = "hot"
+        notify = ["night"]
+        raise = [{ severity = "MAJOR", when = { key = "t", is = ">", value = 60 } }]
+
+        [[notification]]
+        name = "night"
+        all = false
+        products = ["meter"]
+        to = { mqtt = { topic = "told/${deviceId}" } }
+
+        [[chain]]
+        id = "warm"
+        nodes = [
+            { id = "warm", type = "filter", condition = "t > 20" },
+            { id = "double", type = "transform", select = "t, t * 2 AS twice" },
+            { id = "save", type = "save_telemetry" },
+            { id = "judge", type = "alarm" },
+        ]
+        relations = [
+            { from = "warm", on = "true", to = "double" },
+            { from = "double", to = "save" },
+            { from = "save", to = "judge" },
+        ]
+
+        [[pull_source]]
+        name = "weather"
+        enabled = false
+        interval_s = 60
+        [pull_source.http]
+        server = { url = "http://127.0.0.1:9/" }
+        device = "d"
+    "#;
+    let node = Node::start_with_config(&[], config);
+    let node = &node;
+    assert!(!node.log().contains("which is not there"), "{}", node.log());
+    with_token(node, "d", "meter", json!({}));
+    let mut listener = Raw::client(node, 5);
+    listener.subscribe("told/#", 0);
+    let mut raw = connect(node, "d");
+    for t in [19, 61, 20] {
+        let said = json!({"t": t}).to_string();
+        raw.publish_qos1("v1/devices/me/telemetry", said, 1);
+    }
+    assert_eq!(latest(node, "d"), json!({"t": 61, "twice": 122}));
+    assert_eq!(listener.recv(3).topic, "told/d");
+    let members = get(node, "device-groups/all/devices");
+    assert_eq!(members["data"][0]["id"], "d", "{members}");
+    assert_eq!(get(node, "device-groups/all/counts")["devices"], 1);
+    let status = get(node, "notification-status");
+    assert_eq!(status["data"][0]["name"], "night", "{status}");
+    let status = get(node, "pull-source-status");
+    assert_eq!(status["data"][0]["name"], "weather", "{status}");
+
+    // They are changed in the file only.
+    let chain = json!({"nodes": [{"id": "s", "type": "save_telemetry"}]});
+    for (path, field, body) in [
+        ("chains/warm", "id", chain),
+        ("device-groups/all", "id", json!({})),
+        (
+            "notifications/night",
+            "name",
+            json!({"to": {"mqtt": {"topic": "t"}}}),
+        ),
+        (
+            "pull-sources/weather",
+            "name",
+            json!({"interval_s": 60, "http": {"server": {"url": "http://127.0.0.1:9/"}, "device": "d"}}),
+        ),
+    ] {
+        let (status, answer) = api(node, "PUT", path, &body);
+        assert_eq!(
+            (status, &answer["parameter"]),
+            (422, &json!(field)),
+            "{path}: {answer}"
+        );
+        assert!(
+            answer["detail"]
+                .as_str()
+                .unwrap()
+                .contains("configuration file"),
+            "{path}: {answer}"
+        );
+    }
+    // And objects of the store name them.
+    product(
+        node,
+        "other",
+        json!({"chain": "warm", "alarms": [alarm("t", "night")]}),
+    );
 }

@@ -1,0 +1,176 @@
+//! `[[chain]]`, `[[group]]`, `[[pull_source]]` and `[[notification]]`: tables the crate `devices` understands, as the JSON it reads
+//! from the store, too. What they name may be in the store, which is not open yet: whether it is there is seen at start.
+
+use std::fmt;
+use std::ops::Deref;
+use std::path::Path;
+
+use devices::alarm::{MAX_NOTIFICATIONS, NOTIFICATION_KIND, check_notification};
+use devices::pull::{self, Pulls};
+use devices::{chain, group};
+use serde_json::Value;
+
+use super::auth_tables::AuthTable;
+use super::connector_tables;
+use super::draft::Draft;
+
+const MAX_NAME_BYTES: usize = 256;
+
+/// Kind, name and settings of objects.
+#[derive(Clone, Default)]
+pub(crate) struct DeclaredObjects(pub(crate) Vec<(&'static str, String, Value)>);
+
+impl Deref for DeclaredObjects {
+    type Target = [(&'static str, String, Value)];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl fmt::Debug for DeclaredObjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // There are secrets in the rest.
+        let names = self.iter().map(|(kind, name, _)| (kind, name));
+        f.debug_list().entries(names).finish()
+    }
+}
+
+/// A kind of tables.
+struct Table {
+    /// As it is written in the file.
+    section: &'static str,
+    kind: &'static str,
+    name_field: &'static str,
+    most: usize,
+    /// To what is stored; or the field and what is wrong with it.
+    read: fn(Value) -> Result<Value, (String, String)>,
+}
+
+/// In the order in which one may name the other.
+const TABLES: [Table; 4] = [
+    Table {
+        section: "notification",
+        kind: NOTIFICATION_KIND,
+        name_field: "name",
+        most: MAX_NOTIFICATIONS,
+        read: |value| {
+            check_notification(&value).map_err(|error| (error.field, error.detail))?;
+            Ok(value)
+        },
+    },
+    Table {
+        section: "chain",
+        kind: chain::KIND,
+        name_field: "id",
+        most: chain::MAX_CHAINS,
+        read: |value| {
+            chain::Definition::read(&value).map_err(|error| (error.field, error.detail))?;
+            Ok(value)
+        },
+    },
+    Table {
+        section: "group",
+        kind: group::KIND,
+        name_field: "id",
+        most: group::MAX_GROUPS,
+        read: |value| {
+            group::Definition::read(&value).map_err(|error| (error.field, error.detail))?;
+            Ok(value)
+        },
+    },
+    Table {
+        section: "pull_source",
+        kind: pull::KIND,
+        name_field: "name",
+        most: pull::MAX_SOURCES,
+        read: |value| Pulls::accept(value, None).map_err(|error| (error.field, error.detail)),
+    },
+];
+
+/// The section of this name, if it is one of these.
+pub(super) fn section(name: &str) -> Option<&'static str> {
+    let mut sections = TABLES.iter().map(|table| table.section);
+    sections.find(|section| *section == name)
+}
+
+/// Files that settings name lie where the configuration does, unless they say otherwise.
+pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
+    for place in ["/prometheus/server", "/http/server", "/ipmi"] {
+        if let Some(settings) = table.pointer_mut(place) {
+            connector_tables::resolve_files(settings, folder);
+        }
+    }
+}
+
+/// The objects of the file, checked as the node will read them.
+pub(super) fn finish(draft: &mut Draft) -> DeclaredObjects {
+    let tables = std::mem::take(&mut draft.objects);
+    let mut declared = DeclaredObjects::default();
+    if tables.is_empty() {
+        return declared;
+    }
+    // Nobody is asked here: what is started on this runtime never runs.
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let origin = draft.origin(TABLES[0].section);
+            let message = format!("cannot be checked: {error}");
+            draft.problem(origin, TABLES[0].section, message);
+            return declared;
+        }
+    };
+    let _runtime = runtime.enter();
+    for table in &TABLES {
+        let mut count = 0;
+        for (_, entry) in tables.iter().filter(|(name, _)| *name == table.section) {
+            count += 1;
+            if count == table.most + 1 {
+                let message = format!("there are {} already, which are the most", table.most);
+                draft.problem(entry.origin.clone(), table.section, message);
+                break;
+            }
+            read(table, entry, &mut declared, draft);
+        }
+    }
+    declared
+}
+
+fn read(table: &Table, entry: &AuthTable, declared: &mut DeclaredObjects, draft: &mut Draft) {
+    let Table {
+        section,
+        name_field,
+        ..
+    } = table;
+    let (mut value, origin) = (entry.value.clone(), entry.origin.clone());
+    let fields = value.as_object_mut();
+    let name = fields.and_then(|fields| fields.remove(*name_field));
+    let fits = |name: &str| {
+        (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.chars().any(char::is_control)
+    };
+    let key = format!("{section}.{name_field}");
+    let Some(name) = name.as_ref().and_then(Value::as_str).filter(|n| fits(n)) else {
+        let message = format!(
+            "expected a text of 1 to {MAX_NAME_BYTES} bytes without control characters: a {section} is known by it"
+        );
+        return draft.problem(origin, key, message);
+    };
+    let mut known = declared.iter();
+    if known.any(|(kind, known, _)| *kind == table.kind && known == name) {
+        let message = format!("there is a {section} {name:?} already; each {name_field} is unique");
+        return draft.problem(origin, key, message);
+    }
+    match (table.read)(value) {
+        Ok(value) => declared.0.push((table.kind, name.to_owned(), value)),
+        Err((field, detail)) => {
+            let key = match field.as_str() {
+                "" => (*section).to_owned(),
+                field => format!("{section}.{field}"),
+            };
+            draft.problem(origin, key, format!("{name}: {detail}"));
+        }
+    }
+}
