@@ -3,6 +3,7 @@
 mod alarms;
 mod commands;
 mod device_api;
+mod device_log;
 mod fleet;
 mod jetlinks;
 mod objects;
