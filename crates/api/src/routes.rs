@@ -37,6 +37,7 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::telemetry::endpoints,
         of::device_api::endpoints,
         of::thingsboard::endpoints,
+        of::thingsboard_login::endpoints,
         of::queues::endpoints,
         of::retained::endpoints,
         of::publish::endpoints,

@@ -29,6 +29,7 @@ pub(crate) mod telemetry;
 mod telemetry_export;
 mod telemetry_feed;
 pub(crate) mod thingsboard;
+pub(crate) mod thingsboard_login;
 mod websocket;
 
 use broker::control::Refusal;

@@ -10,6 +10,7 @@ mod objects;
 mod telemetry;
 mod telemetry_files;
 mod thingsboard;
+mod thingsboard_rest;
 mod uses;
 
 use std::io::{Read as _, Write as _};
