@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::access::Identity;
+use crate::access::{self, Identity};
 use crate::app::App;
 use crate::endpoint::Outcome;
 use crate::parameters::{Cursor, Parameters};
@@ -72,7 +72,7 @@ impl Call {
 
     /// The token of the Authorization field.
     pub(crate) fn bearer(&self) -> Option<&str> {
-        let field = self.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
+        let field = access::credentials(self.headers()).ok()??.to_str().ok()?;
         let (scheme, token) = field.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     }

@@ -27,6 +27,8 @@ pub struct HttpConfig {
     pub request_timeout_s: u32,
     /// Seconds a token of a login is good for.
     pub token_ttl_s: u32,
+    /// Seconds the token is good for that gets the next one, on ThingsBoard's paths.
+    pub refresh_token_ttl_s: u32,
     /// Failed logins from one address within `failed_login_window_s`; then it has to wait.
     pub max_failed_logins: u32,
     pub failed_login_window_s: u32,
@@ -48,6 +50,7 @@ impl HttpConfig {
             max_event_streams: 64,
             request_timeout_s: 10,
             token_ttl_s: 3600,
+            refresh_token_ttl_s: 604_800,
             max_failed_logins: 10,
             failed_login_window_s: 300,
             max_audit_entries: 100_000,

@@ -97,8 +97,11 @@ pub struct Storage {
     /// Names of sinks that get telemetry as well.
     #[schemars(length(max = 16))]
     pub sinks: Vec<String>,
-    /// Whether each message goes to the sinks itself, too, as a second document.
+    /// Whether each message, from a device or to it, goes to the sinks itself, too, as a second document.
     pub device_log: bool,
+    /// Of a message's payload its document has no more bytes; 0: none.
+    #[schemars(range(max = 1_048_576))]
+    pub log_payload_bytes: u32,
     /// Names of sinks that get messages; empty: those that get telemetry.
     #[schemars(length(max = 16))]
     pub log_sinks: Vec<String>,
@@ -116,6 +119,16 @@ pub struct Step {
     pub interval_s: u32,
 }
 
+impl Storage {
+    /// Names of the sinks that get messages, if [`Storage::device_log`] says so.
+    pub fn sinks_of_log(&self) -> &[String] {
+        match self.log_sinks.is_empty() {
+            true => &self.sinks,
+            false => &self.log_sinks,
+        }
+    }
+}
+
 impl Default for Storage {
     fn default() -> Self {
         Self {
@@ -125,6 +138,7 @@ impl Default for Storage {
             downsampling: Vec::new(),
             sinks: Vec::new(),
             device_log: false,
+            log_payload_bytes: 65_536,
             log_sinks: Vec::new(),
         }
     }
@@ -303,6 +317,12 @@ impl Product {
                 definition.storage.retention_d,
                 0,
                 36_500,
+            ),
+            (
+                "storage.log_payload_bytes",
+                definition.storage.log_payload_bytes,
+                0,
+                1 << 20,
             ),
         ];
         for (field, found, least, most) in numbers {

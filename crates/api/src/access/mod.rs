@@ -10,15 +10,15 @@ mod tokens;
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use first::{FirstOperator, FirstOperatorError, ensure_first_operator};
 pub(crate) use password::{Passwords, check as check_password};
 pub use secret::NoRandomness;
-pub(crate) use secret::{Hashed, random_id, random_secret};
-pub(crate) use tokens::Issued;
+pub(crate) use secret::{Hashed, random_id, random_secret, readable_token};
+pub(crate) use tokens::{Family, Login, Owner};
 
 use crate::app::App;
 use crate::endpoint::Access;
@@ -85,6 +85,8 @@ impl Identity {
 pub(crate) struct Gatekeeper {
     pub(crate) passwords: Passwords,
     pub(crate) tokens: Tokens,
+    /// For which the next token is given on ThingsBoard's paths, and nothing else.
+    pub(crate) refresh_tokens: Tokens,
     pub(crate) attempts: Attempts,
     /// Of the token file, if there is one.
     local_token: Option<Hashed>,
@@ -95,10 +97,36 @@ impl Gatekeeper {
         Self {
             passwords: Passwords::default(),
             tokens: Tokens::default(),
+            refresh_tokens: Tokens::default(),
             attempts: Attempts::new(live.clone()),
             local_token: local_token.map(Hashed::of),
         }
     }
+
+    /// Ends all that came of a login.
+    pub(crate) fn end(&self, family: Family) {
+        self.tokens.end(family);
+        self.refresh_tokens.end(family);
+    }
+}
+
+/// ThingsBoard's clients send their token here, so that a proxy may want credentials of its own in the other field.
+const X_AUTHORIZATION: HeaderName = HeaderName::from_static("x-authorization");
+
+/// The field with the credentials for this API.
+pub(crate) fn credentials(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Problem> {
+    for name in [X_AUTHORIZATION, header::AUTHORIZATION] {
+        let mut fields = headers.get_all(&name).iter();
+        let Some(field) = fields.next() else {
+            continue;
+        };
+        if fields.next().is_some() {
+            let detail = format!("There is more than one {name} field.");
+            return Err(Problem::unauthorized(detail));
+        }
+        return Ok(Some(field));
+    }
+    Ok(None)
 }
 
 /// Who asks, if that is enough for a route.
@@ -160,21 +188,15 @@ pub(crate) async fn admitted(
     }
 }
 
-/// Who sent a request, by its Authorization field. `None`: it has none.
+/// Who sent a request, by its X-Authorization or Authorization field. `None`: it has neither.
 async fn identify(
     app: &App,
     headers: &HeaderMap,
     from: IpAddr,
 ) -> Result<Option<Identity>, Problem> {
-    let mut fields = headers.get_all(header::AUTHORIZATION).iter();
-    let Some(field) = fields.next() else {
+    let Some(field) = credentials(headers)? else {
         return Ok(None);
     };
-    if fields.next().is_some() {
-        return Err(Problem::unauthorized(
-            "There is more than one Authorization field.",
-        ));
-    }
     let unreadable = || {
         Problem::unauthorized(
             "The Authorization field must be `Bearer TOKEN`, or `Basic` with the id and the secret of an API key.",
@@ -210,38 +232,54 @@ async fn by_token(app: &App, token: &str, from: IpAddr) -> Result<Identity, Prob
         )
     };
     let login = app.gatekeeper.tokens.find(&hashed).ok_or_else(stale)?;
-    // The operator may have been changed, shut out or deleted since.
-    let operator = objects::load::<operator::Stored>(app, operator::KIND, &login.operator).await?;
-    let operator = operator.filter(|operator| {
-        operator.enabled && Hashed::of(&operator.password_hash) == login.password
-    });
-    let Some(operator) = operator else {
+    let Some(identity) = holder(app, &login).await? else {
         app.gatekeeper.tokens.revoke(&hashed);
         return Err(stale());
     };
-    Ok(Identity {
-        name: login.operator,
-        proof: Proof::Token,
-        role: operator.role,
-    })
+    Ok(identity)
 }
 
-async fn by_api_key(app: &App, id: &str, secret: &str) -> Result<Identity, Problem> {
-    let hashed = Hashed::of(secret);
+/// Who has logged in, as they are now. `None`: they were changed, shut out or deleted since.
+pub(crate) async fn holder(app: &App, login: &Login) -> Result<Option<Identity>, Problem> {
+    let name = match &login.owner {
+        Owner::ApiKey(id) => return key_holder(app, id, &login.password).await,
+        Owner::Operator(name) => name,
+    };
+    let operator = objects::load::<operator::Stored>(app, operator::KIND, name).await?;
+    let operator = operator.filter(|operator| {
+        operator.enabled && Hashed::of(&operator.password_hash) == login.password
+    });
+    Ok(operator.map(|operator| Identity {
+        name: name.clone(),
+        proof: Proof::Token,
+        role: operator.role,
+    }))
+}
+
+/// The API key of this id, if this is its secret and it is good now.
+pub(crate) async fn key_holder(
+    app: &App,
+    id: &str,
+    secret: &Hashed,
+) -> Result<Option<Identity>, Problem> {
     let key = objects::load::<api_key::Stored>(app, api_key::KIND, id).await?;
     let now_ms = now_ms();
     let key = key.filter(|key| {
-        (key.secret_hash == hashed) & key.enabled & key.expires_at_ms.is_none_or(|at| now_ms < at)
+        (key.secret_hash == *secret) & key.enabled & key.expires_at_ms.is_none_or(|at| now_ms < at)
     });
-    let Some(key) = key else {
-        return Err(Problem::unauthorized(
-            "There is no API key with this id and secret, or it has expired or is disabled.",
-        ));
-    };
-    Ok(Identity {
+    Ok(key.map(|key| Identity {
         name: id.to_owned(),
         proof: Proof::ApiKey,
         role: key.role,
+    }))
+}
+
+async fn by_api_key(app: &App, id: &str, secret: &str) -> Result<Identity, Problem> {
+    let key = key_holder(app, id, &Hashed::of(secret)).await?;
+    key.ok_or_else(|| {
+        Problem::unauthorized(
+            "There is no API key with this id and secret, or it has expired or is disabled.",
+        )
     })
 }
 

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// The system has no randomness to give.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
@@ -17,6 +18,13 @@ pub struct NoRandomness;
 /// 256 random bits as text.
 pub(crate) fn random_secret() -> Result<String, NoRandomness> {
     random_text::<32>()
+}
+
+/// A secret that reads as a JSON Web Token of these claims. Who has it is known by all of it; its last part is random and signs nothing.
+pub(crate) fn readable_token(claims: &Value) -> Result<String, NoRandomness> {
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let head = part(&json!({"alg": "HS256", "typ": "JWT"}));
+    Ok(format!("{head}.{}.{}", part(claims), random_secret()?))
 }
 
 /// A random id with a word in front; short, and not a secret.

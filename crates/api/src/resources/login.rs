@@ -6,7 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use store::Expected;
 
-use crate::access::{Hashed, Issued, Proof, Role, check_password, now_ms};
+use crate::access::{
+    self, Family, Hashed, Owner, Proof, Role, check_password, now_ms, random_secret,
+};
 use crate::audit;
 use crate::call::{self, Call};
 use crate::endpoint::{Access, Endpoint, Outcome, get, post, put};
@@ -85,6 +87,48 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
+/// Who has proved to be somebody.
+pub(super) struct Proved {
+    pub(super) login: access::Login,
+    pub(super) role: Role,
+}
+
+/// The operator, or the API key of this id, if the password is right; the attempt counts.
+pub(super) async fn prove_any(
+    call: &Call,
+    name: &str,
+    password: String,
+) -> Result<Option<Proved>, Problem> {
+    check_blocked(call, name)?;
+    let secret = Hashed::of(&password);
+    let (owner, password, role) = match access::key_holder(&call.app, name, &secret).await? {
+        Some(key) => (Owner::ApiKey(key.name), secret, key.role),
+        None => {
+            let Some(operator) = prove(call, name, password).await? else {
+                return Ok(None);
+            };
+            let password = Hashed::of(&operator.password_hash);
+            (Owner::Operator(name.to_owned()), password, operator.role)
+        }
+    };
+    let login = access::Login {
+        owner,
+        password,
+        family: Family::new(),
+    };
+    Ok(Some(Proved { login, role }))
+}
+
+fn check_blocked(call: &Call, username: &str) -> Result<(), Problem> {
+    let attempts = &call.app.gatekeeper.attempts;
+    let Some(left) = attempts.blocked_for(call.from, username, Instant::now()) else {
+        return Ok(());
+    };
+    let left_s = left.as_secs() + 1;
+    let detail = format!("Too many failed logins; try again in {left_s} s.");
+    Err(Problem::too_many_requests(left_s, detail))
+}
+
 /// The operator, if the password is right; the attempt counts.
 async fn prove(
     call: &Call,
@@ -92,12 +136,7 @@ async fn prove(
     password: String,
 ) -> Result<Option<operator::Stored>, Problem> {
     let gatekeeper = &call.app.gatekeeper;
-    let blocked_for = |now| gatekeeper.attempts.blocked_for(call.from, username, now);
-    if let Some(left) = blocked_for(Instant::now()) {
-        let left_s = left.as_secs() + 1;
-        let detail = format!("Too many failed logins; try again in {left_s} s.");
-        return Err(Problem::too_many_requests(left_s, detail));
-    }
+    check_blocked(call, username)?;
     let operator = objects::load::<operator::Stored>(&call.app, operator::KIND, username).await?;
     let operator = operator.filter(|operator| operator.enabled);
     let hash = operator
@@ -123,12 +162,13 @@ async fn login(mut call: Call) -> Outcome {
     };
     let expires_in_s = call.app.config.get().token_ttl_s;
     let lives = Duration::from_secs(expires_in_s.into());
-    let Issued { token } = call
-        .app
-        .gatekeeper
-        .tokens
-        .issue(&username, &operator.password_hash, lives)
-        .map_err(|error| Problem::unavailable(format!("{error}.")))?;
+    let token = random_secret().map_err(|error| Problem::unavailable(format!("{error}.")))?;
+    let login = access::Login {
+        owner: Owner::Operator(username.clone()),
+        password: Hashed::of(&operator.password_hash),
+        family: Family::new(),
+    };
+    call.app.gatekeeper.tokens.add(&token, login, lives);
     audit::login(&call, &username, Some(operator.role)).await;
     call::ok(Login {
         token,
@@ -145,8 +185,10 @@ async fn logout(call: Call) -> Outcome {
             "This request was not made with a token of a login, so there is nothing to end.",
         ));
     }
-    if let Some(token) = call.bearer() {
-        call.app.gatekeeper.tokens.revoke(&Hashed::of(token));
+    let gatekeeper = &call.app.gatekeeper;
+    let login = (call.bearer()).and_then(|token| gatekeeper.tokens.revoke(&Hashed::of(token)));
+    if let Some(login) = login {
+        gatekeeper.end(login.family);
     }
     audit::action(&call, "logout", None, None).await;
     call::done()

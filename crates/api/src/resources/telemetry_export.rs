@@ -50,7 +50,11 @@ impl Format {
                 })?)
             }
             Some("parquet") => Self::Parquet,
-            _ => Self::Lines,
+            None | Some("jsonl") => Self::Lines,
+            Some(_) => {
+                let detail = "format: expected one of jsonl, csv, parquet.";
+                return Err(Problem::parameter(FORMAT.name, detail));
+            }
         })
     }
 

@@ -43,7 +43,7 @@ pub(crate) fn local() -> String {
     bearer(LOCAL_TOKEN)
 }
 
-async fn make_operator(server: &Server, username: &str, role: &str) {
+pub(crate) async fn make_operator(server: &Server, username: &str, role: &str) {
     let operator =
         json!({"username": username, "role": role, "password": format!("{username}-secret")});
     let made = send(server, &local(), "POST", "/api/v1/operators", &operator).await;

@@ -9,6 +9,7 @@ mod events;
 mod fake;
 mod objects;
 mod steering;
+mod thingsboard;
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -36,6 +36,6 @@ pub use attributes::follow_shared;
 pub use book::{CommandFilter, CommandPage};
 pub use check::{NotAccepted, Wanted};
 pub use config::CommandConfig;
-pub use reach::{Handed, Handover, Letter, Reach};
+pub use reach::{Handed, Handover, Letter, Reach, Recipient};
 pub use record::{Command, CommandId, CommandKind, CommandState};
 pub use service::{Answer, CommandError, CommandStats, Commands, Request, Taken, Waiting};

@@ -11,6 +11,7 @@ use series::DeviceNo;
 use crate::credential::Credential;
 use crate::device::Device;
 use crate::dialect::{self, Addressee, Dialect, Tell};
+use crate::id::{DeviceId, ProductId};
 use crate::product::{Dialect as Spoken, Product};
 use crate::registry::{Registry, RegistryError};
 
@@ -21,6 +22,27 @@ pub struct Letter {
     pub payload: String,
     /// The client would hear it without having subscribed: the node is to subscribe for it.
     pub subscribes: bool,
+    /// Who gets it, if its product keeps a log of messages.
+    pub logged: Option<Recipient>,
+}
+
+/// A device that is told something, itself or for one behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recipient {
+    pub device: DeviceId,
+    pub product: ProductId,
+}
+
+impl Recipient {
+    /// `None`: its product keeps no log.
+    #[must_use]
+    pub fn if_logged(device: &Device) -> Option<Self> {
+        let is_logged = device.product.get().storage().device_log;
+        is_logged.then(|| Self {
+            device: device.id.clone(),
+            product: device.product.id().clone(),
+        })
+    }
 }
 
 /// What came of telling a client something.
@@ -124,6 +146,7 @@ pub(super) fn address(
                 topic,
                 payload,
                 subscribes,
+                logged: Recipient::if_logged(speaker),
             });
         }
     };

@@ -36,6 +36,17 @@ pub enum Kind<'t> {
     Gateway(Gateway),
 }
 
+impl Kind<'_> {
+    /// Whether payloads of this kind may hold secrets: what a device is claimed or registered with.
+    #[must_use]
+    pub fn is_secret(self) -> bool {
+        matches!(
+            self,
+            Self::Claim | Self::Register | Self::Provision | Self::Gateway(Gateway::Claim)
+        )
+    }
+}
+
 /// What a gateway of ThingsBoard says of the devices behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gateway {

@@ -358,11 +358,7 @@ fn read<'a>(
         book.note(by.no, message.received_ms, message.topic, reason);
         return;
     }
-    if desk.profile.is_logged {
-        let now_ms = message.received_ms;
-        room.outside
-            .logged(by, &desk.profile, message.topic, message.payload, now_ms);
-    }
+    let logged = (desk.profile.is_logged).then(|| Arc::clone(&desk.profile));
     let row_start = heard.points.len();
     let mut hearing = Hearing {
         room,
@@ -380,10 +376,16 @@ fn read<'a>(
         heard,
     };
     let marks = hearing.marks();
-    if !hearing.begin(route.device, route.child) {
-        return;
+    let is_begun = hearing.begin(route.device, route.child);
+    let outcome = is_begun.then(|| dialect::read(&route, message.payload, arena, &mut hearing));
+    // One that is worked off again is logged then.
+    if let Some(profile) = logged
+        && !hearing.is_put_off
+    {
+        let (outside, now_ms) = (hearing.room.outside, message.received_ms);
+        outside.logged(by, &profile, message.topic, message.payload, now_ms);
     }
-    if let Err(error) = dialect::read(&route, message.payload, arena, &mut hearing) {
+    if let Some(Err(error)) = outcome {
         heard.cut(marks);
         counters.malformed.add(1);
         let reason = error.to_string();

@@ -96,6 +96,8 @@ pub struct Profile {
     /// Names of sinks that get rows, and of those that get messages.
     pub sinks: Arc<[Box<str>]>,
     pub log_sinks: Arc<[Box<str>]>,
+    /// Of a payload so much is logged.
+    pub log_payload_bytes: usize,
 }
 
 impl Profile {
@@ -112,6 +114,7 @@ impl Profile {
             has_alarms: false,
             sinks: Arc::default(),
             log_sinks: Arc::default(),
+            log_payload_bytes: 0,
         }
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::Platform;
 use super::desk::Sent;
 use super::errand::{Errand, Keys};
+use crate::command::{Letter, Recipient};
 use crate::dialect::{self, Addressee, Ears, Kind, Raw, RowInfo, Said, Slot, Tell};
 use crate::ingest::Message;
 use crate::{Device, Expected, NewDevice, RegistryError, Scope};
@@ -140,8 +141,13 @@ impl Platform {
         )
         .is_ok()
         {
-            let teller = &self.inner.parts.teller;
-            teller.tell(&client_id, topic, payload);
+            let letter = Letter {
+                topic,
+                payload,
+                subscribes: false,
+                logged: Recipient::if_logged(gateway.unwrap_or(about)),
+            };
+            self.inner.parts.teller.tell(&client_id, letter);
         }
         Ok(())
     }

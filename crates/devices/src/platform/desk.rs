@@ -12,6 +12,7 @@ use series::DeviceNo;
 use super::Platform;
 use super::errand::Errand;
 use crate::Device;
+use crate::command::Letter;
 use crate::dialect::Dialect;
 use crate::ingest::{Message, ProductNo, Voice};
 use crate::rights::PROVISION_RESPONSE;
@@ -222,11 +223,14 @@ pub(super) fn start(platform: &Platform) -> std::io::Result<()> {
                     let answer = super::provision(platform.registry(), &request);
                     let (Ok(answer) | Err(answer)) = answer;
                     let teller = &platform.inner.parts.teller;
-                    teller.tell(
-                        &client_id,
-                        PROVISION_RESPONSE.to_owned(),
-                        answer.to_string(),
-                    );
+                    let letter = Letter {
+                        topic: PROVISION_RESPONSE.to_owned(),
+                        payload: answer.to_string(),
+                        subscribes: false,
+                        // It holds credentials.
+                        logged: None,
+                    };
+                    teller.tell(&client_id, letter);
                 }
                 Job::Again(again) => {
                     // At a start, whoever works off what is left finds devices itself.

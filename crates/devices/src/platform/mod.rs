@@ -19,6 +19,7 @@ use broker::hooks::{Client, Peer, Settled};
 use series::{DeviceNo, Point};
 
 use crate::chain::Chains;
+use crate::command::Letter;
 use crate::dialect::{Dialect, Said};
 use crate::hooks::Clients;
 use crate::ingest::{Family, Message, Outside, Pipeline, Profile, Speaker, Voice};
@@ -39,7 +40,7 @@ pub use report::Reporter;
 /// Sends a message to one client, or sends it away.
 pub trait Teller: Send + Sync {
     /// Never waits.
-    fn tell(&self, client_id: &str, topic: String, payload: String);
+    fn tell(&self, client_id: &str, letter: Letter);
 
     /// Ends its connection. Never waits.
     fn send_away(&self, client_id: &str);

@@ -82,10 +82,8 @@ fn profile(product: &Arc<Product>, chain: Arc<Chain>) -> Profile {
         is_logged: storage.device_log,
         has_alarms: !product.definition.alarms.is_empty(),
         sinks: names(&storage.sinks),
-        log_sinks: names(match storage.log_sinks.is_empty() {
-            true => &storage.sinks,
-            false => &storage.log_sinks,
-        }),
+        log_sinks: names(storage.sinks_of_log()),
+        log_payload_bytes: storage.log_payload_bytes as usize,
     }
 }
 

@@ -17,8 +17,8 @@ use crate::{Config as RegistryConfig, Scope};
 struct Told(Mutex<Vec<String>>);
 
 impl Teller for Told {
-    fn tell(&self, client_id: &str, topic: String, payload: String) {
-        let told = format!("{client_id} < {topic} {payload}");
+    fn tell(&self, client_id: &str, letter: Letter) {
+        let told = format!("{client_id} < {} {}", letter.topic, letter.payload);
         self.0.lock().unwrap().push(told);
     }
 }

@@ -307,6 +307,7 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!(at run time "http.metrics_access", http.metrics_access, choice::<Openness>(), "Whether `/metrics` needs credentials: never, only beyond loopback addresses, or always (those of a viewer)."),
     setting!(at run time "http.docs_access", http.docs_access, choice::<Openness>(), "The same for the API's description, `/api/docs` and `/api/v1/openapi.json`."),
     setting!(at run time "http.token_ttl_s", http.token_ttl_s, Seconds(60, 604_800), "How long the token of a login is good for."),
+    setting!(at run time "http.refresh_token_ttl_s", http.refresh_token_ttl_s, Seconds(60, 2_592_000), "How long a refresh token of a login on ThingsBoard's paths is good for."),
     setting!(at run time "http.max_failed_logins", http.max_failed_logins, Count(1, 1_000_000), "Failed logins from one address within `failed_login_window_s`; then it has to wait (429). Ten times as many for one name."),
     setting!(at run time "http.failed_login_window_s", http.failed_login_window_s, Seconds(1, 86_400), "Time in which failed logins are counted, and how long one has to wait."),
     setting!(at run time "http.max_audit_entries", http.max_audit_entries, Count(100, 100_000_000), "Entries of the audit log; the oldest go."),

@@ -22,6 +22,7 @@ use store::Store;
 use tokio::sync::mpsc;
 
 use super::devices::{Devices, problem};
+use super::outside::Others;
 
 /// What the clock of a waiting request may be late.
 const GRACE: Duration = Duration::from_millis(250);
@@ -67,9 +68,9 @@ impl NodeCommands {
     }
 
     /// From now on clients can be told something.
-    pub(super) fn start(&self, broker: Handle, platform: Platform) {
+    pub(super) fn start(&self, broker: Handle, platform: Platform, others: Arc<Others>) {
         // The first ones stay.
-        let _ = self.clients.node.set((broker, platform));
+        let _ = self.clients.node.set((broker, platform, others));
     }
 
     /// Shows rules what becomes of commands. To be called within the runtime.
@@ -183,7 +184,7 @@ impl NodeCommands {
 struct Clients {
     devices: Devices,
     /// Once it runs.
-    node: OnceLock<(Handle, Platform)>,
+    node: OnceLock<(Handle, Platform, Arc<Others>)>,
     runtime: tokio::runtime::Handle,
 }
 
@@ -200,7 +201,7 @@ fn handed(told: Result<Option<Told>, Refusal>) -> Handed {
 
 impl Reach for Clients {
     fn client_of(&self, device: DeviceNo) -> Option<Box<str>> {
-        let (_, platform) = self.node.get()?;
+        let (_, platform, _) = self.node.get()?;
         platform.client_of(device)
     }
 
@@ -215,8 +216,16 @@ impl Reach for Clients {
         done: Handover,
         acked: Box<dyn FnOnce() + Send>,
     ) {
-        let Some((broker, _)) = self.node.get() else {
+        let Some((broker, _, others)) = self.node.get() else {
             return done.done(Handed::Later("the node is starting".to_owned()));
+        };
+        let log = others.log_of(&letter);
+        let done = move |told| {
+            let handed = handed(told);
+            if matches!(handed, Handed::Sent { .. }) {
+                log.write();
+            }
+            done.done(handed);
         };
         let publication = Publication {
             topic: letter.topic,
@@ -225,7 +234,6 @@ impl Reach for Clients {
             ..Publication::default()
         };
         if !letter.subscribes {
-            let done = move |told| done.done(handed(told));
             broker.tell_watched(client_id, publication, done, acked);
             return;
         }
@@ -239,12 +247,9 @@ impl Reach for Clients {
                 retain_handling: 2,
             };
             match broker.subscribe(&client_id, subscription).await {
-                None => done.done(Handed::NotHeard),
-                Some(Err(refusal)) => done.done(handed(Err(refusal))),
-                Some(Ok(_)) => {
-                    let done = move |told| done.done(handed(told));
-                    broker.tell_watched(&client_id, publication, done, acked);
-                }
+                None => done(Ok(None)),
+                Some(Err(refusal)) => done(Err(refusal)),
+                Some(Ok(_)) => broker.tell_watched(&client_id, publication, done, acked),
             }
         });
     }

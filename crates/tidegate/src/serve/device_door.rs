@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use api::{DeviceDoor, DevicePost, DoorProblem, Knock, NextCommand};
-use devices::command::{Answer, Commands};
+use devices::command::{Answer, Commands, Letter, Recipient};
 use devices::platform::{Entrance, NotTaken, Platform, answer_call, provision};
 use devices::{Device, Directory, Found, RegistryError, Scope, Shown};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::devices::now_ms;
+use super::outside::Others;
 
 /// Entrances that are kept for the next one.
 const MAX_KEPT: usize = 64;
@@ -18,6 +19,7 @@ pub(super) struct Door {
     platform: Platform,
     directory: Arc<Directory>,
     commands: Commands,
+    others: Arc<Others>,
     entrances: Mutex<Vec<Entrance>>,
 }
 
@@ -45,11 +47,17 @@ fn unavailable(error: &RegistryError) -> DoorProblem {
 }
 
 impl Door {
-    pub(super) fn new(platform: Platform, directory: Arc<Directory>, commands: Commands) -> Self {
+    pub(super) fn new(
+        platform: Platform,
+        directory: Arc<Directory>,
+        commands: Commands,
+        others: Arc<Others>,
+    ) -> Self {
         Self {
             platform,
             directory,
             commands,
+            others,
             entrances: Mutex::default(),
         }
     }
@@ -143,11 +151,22 @@ impl DeviceDoor for Door {
         let given = self.commands.give(device.no);
         let given = given.map_err(|error| DoorProblem::Unavailable(error.to_string()))?;
         Ok(match given {
-            Some(command) => NextCommand::Command(json!({
-                "id": command.id,
-                "method": command.method,
-                "params": command.params,
-            })),
+            Some(command) => {
+                let value = json!({
+                    "id": command.id,
+                    "method": command.method,
+                    "params": command.params,
+                });
+                // On the topic where it would have come by MQTT.
+                let letter = Letter {
+                    topic: format!("v1/devices/me/rpc/request/{}", command.id.0),
+                    payload: value.to_string(),
+                    subscribes: false,
+                    logged: Recipient::if_logged(&device),
+                };
+                self.others.log_of(&letter).write();
+                NextCommand::Command(value)
+            }
             None => NextCommand::None(Box::pin(async move { asker.woken().await })),
         })
     }

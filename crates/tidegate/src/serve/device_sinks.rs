@@ -9,6 +9,8 @@ use connect::Service;
 use connect::row::RowWriter;
 use devices::Registry;
 use devices::chain::Chains;
+use devices::command::Recipient;
+use devices::dialect;
 use devices::ingest::{Profile, Voice};
 use series::{Point, Series};
 
@@ -123,7 +125,8 @@ impl DeviceSinks {
         };
         for name in &*profile.sinks {
             self.push(name, |row| {
-                begin(row, "telemetry", speaker.id, profile, ts_ms);
+                let product = profile.product.as_str();
+                begin(row, "telemetry", speaker.id, product, ts_ms);
                 row.map("values", |row| {
                     for point in points {
                         let key = series.key_name(point.key).unwrap_or_default();
@@ -142,12 +145,43 @@ impl DeviceSinks {
         (topic, payload): (&str, &[u8]),
         now_ms: i64,
     ) {
+        let is_secret = dialect::route(topic).is_some_and(|route| route.kind.is_secret());
+        let entry = Entry {
+            device: by.id,
+            product: profile.product.as_str(),
+            direction: "up",
+            topic,
+            payload: if is_secret { b"***" } else { payload },
+            most: profile.log_payload_bytes,
+            now_ms,
+        };
         for name in &*profile.log_sinks {
-            self.push(name, |row| {
-                begin(row, "log", by.id, profile, now_ms);
-                row.text("topic", topic);
-                row.bytes("payload", payload);
-            });
+            self.push(name, |row| entry.put(row));
+        }
+    }
+
+    /// A message to a device, for the same.
+    pub(super) fn told(&self, to: &Recipient, topic: &str, payload: &[u8], now_ms: i64) {
+        let (device, product) = (to.device.as_str(), to.product.as_str());
+        let Some(now) = self.registry.product(product) else {
+            return;
+        };
+        let now = now.get();
+        let storage = now.storage();
+        if !storage.device_log {
+            return;
+        }
+        let entry = Entry {
+            device,
+            product,
+            direction: "down",
+            topic,
+            payload,
+            most: storage.log_payload_bytes as usize,
+            now_ms,
+        };
+        for name in storage.sinks_of_log() {
+            self.push(name, |row| entry.put(row));
         }
     }
 
@@ -165,6 +199,44 @@ impl DeviceSinks {
     }
 }
 
+/// A message in the log of a product.
+struct Entry<'e> {
+    device: &'e str,
+    product: &'e str,
+    direction: &'e str,
+    topic: &'e str,
+    payload: &'e [u8],
+    /// Bytes of the payload that are kept.
+    most: usize,
+    now_ms: i64,
+}
+
+impl Entry<'_> {
+    fn put(&self, row: &mut RowWriter<'_>) {
+        begin(row, "log", self.device, self.product, self.now_ms);
+        row.text("direction", self.direction);
+        row.text("topic", self.topic);
+        let kept = beginning(self.payload, self.most);
+        row.bytes("payload", kept);
+        if kept.len() < self.payload.len() {
+            let bytes = i64::try_from(self.payload.len());
+            row.int("payloadBytes", bytes.unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// At most so many bytes, without a part of a character at their end.
+fn beginning(payload: &[u8], most: usize) -> &[u8] {
+    let Some(kept) = payload.get(..most) else {
+        return payload;
+    };
+    match std::str::from_utf8(kept) {
+        // It ends within a character, if it is text at all.
+        Err(error) if error.error_len().is_none() => &kept[..error.valid_up_to()],
+        _ => kept,
+    }
+}
+
 /// The time of a row that has no `timestamp`.
 fn time_of(columns: &[(&str, rules::Value<'_>)]) -> Option<i64> {
     let has_one = columns.iter().any(|(name, _)| *name == "timestamp");
@@ -175,10 +247,10 @@ fn time_of(columns: &[(&str, rules::Value<'_>)]) -> Option<i64> {
 }
 
 /// What all rows begin with.
-fn begin(row: &mut RowWriter<'_>, kind: &str, device: &str, profile: &Profile, ts_ms: i64) {
+fn begin(row: &mut RowWriter<'_>, kind: &str, device: &str, product: &str, ts_ms: i64) {
     row.text("kind", kind);
     row.text("deviceId", device);
-    row.text("productId", profile.product.as_str());
+    row.text("productId", product);
     // As rows of rules have it: it dates indexes and points.
     row.int("timestamp", ts_ms);
 }
@@ -190,5 +262,19 @@ fn put(row: &mut RowWriter<'_>, key: &str, value: series::Value<'_>) {
         series::Value::Float(value) => row.float(key, value),
         series::Value::Text(value) => row.text(key, value),
         series::Value::Json(value) => row.json(key, value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_are_cut_between_characters() {
+        assert_eq!(beginning(b"abc", 3), b"abc");
+        assert_eq!(beginning(b"abcd", 3), b"abc");
+        assert_eq!(beginning("aé€".as_bytes(), 4), "aé".as_bytes());
+        assert_eq!(beginning(b"a\xff\xffb", 2), b"a\xff");
+        assert_eq!(beginning(b"abc", 0), b"");
     }
 }

@@ -11,6 +11,7 @@ use broker::control::Publication;
 use broker::hooks::HooksFactory;
 use devices::DeviceChange;
 use devices::chain::{self, Chains};
+use devices::command::Letter;
 use devices::hooks::{Clients as _, DeviceHooks};
 use devices::ingest::Pipeline;
 use devices::live::Live;
@@ -109,30 +110,33 @@ pub(super) struct Ingest {
 }
 
 /// Sends to clients, once the broker is there.
-#[derive(Default)]
-struct Clients(OnceLock<(Handle, tokio::runtime::Handle)>);
+struct Clients {
+    broker: OnceLock<(Handle, tokio::runtime::Handle)>,
+    others: Arc<Others>,
+}
 
 impl Teller for Clients {
-    fn tell(&self, client_id: &str, topic: String, payload: String) {
-        let Some((handle, _)) = self.0.get() else {
+    fn tell(&self, client_id: &str, letter: Letter) {
+        let Some((handle, _)) = self.broker.get() else {
             return;
         };
+        let log = self.others.log_of(&letter);
         let publication = Publication {
-            topic,
-            payload: payload.into(),
+            topic: letter.topic,
+            payload: letter.payload.into(),
             qos: 1,
             ..Publication::default()
         };
-        let told = |outcome: Result<bool, broker::control::Refusal>| {
-            if let Err(refusal) = outcome {
-                tracing::debug!(%refusal, "a device cannot be told something");
-            }
+        let told = |outcome: Result<bool, broker::control::Refusal>| match outcome {
+            Ok(true) => log.write(),
+            Ok(false) => {}
+            Err(refusal) => tracing::debug!(%refusal, "a device cannot be told something"),
         };
         handle.tell_soon(client_id, publication, told);
     }
 
     fn send_away(&self, client_id: &str) {
-        let Some((handle, runtime)) = self.0.get() else {
+        let Some((handle, runtime)) = self.broker.get() else {
             return;
         };
         let (handle, client_id) = (handle.clone(), client_id.to_owned());
@@ -170,7 +174,11 @@ impl Ingest {
         (chains, retention, others): (Chains, Retention, Others),
     ) -> anyhow::Result<Self> {
         others.sinks().set_series(series.clone());
-        let (others, teller) = (Arc::new(others), Arc::<Clients>::default());
+        let others = Arc::new(others);
+        let teller = Arc::new(Clients {
+            broker: OnceLock::new(),
+            others: others.clone(),
+        });
         let platform = Platform::start(Parts {
             registry: devices.registry.clone(),
             directory: devices.directory.clone(),
@@ -227,7 +235,7 @@ impl Ingest {
             }
             let is_in_use = platform.is_in_use();
             if was_in_use.swap(is_in_use, Relaxed) != is_in_use
-                && let Some((handle, _)) = teller.0.get()
+                && let Some((handle, _)) = teller.broker.get()
             {
                 handle.renew_interest();
             }
@@ -255,7 +263,7 @@ impl Ingest {
     pub(super) fn start(&self, devices: &Devices, handle: &Handle) {
         // There is one broker.
         let runtime = tokio::runtime::Handle::current();
-        let _ = self.teller.0.set((handle.clone(), runtime));
+        let _ = self.teller.broker.set((handle.clone(), runtime));
         // A product may have been made meanwhile.
         handle.renew_interest();
         self.others.start(handle.clone());

@@ -261,7 +261,8 @@ impl Node {
         if let Some(reporter) = ingest.platform.reporter() {
             pulls.start(Arc::new(reporter));
         }
-        commands.start(handle.clone(), ingest.platform.clone());
+        let (platform, others) = (ingest.platform.clone(), ingest.others.clone());
+        commands.start(handle.clone(), platform, others);
         commands.tell_rules(engine.clone());
         let mut listeners: Vec<_> = handle.listeners().into_iter().map(open_listener).collect();
         let mut first_operator = None;
@@ -322,6 +323,7 @@ impl Node {
                         ingest.platform.clone(),
                         devices.directory.clone(),
                         commands.commands.clone(),
+                        ingest.others.clone(),
                     )),
                     fleet_tools: Arc::new(fleet),
                     command_tools: Arc::new(commands.clone()),

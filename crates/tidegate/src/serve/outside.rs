@@ -2,11 +2,11 @@
 //! the methods that concern it; all of them are called on shards and workers and never wait.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use broker::Handle;
 use broker::control::Publication;
-use devices::command::Commands;
+use devices::command::{Commands, Letter, Recipient};
 use devices::dialect::{Dialect, Said};
 use devices::ingest::{Outside, Profile, Voice};
 use series::Point;
@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use super::alarms::Alarming;
 use super::device_sinks::DeviceSinks;
+use super::devices::now_ms;
 
 /// Messages of rule chains that may wait to be published.
 const MAX_REPUBLISHED: usize = 16_384;
@@ -47,6 +48,17 @@ impl Others {
         &self.sinks
     }
 
+    /// What of a letter is to be logged, once it is on its way.
+    pub(super) fn log_of(self: &Arc<Self>, letter: &Letter) -> Logging {
+        let written = |to: &Recipient| Written {
+            others: self.clone(),
+            to: to.clone(),
+            topic: letter.topic.clone(),
+            payload: letter.payload.clone(),
+        };
+        Logging(letter.logged.as_ref().map(written))
+    }
+
     /// The broker runs. To be called within the runtime.
     pub(super) fn start(&self, handle: Handle) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,6 +72,27 @@ impl Others {
                 }
             }
         });
+    }
+}
+
+/// A message to a device, for the log of its product, if that keeps one.
+pub(super) struct Logging(Option<Written>);
+
+struct Written {
+    others: Arc<Others>,
+    to: Recipient,
+    topic: String,
+    payload: String,
+}
+
+impl Logging {
+    /// The message was sent. Never waits.
+    pub(super) fn write(self) {
+        if let Some(written) = self.0 {
+            let sinks = &written.others.sinks;
+            let (topic, payload) = (&written.topic, written.payload.as_bytes());
+            sinks.told(&written.to, topic, payload, now_ms() as i64);
+        }
     }
 }
 

@@ -3,12 +3,14 @@
 mod alarms;
 mod commands;
 mod device_api;
+mod device_log;
 mod fleet;
 mod jetlinks;
 mod objects;
 mod telemetry;
 mod telemetry_files;
 mod thingsboard;
+mod thingsboard_rest;
 mod uses;
 
 use std::io::{Read as _, Write as _};

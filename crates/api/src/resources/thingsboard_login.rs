@@ -1,0 +1,154 @@
+//! Logging in as ThingsBoard has it, so that programs written for its REST API read here without a change: a token and another to get
+//! the next one with. Who may log in, and what they may do then, is what it is for everybody.
+
+use std::time::Duration;
+
+use axum::response::IntoResponse as _;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::login::{Proved, prove_any};
+use crate::access::{Hashed, Identity, Login, NoRandomness, Role, holder, now_ms, readable_token};
+use crate::audit;
+use crate::call::{self, Call};
+use crate::endpoint::{Access, Endpoint, Outcome, post};
+use crate::problem::Problem;
+
+/// Tokens of one login that are good at once: programs ask for the next one while they use the one before.
+const KEPT: usize = 2;
+
+#[derive(Deserialize, JsonSchema)]
+struct LoginInput {
+    /// An operator's name, or the id of an API key.
+    username: String,
+    /// The operator's password, or the key's secret.
+    password: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct RefreshInput {
+    refresh_token: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Pair {
+    /// To be sent as `X-Authorization: Bearer TOKEN`.
+    token: String,
+    /// For `POST /api/auth/token`.
+    refresh_token: String,
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        post("/api/auth/login", "thingsboardLogin", login)
+            .access(Access::Open)
+            .tag("access")
+            .summary("Get a token for a name and a password, as ThingsBoard has it")
+            .description(
+                "For operators, and for API keys with their id and secret. After some failed logins the answer is 429 for a while, \
+                 whatever the password.",
+            )
+            .body::<LoginInput>()
+            .answers::<Pair>(200, "The tokens; they are not shown again.")
+            .problem(401, "There is nobody with this name and password.")
+            .problem(
+                429,
+                "Too many failed logins from this address or for this name.",
+            ),
+        post("/api/auth/token", "thingsboardToken", refresh)
+            .access(Access::Open)
+            .tag("access")
+            .summary("Get the next token, as ThingsBoard has it")
+            .description(
+                "The token before stays good for its time, and so does this refresh token; older ones of the same login end.",
+            )
+            .body::<RefreshInput>()
+            .answers::<Pair>(200, "The tokens; they are not shown again.")
+            .problem(401, "The refresh token is unknown or has expired."),
+        post("/api/auth/logout", "thingsboardLogout", logout)
+            .role(Role::Viewer)
+            .tag("access")
+            .summary("End a login, as ThingsBoard has it")
+            .answers_nothing(200, "Its tokens are of no use any more.")
+            .problem(409, "This request was not made with a token of a login."),
+    ]
+}
+
+async fn login(mut call: Call) -> Outcome {
+    let LoginInput { username, password } = call.json().await?;
+    let Some(proved) = prove_any(&call, &username, password).await? else {
+        audit::login(&call, &username, None).await;
+        return Err(Problem::unauthorized(
+            "There is no operator with this name and password and no API key with this id and secret, or it is disabled.",
+        ));
+    };
+    let Proved { login, role } = proved;
+    audit::login(&call, &username, Some(role)).await;
+    call::ok(issue(&call, &login, &username, role)?)
+}
+
+async fn refresh(mut call: Call) -> Outcome {
+    let RefreshInput { refresh_token } = call.json().await?;
+    let gatekeeper = &call.app.gatekeeper;
+    let stale = || {
+        Problem::unauthorized(
+            "The refresh token is unknown or has expired; POST /api/auth/login gives a new one.",
+        )
+    };
+    let hashed = Hashed::of(&refresh_token);
+    let login = gatekeeper.refresh_tokens.find(&hashed).ok_or_else(stale)?;
+    let Some(Identity { name, role, .. }) = holder(&call.app, &login).await? else {
+        gatekeeper.end(login.family);
+        return Err(stale());
+    };
+    let pair = issue(&call, &login, &name, role)?;
+    gatekeeper.tokens.keep_youngest(login.family, KEPT, None);
+    let refresh_tokens = &gatekeeper.refresh_tokens;
+    // Who keeps the first one all the time keeps it.
+    refresh_tokens.keep_youngest(login.family, KEPT - 1, Some(&hashed));
+    call::ok(pair)
+}
+
+async fn logout(call: Call) -> Outcome {
+    let token = call.bearer().map(Hashed::of);
+    let login = token.and_then(|token| call.app.gatekeeper.tokens.revoke(&token));
+    let Some(login) = login else {
+        return Err(Problem::conflict(
+            "This request was not made with a token of a login, so there is nothing to end.",
+        ));
+    };
+    call.app.gatekeeper.end(login.family);
+    audit::action(&call, "logout", None, None).await;
+    Ok(axum::http::StatusCode::OK.into_response())
+}
+
+/// Two tokens for a login. They read as JSON Web Tokens, since clients look into them for the time they end.
+fn issue(call: &Call, login: &Login, name: &str, role: Role) -> Result<Pair, Problem> {
+    let gatekeeper = &call.app.gatekeeper;
+    let config = call.app.config.get();
+    let iat = now_ms() / 1000;
+    let make = |lives_s: u32, scopes: &[&str]| {
+        let claims = json!({"sub": name, "role": role, "scopes": scopes, "iss": "tidegate",
+            "iat": iat, "exp": iat + u64::from(lives_s)});
+        readable_token(&claims)
+    };
+    let unavailable = |error: NoRandomness| Problem::unavailable(format!("{error}."));
+    let scope = match role {
+        Role::Admin | Role::Operator => "TENANT_ADMIN",
+        Role::Viewer => "CUSTOMER_USER",
+    };
+    let token = make(config.token_ttl_s, &[scope]).map_err(unavailable)?;
+    let refresh_token =
+        make(config.refresh_token_ttl_s, &["REFRESH_TOKEN"]).map_err(unavailable)?;
+    let lives = |seconds: u32| Duration::from_secs(seconds.into());
+    (gatekeeper.tokens).add(&token, login.clone(), lives(config.token_ttl_s));
+    let lives = lives(config.refresh_token_ttl_s);
+    (gatekeeper.refresh_tokens).add(&refresh_token, login.clone(), lives);
+    Ok(Pair {
+        token,
+        refresh_token,
+    })
+}

@@ -1,0 +1,87 @@
+//! A program that was written for ThingsBoard's REST API: it logs in, reads telemetry, calls a device, and renews its token.
+
+use std::thread::spawn;
+
+use serde_json::{Value, json};
+
+use super::{api, ask_at, connect, product, with_token};
+use crate::support::Node;
+
+/// A request on a path of ThingsBoard.
+fn ask(node: &Node, method: &str, path: &str, token: &str, body: &Value) -> (u16, Value) {
+    ask_by(node.address("http"), method, path, token, body)
+}
+
+fn ask_by(address: &str, method: &str, path: &str, token: &str, body: &Value) -> (u16, Value) {
+    let mut fields = "content-type: application/json\r\n".to_owned();
+    if !token.is_empty() {
+        fields += &format!("X-Authorization: Bearer {token}\r\n");
+    }
+    let body = match body {
+        Value::Null => String::new(),
+        body => body.to_string(),
+    };
+    let (status, _, answer) = ask_at(address, (method, path), &fields, &body);
+    (status, answer)
+}
+
+fn token(node: &Node, username: &str, password: &str) -> (String, String) {
+    let body = json!({"username": username, "password": password});
+    let (status, pair) = ask(node, "POST", "/api/auth/login", "", &body);
+    assert_eq!(status, 200, "{pair}");
+    let text = |name: &str| pair[name].as_str().unwrap().to_owned();
+    (text("token"), text("refreshToken"))
+}
+
+#[test]
+fn a_program_for_thingsboard_reads_and_calls() {
+    let node = Node::start(&[]);
+    // Names as ThingsBoard has them, and a UUID where a device is registered under one.
+    let id = "784f394c-42b6-435a-983c-b7beff2784f9";
+    for (name, role) in [
+        ("tenant@example.org", "operator"),
+        ("reader@example.org", "viewer"),
+    ] {
+        let operator = json!({"username": name, "role": role, "password": "correct horse"});
+        let (status, answer) = api(&node, "POST", "operators", &operator);
+        assert_eq!(status, 201, "{answer}");
+    }
+    product(&node, "meter", json!({"mode": "sync"}));
+    with_token(&node, id, "meter", Value::Null);
+    let mut raw = connect(&node, id);
+    raw.subscribe("v1/devices/me/rpc/request/+", 1);
+    raw.publish_qos1("v1/devices/me/telemetry", r#"{"t": 21.5}"#, 1);
+
+    let (reader, refresh) = token(&node, "reader@example.org", "correct horse");
+    let values = format!("/api/plugins/telemetry/DEVICE/{id}/values/timeseries?keys=t");
+    let (status, found) = ask(&node, "GET", &values, &reader, &Value::Null);
+    assert_eq!(
+        (status, &found["t"][0]["value"]),
+        (200, &json!("21.5")),
+        "{found}"
+    );
+    let call = json!({"method": "getState", "params": {}, "timeout": 20_000});
+    let rpc = format!("/api/plugins/rpc/twoway/{id}");
+    let (status, _) = ask(&node, "POST", &rpc, &reader, &call);
+    assert_eq!(status, 403, "a viewer looks");
+
+    let (tenant, _) = token(&node, "tenant@example.org", "correct horse");
+    let address = node.address("http").to_owned();
+    let asking = spawn(move || ask_by(&address, "POST", &rpc, &tenant, &call));
+    let packet = raw.recv_packet();
+    raw.acknowledge(&packet);
+    let answer = packet.topic.replace("request", "response");
+    raw.publish_qos1(&answer, r#"{"on": true}"#, 2);
+    assert_eq!(asking.join().unwrap(), (200, json!({"on": true})));
+
+    let next = json!({"refreshToken": refresh});
+    let (status, pair) = ask(&node, "POST", "/api/auth/token", "", &next);
+    assert_eq!(status, 200, "{pair}");
+    let renewed = pair["token"].as_str().unwrap();
+    assert_eq!(ask(&node, "GET", &values, renewed, &Value::Null).0, 200);
+    assert_eq!(
+        ask(&node, "POST", "/api/auth/logout", renewed, &Value::Null).0,
+        200
+    );
+    assert_eq!(ask(&node, "GET", &values, &reader, &Value::Null).0, 401);
+}
