@@ -56,45 +56,55 @@ impl Series {
 
     /// As [`append_rows`](Self::append_rows), without waiting for a sync.
     pub fn submit_rows(&self, rows: &Rows) -> Result<Ticket, RowsError> {
-        self.submit_each(rows.len(), |at| {
+        let (mut first, mut count): (Option<(usize, Error)>, usize) = (None, 0);
+        let row = |at: usize| {
             let row = &rows.rows()[at];
             (row.device, row.ts_ms, rows.points_of(row))
-        })
+        };
+        self.submit_each(rows.len(), row, &mut |at, error| {
+            count += 1;
+            if first.as_ref().is_none_or(|(first, _)| at < *first) {
+                first = Some((at, error));
+            }
+        });
+        let ticket = self.ticket();
+        match first {
+            None => Ok(ticket),
+            Some(first) => Err(RowsError {
+                first,
+                refused: count,
+                ticket,
+            }),
+        }
     }
 
-    /// As [`submit_rows`](Self::submit_rows), of so many rows that stand elsewhere.
+    /// As [`submit_rows`](Self::submit_rows), of so many rows that stand elsewhere. Tells which are refused, in any order.
     pub fn submit_all<'r, 'p: 'r>(
         &self,
         count: usize,
         row: impl Fn(usize) -> (DeviceNo, i64, &'r [Point<'p>]),
-    ) -> Result<Ticket, RowsError> {
-        self.submit_each(count, row)
+        refused: &mut dyn FnMut(usize, Error),
+    ) -> Ticket {
+        self.submit_each(count, row, refused);
+        self.ticket()
     }
 
     fn submit_each<P: RowPoints>(
         &self,
         count: usize,
         row: impl Fn(usize) -> (DeviceNo, i64, P),
-    ) -> Result<Ticket, RowsError> {
+        refused: &mut dyn FnMut(usize, Error),
+    ) {
         let shared = self.shared();
-        let mut refused: Option<(usize, Error)> = None;
-        let mut refusals = 0;
-        let mut refuse = |at: usize, error, rows| {
-            refusals += rows;
-            if refused.as_ref().is_none_or(|(first, _)| at < *first) {
-                refused = Some((at, error));
-            }
-        };
         let there = (0..count).fold(0_u32, |there, at| there | 1 << partition_of(row(at).0));
         for (index, cell) in shared.parts.iter().enumerate() {
             if there & (1 << index) == 0 {
                 continue;
             }
-            let is_of_part = |at: &usize| partition_of(row(*at).0) == index;
-            let of_part = (0..count).filter(is_of_part);
+            let of_part = (0..count).filter(|&at| partition_of(row(at).0) == index);
             if let Err(error) = shared.admit() {
-                let first = of_part.clone().next().unwrap_or(0);
-                refuse(first, error, of_part.count());
+                // Not one after the other: each might be held for seconds.
+                of_part.for_each(|at| refused(at, of_all(&error)));
                 continue;
             }
             let mut part = lock(&cell.part);
@@ -103,17 +113,9 @@ impl Series {
                 let result = check_time(shared, ts_ms)
                     .and_then(|()| part.append(shared, device, ts_ms, points));
                 if let Err(error) = result {
-                    refuse(at, error, 1);
+                    refused(at, error);
                 }
             }
-        }
-        match refused {
-            None => Ok(self.ticket()),
-            Some(first) => Err(RowsError {
-                first,
-                refused: refusals,
-                ticket: self.ticket(),
-            }),
         }
     }
 
@@ -193,6 +195,15 @@ pub struct RowsError {
     pub refused: usize,
     /// Of those that were appended.
     pub ticket: Ticket,
+}
+
+/// What admits no row, for each of them.
+fn of_all(error: &Error) -> Error {
+    match error {
+        Error::Full(why) => Error::Full(why),
+        Error::Closed => Error::Closed,
+        _ => Error::Busy,
+    }
 }
 
 #[inline]

@@ -75,6 +75,8 @@ pub(crate) struct Reading {
 }
 
 const UNWANTED: u32 = u32::MAX;
+/// Rows whose memory is waited for together.
+const ROWS_AHEAD: usize = 16;
 
 /// Rows of one device.
 #[derive(Debug, Clone)]
@@ -154,7 +156,10 @@ impl Table {
         rows.numbers(from_ms, to_ms, &mut reading.numbers);
         // Rows of one shape one after the other: which columns of the table are theirs, and where the run begins.
         let (mut shape, mut columns, mut start) = (None, 0..0, 0);
-        for &number in &reading.numbers {
+        for (at, &number) in reading.numbers.iter().enumerate() {
+            if at % ROWS_AHEAD == 0 {
+                rows.touch(&reading.numbers[at..][..ROWS_AHEAD.min(reading.numbers.len() - at)]);
+            }
             let (ts_ms, of_row, mut reader) = rows.row(number)?;
             if shape != Some(of_row) {
                 self.end_run(&reading.columns[columns], start);

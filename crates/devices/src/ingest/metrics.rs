@@ -89,7 +89,7 @@ pub struct Counters {
     /// Messages about devices that nobody knows.
     pub unknown: Count,
     pub batches: Count,
-    /// From the arrival of a message to the end of its work; in sync mode one of sixteen is timed.
+    /// From the arrival of a message to the end of its work; one of sixteen is timed.
     pub latency: Histogram,
     /// The part of it in a mailbox.
     pub waiting: Histogram,

@@ -53,6 +53,9 @@ impl Default for Config {
     }
 }
 
+/// In place of the time at which a message was handed over.
+const UNTIMED: u64 = u64::MAX;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("cannot open the mailboxes of devices in {}: {source}", directory.display())]
@@ -276,7 +279,10 @@ impl Pipeline {
     #[inline]
     fn queue(&self, lane: &mut Lane, message: &Message<'_>) {
         let mailbox = self.mailbox_of(message.by.no);
-        let handed_ns = self.started.elapsed().as_nanos() as u64;
+        let handed_ns = match lane.is_timed() {
+            true => self.started.elapsed().as_nanos() as u64,
+            false => UNTIMED,
+        };
         if !mailbox.push(message, handed_ns) {
             // Behind what the device has said before.
             mailbox.flush();
@@ -388,7 +394,9 @@ impl Worker {
             let batch = waiting.by_ref().take(self.max_batch);
             for Waiting { message, handed_ns } in batch {
                 messages.push(message);
-                handed.push(handed_ns);
+                if handed_ns != UNTIMED {
+                    handed.push(handed_ns);
+                }
             }
             if messages.is_empty() {
                 return;

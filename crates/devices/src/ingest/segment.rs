@@ -29,7 +29,7 @@ pub(super) struct Segment {
 /// A message that has waited.
 pub(super) struct Waiting<'a> {
     pub(super) message: Message<'a>,
-    /// When it was handed over, by the pipeline's clock.
+    /// When it was handed over, by the pipeline's clock, where it is timed.
     pub(super) handed_ns: u64,
 }
 

@@ -3,7 +3,7 @@
 use broker::hooks::Settled;
 use series::{DeviceNo, Error, KeyId, Point, Series};
 
-use super::outside::{Storage, StorageError};
+use super::outside::{Storage, StorageError, StoredRow};
 
 #[cold]
 fn told(error: &Error) -> StorageError {
@@ -28,6 +28,28 @@ impl Storage for Series {
     ) -> Result<(), StorageError> {
         let submitted = self.submit(device, ts_ms, points);
         submitted.map(|_| ()).map_err(|error| told(&error))
+    }
+
+    fn append_all(
+        &self,
+        rows: &[StoredRow],
+        points: &[Point<'_>],
+        refused: &mut dyn FnMut(usize, StorageError),
+    ) {
+        let row = |at: usize| {
+            let row = rows[at];
+            let (first, count) = (row.first as usize, row.count as usize);
+            (row.device, row.ts_ms, &points[first..first + count])
+        };
+        let mut all = Vec::new();
+        self.submit_all(rows.len(), row, &mut |at, error| {
+            all.push((at, told(&error)));
+        });
+        // Rows are taken part by part of the store.
+        all.sort_unstable_by_key(|(at, _)| *at);
+        for (at, error) in all {
+            refused(at, error);
+        }
     }
 
     #[inline]

@@ -7,18 +7,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
+use devices::Registry;
 use devices::alarm::{Alarms, NamedAlarm, Severity};
 use devices::ingest::{Message, Pipeline};
 use devices::platform::Platform;
-use devices::{Device, Dialect, Registry};
 use engine::{Alarm, DeviceOutlet, Given, Telemetry};
 
 use super::devices::now_ms;
 
 /// What may wait before publishers do.
 const MANY_WAITING: usize = 10_000;
+const MANY_BYTES: usize = 16 << 20;
 /// What may wait at all: publishers may have been read further.
 const MAX_WAITING: usize = 200_000;
+const MAX_BYTES: usize = 64 << 20;
 
 thread_local! {
     /// Of what this thread works off for a rule: goes with the events that come of it, so that loops of rules end.
@@ -52,6 +54,32 @@ enum Asked {
     },
 }
 
+impl Asked {
+    /// About what it holds.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Telemetry { device, values, .. } => device.len() + values.len(),
+            Self::Alarm { device, alarm } => device.len() + alarm.kind.len() + alarm.details.len(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    asked: VecDeque<Asked>,
+    bytes: usize,
+}
+
+impl Queue {
+    fn is_many(&self) -> bool {
+        self.asked.len() >= MANY_WAITING || self.bytes >= MANY_BYTES
+    }
+
+    fn is_full(&self) -> bool {
+        self.asked.len() >= MAX_WAITING || self.bytes >= MAX_BYTES
+    }
+}
+
 /// Takes what rules ask for. Clones are the same.
 #[derive(Clone, Default)]
 pub(super) struct RuleDevices {
@@ -60,7 +88,7 @@ pub(super) struct RuleDevices {
 
 #[derive(Default)]
 struct Inner {
-    queue: Mutex<VecDeque<Asked>>,
+    queue: Mutex<Queue>,
     has_work: Condvar,
     is_many: AtomicBool,
     is_stopping: AtomicBool,
@@ -104,11 +132,12 @@ impl RuleDevices {
 
     fn push(&self, asked: Asked) -> Given {
         let mut queue = self.inner.lock();
-        if queue.len() >= MAX_WAITING || self.inner.is_stopping.load(Relaxed) {
+        if queue.is_full() || self.inner.is_stopping.load(Relaxed) {
             return Given::Refused("too much waits for devices already".into());
         }
-        queue.push_back(asked);
-        let is_many = queue.len() >= MANY_WAITING;
+        queue.bytes += asked.bytes();
+        queue.asked.push_back(asked);
+        let is_many = queue.is_many();
         self.inner.is_many.store(is_many, Relaxed);
         drop(queue);
         self.inner.has_work.notify_one();
@@ -162,15 +191,16 @@ fn severity_of(severity: engine::Severity) -> Severity {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Asked>> {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn next(&self) -> Option<Asked> {
         let mut queue = self.lock();
         loop {
-            if let Some(asked) = queue.pop_front() {
-                self.is_many.store(queue.len() >= MANY_WAITING, Relaxed);
+            if let Some(asked) = queue.asked.pop_front() {
+                queue.bytes -= asked.bytes();
+                self.is_many.store(queue.is_many(), Relaxed);
                 return Some(asked);
             }
             if self.is_stopping.load(Relaxed) {
@@ -182,7 +212,7 @@ impl Inner {
     }
 
     fn work(&self, parts: &Parts) {
-        let mut lane = parts.pipeline.lane();
+        let mut lane = parts.pipeline.reporting_lane();
         while let Some(asked) = self.next() {
             let (Asked::Telemetry { device, .. } | Asked::Alarm { device, .. }) = &asked;
             let found = match parts.registry.device(device) {
@@ -202,7 +232,9 @@ impl Inner {
                 Asked::Telemetry {
                     at_ms, values, tag, ..
                 } => {
-                    let (topic, payload) = said(&device, at_ms, &values);
+                    // As a device says it on Tidegate's own topics, whatever dialect its product speaks.
+                    let topic = format!("tg/{}/up/telemetry", device.id);
+                    let payload = format!("{{\"ts\":{at_ms},\"values\":{values}}}");
                     let speaker = parts.platform.speaker_of(&device);
                     let message = Message {
                         by: speaker.voice(),
@@ -217,22 +249,6 @@ impl Inner {
             }
         }
     }
-}
-
-/// What the device would say, as its product has it speak.
-fn said(device: &Device, at_ms: u64, values: &str) -> (String, String) {
-    let (product, id) = (device.product.get(), device.id.as_str());
-    if product.speaks(Dialect::Thingsboard) {
-        let payload = format!("{{\"ts\":{at_ms},\"values\":{values}}}");
-        return ("v1/devices/me/telemetry".to_owned(), payload);
-    }
-    if product.speaks(Dialect::Own) {
-        let payload = format!("{{\"ts\":{at_ms},\"values\":{values}}}");
-        return (format!("tg/{id}/up/telemetry"), payload);
-    }
-    let topic = format!("/{}/{id}/properties/report", product.id.as_str());
-    let payload = format!("{{\"timestamp\":{at_ms},\"properties\":{values}}}");
-    (topic, payload)
 }
 
 /// Devices of a node that does not run: rules that speak of them are checked, and nothing is done.

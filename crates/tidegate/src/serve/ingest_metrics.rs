@@ -67,7 +67,7 @@ pub(super) fn metrics(ingest: &Ingest) -> Vec<MetricFamily> {
     families.extend(OF_SERIES.iter().map(|line| number(line, &stats)));
     families.push(times(
         "ingest_latency_seconds",
-        "From hand-over of a message to its end; in sync mode one of sixteen is timed.",
+        "From hand-over of a message to its end; one of sixteen messages is timed.",
         &snapshot.latency,
     ));
     families.push(times(
