@@ -384,7 +384,7 @@ impl Credential {
             }
             Self::Jwt { key } => {
                 out.extend_from_slice(&[6, key.algorithm as u8]);
-                store::leb128::put(out, key.bytes.len() as u64);
+                disk::varint::put(out, key.bytes.len() as u64);
                 out.extend_from_slice(&key.bytes);
             }
         }
@@ -420,7 +420,7 @@ impl Credential {
                     3 => Algorithm::Rs256,
                     _ => return None,
                 };
-                let len = usize::try_from(store::leb128::take(bytes)?).ok()?;
+                let len = usize::try_from(disk::varint::take(bytes)?).ok()?;
                 let (key, rest) = bytes.split_at_checked(len)?;
                 *bytes = rest;
                 let bytes = key.into();

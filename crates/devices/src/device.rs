@@ -4,8 +4,8 @@
 
 use std::sync::{Arc, OnceLock};
 
+use disk::varint;
 use series::DeviceNo;
-use store::leb128;
 
 use crate::credential::Credential;
 use crate::id::DeviceId;
@@ -112,20 +112,20 @@ impl Device {
         out.push(LAYOUT);
         let flag = |is: bool, flag| if is { flag } else { 0 };
         let flags = flag(!self.is_enabled, DISABLED) | flag(self.is_gateway, GATEWAY);
-        leb128::put(&mut out, flags);
+        varint::put(&mut out, flags);
         put_text(&mut out, self.id.as_str());
         put_text(&mut out, self.product.id().as_str());
         put_text(&mut out, &self.name);
-        leb128::put(&mut out, self.parent.map_or(0, |no| u64::from(no.0) + 1));
+        varint::put(&mut out, self.parent.map_or(0, |no| u64::from(no.0) + 1));
         put_text(&mut out, self.group.as_deref().unwrap_or_default());
-        leb128::put(&mut out, self.created_ms);
-        leb128::put(&mut out, u64::from(self.revision));
-        leb128::put(&mut out, self.tags.len() as u64);
+        varint::put(&mut out, self.created_ms);
+        varint::put(&mut out, u64::from(self.revision));
+        varint::put(&mut out, self.tags.len() as u64);
         for (key, value) in &self.tags {
             put_text(&mut out, key);
             put_text(&mut out, value);
         }
-        leb128::put(&mut out, self.credentials.len() as u64);
+        varint::put(&mut out, self.credentials.len() as u64);
         for credential in &self.credentials {
             credential.encode(&mut out);
         }
@@ -133,7 +133,7 @@ impl Device {
             None => out.push(0),
             Some(claim) => {
                 out.push(1);
-                leb128::put(&mut out, claim.until_ms);
+                varint::put(&mut out, claim.until_ms);
                 out.extend_from_slice(&claim.digest);
             }
         }
@@ -151,28 +151,28 @@ impl Device {
             return None;
         };
         *bytes = rest;
-        let flags = leb128::take(bytes)?;
+        let flags = varint::take(bytes)?;
         let id = DeviceId::new(take_text(bytes)?).ok()?;
         let product = product(take_text(bytes)?)?;
         let name = take_text(bytes)?.into();
-        let parent = match leb128::take(bytes)? {
+        let parent = match varint::take(bytes)? {
             0 => None,
             no => Some(DeviceNo(u32::try_from(no - 1).ok()?)),
         };
         let group = Some(take_text(bytes)?).filter(|group| !group.is_empty());
         let group = group.map(Into::into);
-        let created_ms = leb128::take(bytes)?;
-        let revision = leb128::take(bytes)? as u32;
-        let count = leb128::take(bytes)?.min(MAX_TAGS as u64);
+        let created_ms = varint::take(bytes)?;
+        let revision = varint::take(bytes)? as u32;
+        let count = varint::take(bytes)?.min(MAX_TAGS as u64);
         let tags = (0..count).map(|_| Some((take_text(bytes)?.into(), take_text(bytes)?.into())));
         let tags = tags.collect::<Option<_>>()?;
-        let count = leb128::take(bytes)?.min(MAX_CREDENTIALS as u64);
+        let count = varint::take(bytes)?.min(MAX_CREDENTIALS as u64);
         let credentials = (0..count).map(|_| Credential::decode(bytes));
         let credentials = credentials.collect::<Option<_>>()?;
         let claim = match take_array::<1>(bytes)? {
             [0] => None,
             _ => Some(Claim {
-                until_ms: leb128::take(bytes)?,
+                until_ms: varint::take(bytes)?,
                 digest: take_array(bytes)?,
             }),
         };
@@ -196,12 +196,12 @@ impl Device {
 }
 
 pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
-    leb128::put(out, text.len() as u64);
+    varint::put(out, text.len() as u64);
     out.extend_from_slice(text.as_bytes());
 }
 
 pub(crate) fn take_text<'b>(bytes: &mut &'b [u8]) -> Option<&'b str> {
-    let len = usize::try_from(leb128::take(bytes)?).ok()?;
+    let len = usize::try_from(varint::take(bytes)?).ok()?;
     let (text, rest) = bytes.split_at_checked(len)?;
     *bytes = rest;
     str::from_utf8(text).ok()

@@ -10,10 +10,11 @@
 //! | 40 | JSON, likewise |
 //! | 48 + 8 s + n | decimal with s places: integer of n + 1 bytes |
 
+use disk::varint::{self, Reader};
+
 use crate::decimal;
 use crate::memtable::Words;
 use crate::point::Value;
-use crate::varint::{self, Reader};
 
 const FALSE: u8 = 0;
 const TRUE: u8 = 1 << 3;

@@ -1,11 +1,13 @@
 //! The directory: whose it is and which layout it has.
 
 use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write as _};
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 
-use crate::error::{OpenError, io_error};
+use disk::NotTaken;
+
+use crate::error::{Error, OpenError, io_error};
 use crate::segment::Segment;
 use crate::wal::log::sync_dir;
 
@@ -15,23 +17,12 @@ const VERSION: &str = "version";
 
 /// Takes a directory for this process, and makes it if it is not there.
 pub(crate) fn take(dir: &Path, window_ms: i64) -> Result<File, OpenError> {
-    fs::create_dir_all(dir).map_err(io_error("make the directory", dir))?;
-    let path = dir.join("lock");
-    let lock = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path);
-    let lock = lock.map_err(io_error("open", &path))?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(OpenError::Locked {
-                path: dir.to_owned(),
-            });
-        }
-        Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error).into()),
-    }
+    let lock = disk::take(dir).map_err(|not_taken| match not_taken {
+        NotTaken::Held => OpenError::Locked {
+            path: dir.to_owned(),
+        },
+        NotTaken::Io { what, path, source } => Error::Io { what, path, source }.into(),
+    })?;
     let expected = format!("tidegate series 1\nwindow_ms {window_ms}\n");
     let path = dir.join(VERSION);
     let found = match fs::read_to_string(&path) {
@@ -56,14 +47,8 @@ pub(crate) fn take(dir: &Path, window_ms: i64) -> Result<File, OpenError> {
             });
         }
         None => {
-            let unfinished = dir.join("version.new");
-            let write = || {
-                let mut file = File::create(&unfinished)?;
-                file.write_all(expected.as_bytes())?;
-                file.sync_all()?;
-                fs::rename(&unfinished, &path)
-            };
-            write().map_err(io_error("write its version to", dir))?;
+            let written = disk::replace(dir, VERSION, expected.as_bytes());
+            written.map_err(io_error("write its version to", dir))?;
         }
     }
     for name in [WAL, SEGMENTS] {

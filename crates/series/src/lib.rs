@@ -49,7 +49,6 @@ mod shared;
 mod summary;
 mod table;
 mod values;
-mod varint;
 mod wal;
 
 pub use append::{RowsError, Safe, Ticket};

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use disk::varint;
+
 use crate::cell::{self, MAX_CELL};
 use crate::deletions::{Deletion, OfPart};
 use crate::error::Error;
@@ -14,7 +16,6 @@ use crate::memtable::Memtable;
 use crate::point::{DeviceNo, KeyId, Point, RowPoints};
 use crate::segment::Segment;
 use crate::shared::{Shared, count};
-use crate::varint;
 use crate::wal::block::{BlockHead, RECORD_HEAD, ROW, WORD_HEAD, shape_bytes};
 use crate::wal::{Lane, PARTITIONS};
 

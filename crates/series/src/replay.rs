@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use disk::varint::Reader;
+
 use crate::cell::{self, MAX_CELL};
 use crate::config::Config;
 use crate::deletions::{Deletion, OfPart};
@@ -13,7 +15,6 @@ use crate::part::{PartStart, place_of};
 use crate::point::DeviceNo;
 use crate::segment::Segment;
 use crate::shared::now_ms;
-use crate::varint::Reader;
 use crate::wal::recover::{Cut, Logged, recover};
 use crate::wal::{PARTITIONS, Wal};
 

@@ -3,7 +3,7 @@
 //! A batch is one frame of the log: [`FRAME_HEAD`] bytes that the writer fills in, then records. A record is a tag and its
 //! fields; numbers are LEB128, packet ids two bytes, little-endian. An entry belongs to the message before it in its batch.
 
-use crate::leb128::{Packed, ROOM, pack};
+use disk::varint::{Packed, ROOM, pack};
 
 /// Room for the head of a frame, see `frame.rs`.
 pub(crate) const FRAME_HEAD: usize = 32;

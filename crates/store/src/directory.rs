@@ -3,10 +3,12 @@
 //! `lock`, `version`, `state/` (the LSM library), `log/` (segments), `queues` (who owns the queues in another server).
 
 use std::collections::hash_map::RandomState;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File};
 use std::hash::BuildHasher as _;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
+
+use disk::NotTaken;
 
 use crate::error::{Error, OpenError};
 use crate::log::files::Files;
@@ -21,23 +23,12 @@ const QUEUES: &str = "queues";
 
 /// Takes a directory for this process, and makes it if it is not there; tells whether it is new.
 pub(crate) fn take(dir: &Path) -> Result<(File, bool), OpenError> {
-    fs::create_dir_all(dir).map_err(io_error("make the directory", dir))?;
-    let path = dir.join("lock");
-    let lock = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(io_error("open", &path))?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(OpenError::Locked {
-                path: dir.to_owned(),
-            });
-        }
-        Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error).into()),
-    }
+    let lock = disk::take(dir).map_err(|not_taken| match not_taken {
+        NotTaken::Held => OpenError::Locked {
+            path: dir.to_owned(),
+        },
+        NotTaken::Io { what, path, source } => Error::Io { what, path, source }.into(),
+    })?;
     let is_new = check_version(dir)?;
     let log = dir.join(LOG);
     fs::create_dir_all(&log).map_err(io_error("make the directory", &log))?;
@@ -88,12 +79,7 @@ fn write_version(dir: &Path) -> io::Result<()> {
 }
 
 fn write_line(dir: &Path, name: &str, line: &str) -> io::Result<()> {
-    let unfinished = dir.join(format!("{name}.new"));
-    let mut file = File::create(&unfinished)?;
-    writeln!(file, "{line}")?;
-    file.sync_all()?;
-    fs::rename(&unfinished, dir.join(name))?;
-    File::open(dir)?.sync_all()
+    disk::replace(dir, name, format!("{line}\n").as_bytes())
 }
 
 /// The name under which this directory owns queues in another server, if it ever did.

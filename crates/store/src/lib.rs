@@ -43,7 +43,6 @@ mod error;
 mod handle;
 mod journal;
 mod keyed;
-pub mod leb128;
 mod log;
 mod objects;
 mod queue;

@@ -2,8 +2,8 @@
 //! subscriptions. Numbers are LEB128, texts have their length in front. Everything read back is checked: a record that
 //! cannot be read is told and left out, it does not stop the node.
 
+use disk::varint::{self, Packed};
 use mqtt::{Properties, QoS, SubscriptionOptions, Version};
-use store::leb128::{self, Packed};
 
 use super::message::{Message, MessageView, NEVER_MS};
 
@@ -11,7 +11,7 @@ use super::message::{Message, MessageView, NEVER_MS};
 const SESSION_FORM: u8 = 1;
 
 fn put_text(out: &mut Vec<u8>, text: &str) {
-    leb128::put(out, text.len() as u64);
+    varint::put(out, text.len() as u64);
     out.extend_from_slice(text.as_bytes());
 }
 
@@ -27,7 +27,7 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> Option<u64> {
-        leb128::take(&mut self.rest)
+        varint::take(&mut self.rest)
     }
 
     fn bytes(&mut self, len: u64) -> Option<&'a [u8]> {
@@ -75,7 +75,7 @@ pub(crate) fn message_head(view: &MessageView<'_>, head: &mut Packed<'_>) {
 pub(crate) fn message_head_len(view: &MessageView<'_>) -> usize {
     let expires = match view.expires_ms {
         NEVER_MS => 0,
-        expires_ms => leb128::len(expires_ms),
+        expires_ms => varint::len(expires_ms),
     };
     let lens = [
         view.topic.len(),
@@ -83,14 +83,14 @@ pub(crate) fn message_head_len(view: &MessageView<'_>) -> usize {
         view.from_username.len(),
         view.properties.as_bytes().len(),
     ];
-    let lens = lens.map(|len| leb128::len(len as u64));
-    1 + leb128::len(view.received_ms) + expires + lens.iter().sum::<usize>()
+    let lens = lens.map(|len| varint::len(len as u64));
+    1 + varint::len(view.received_ms) + expires + lens.iter().sum::<usize>()
 }
 
 /// A whole message as it is stored.
 pub(crate) fn message_bytes(view: &MessageView<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 + view.topic.len() + view.payload.len());
-    leb128::pack(&mut out, |head| message_head(view, head));
+    varint::pack(&mut out, |head| message_head(view, head));
     for part in message_parts(view) {
         out.extend_from_slice(part);
     }
@@ -158,7 +158,7 @@ pub(crate) fn attribute_byte(qos: QoS, retain: bool) -> u8 {
 pub(crate) fn put_attributes(qos: QoS, retain: bool, identifiers: &[u32], out: &mut Vec<u8>) {
     out.push(attribute_byte(qos, retain));
     for &identifier in identifiers {
-        leb128::put(out, identifier.into());
+        varint::put(out, identifier.into());
     }
 }
 
@@ -229,15 +229,15 @@ impl<'a> SessionRecord<'a> {
             flags |= if set { flag } else { 0 };
         }
         out.extend([SESSION_FORM, flags, self.version.level()]);
-        leb128::put(out, self.number);
-        leb128::put(out, self.expiry_s.into());
-        leb128::put(out, self.created_ms);
-        leb128::put(out, self.disconnected_ms);
+        varint::put(out, self.number);
+        varint::put(out, self.expiry_s.into());
+        varint::put(out, self.created_ms);
+        varint::put(out, self.disconnected_ms);
         if let Some(username) = self.username {
             put_text(out, username);
         }
         if let Some((delay_s, body)) = self.will {
-            leb128::put(out, delay_s.into());
+            varint::put(out, delay_s.into());
             out.extend_from_slice(body);
         }
     }
@@ -317,7 +317,7 @@ pub(crate) fn put_subscription(options: SubscriptionOptions, identifier: u32, ou
         0
     };
     out.push(byte);
-    leb128::put(out, identifier.into());
+    varint::put(out, identifier.into());
 }
 
 pub(crate) fn read_subscription(bytes: &[u8]) -> Option<(SubscriptionOptions, u32)> {

@@ -1,6 +1,6 @@
 //! Numbers of a few bits each, one behind the other, and streams of single bits.
 
-use crate::varint::Reader;
+use disk::varint::Reader;
 
 /// Numbers packed at once.
 pub(crate) const BLOCK: usize = 128;

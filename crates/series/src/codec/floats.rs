@@ -1,11 +1,12 @@
 //! Floats: decimals as integers of one scale, with exceptions; or their bits as integers; or each as what changed in its bits, where
 //! many are the one before; or as they are.
 
+use disk::varint::{Reader, put};
+
 use super::bits::{BitReader, BitWriter};
 use super::ints;
 use crate::decimal;
 use crate::values::Floats;
-use crate::varint::{Reader, put};
 
 const DECIMAL: u8 = 0;
 const EXCEPTIONS: u8 = 1;

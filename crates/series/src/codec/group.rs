@@ -4,12 +4,13 @@
 //! per column: key, flags and facet, kind, how many rows have it, length, statistics · the columns' bytes. Numbers are varints.
 //! The statistics of a column without gaps let an aggregate over the whole group skip its bytes.
 
+use disk::varint::{Reader, put};
+
 use super::{floats, ints, texts};
 use crate::point::KeyId;
 use crate::summary::Summary;
 use crate::table::{Column, Facet, Table};
 use crate::values::{Floats, Kind, Mixed, Values};
-use crate::varint::{Reader, put};
 
 /// Rows of a group at most.
 pub(crate) const MAX_ROWS: usize = 8192;

@@ -4,8 +4,9 @@
 //! of what is packed, and the packed rest: the numbers themselves, the distances between them, or how these change. A
 //! sensor that reports every second thus has times of a few bytes per block, or of none.
 
+use disk::varint::{self, Reader, put, put_signed};
+
 use super::bits::{BLOCK, pack, unpack, width};
-use crate::varint::{self, Reader, put, put_signed};
 
 const BLOCKS: u8 = 0;
 const RUNS: u8 = 1;

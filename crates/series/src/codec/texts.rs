@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use disk::varint::{Reader, put};
+
 use super::ints;
 use crate::values::{Texts, Words};
-use crate::varint::{Reader, put};
 
 const ALL: u8 = 0;
 const DICTIONARY: u8 = 1;

@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use disk::varint::Reader;
+
 use super::Memtable;
 use crate::point::KeyId;
 use crate::shared::lock;
-use crate::varint::Reader;
 
 /// No row.
 pub(super) const NONE: u32 = u32::MAX;

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use crate::cell::{self, Hint};
 use crate::latest::Owned;
 use crate::point::{KeyId, RowPoints};
-use crate::varint;
 
 pub(crate) use chunk::{Chunk, DeviceRows, Spare};
 use chunk::{NONE, RowAt};
+use disk::varint;
 pub(crate) use words::Words;
 
 /// Rows of a chunk, and chunks of a memtable: a row's number has both.

@@ -17,9 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{self, AtomicBool, AtomicU64};
 
+use disk::varint::Reader;
+
 use crate::error::{Error, OpenError, io_error};
 use crate::shared::lock;
-use crate::varint::Reader;
 
 pub(crate) use reader::SegmentReader;
 pub(crate) use writer::Writer;

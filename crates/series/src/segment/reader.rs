@@ -6,12 +6,13 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
+use disk::varint::Reader;
+
 use super::{IndexBlock, Place, Segment, damaged};
 use crate::codec::group;
 use crate::error::{Error, io_error};
 use crate::point::KeyId;
 use crate::table::Table;
-use crate::varint::Reader;
 
 /// Bytes read at once where group follows group.
 const AHEAD: usize = 64 << 10;

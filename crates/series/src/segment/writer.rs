@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use disk::varint::{put, put_signed};
+
 use super::{IndexBlock, MAGIC, Meta, Place, Segment, TAIL, unfinished};
 use crate::codec::group;
 use crate::error::{Error, io_error};
 use crate::table::Table;
-use crate::varint::{put, put_signed};
 
 /// Groups of one block of the index.
 const INDEX_GROUPS: usize = 128;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use disk::varint::{self, Reader};
 use memmap2::MmapMut;
 
 use super::log::Segment;
 use crate::point::KeyId;
-use crate::varint::{self, Reader};
 
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 pub(crate) const BLOCK_HEAD: usize = 64;

@@ -254,8 +254,7 @@ fn allocate(file: &File, bytes: u64) -> io::Result<()> {
 }
 
 pub(crate) fn sync_dir(dir: &Path) -> Result<(), Error> {
-    let sync = || File::open(dir)?.sync_all();
-    sync().map_err(io_error("force to disk", dir))
+    disk::sync_dir(dir).map_err(io_error("force to disk", dir))
 }
 
 /// A number nobody can guess: what hash maps take their keys from.

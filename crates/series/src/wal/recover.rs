@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use disk::varint::Reader;
+
 use super::PARTITIONS;
 use super::block::{
     BLOCK_BYTES, BLOCK_HEAD, BlockHead, Next, ROW, SHAPE, SYNCED, WORD, next, synced_behind,
@@ -19,7 +21,6 @@ use super::block::{
 use super::log::{Segment, path_of, sync_dir};
 use crate::error::{Error, OpenError, io_error};
 use crate::point::KeyId;
-use crate::varint::Reader;
 
 /// A row of the log: its values begin at `values`.
 pub(crate) struct Logged<'a> {

@@ -97,7 +97,7 @@ impl Files for RealFiles {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        File::open(dir)?.sync_all()
+        disk::sync_dir(dir)
     }
 
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {

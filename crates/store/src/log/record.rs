@@ -1,7 +1,8 @@
 //! Records of a batch, read back.
 
+use disk::varint;
+
 use crate::batch::{Space, tag};
-use crate::leb128;
 
 /// One record. Places are relative to the first record of the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +76,7 @@ impl<'a> Records<'a> {
     #[inline]
     fn number(&mut self) -> Option<u64> {
         let mut rest = self.bytes.get(self.at..)?;
-        let number = leb128::take(&mut rest)?;
+        let number = varint::take(&mut rest)?;
         self.at = self.bytes.len() - rest.len();
         Some(number)
     }

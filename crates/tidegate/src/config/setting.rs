@@ -376,20 +376,6 @@ impl Field for Fsync {
     }
 }
 
-impl Field for series::Fsync {
-    fn to_value(&self) -> Option<Value> {
-        Some(Value::Text(self.to_string()))
-    }
-
-    fn from_value(value: Value) -> Self {
-        let Value::Text(text) = &value else {
-            unreachable!("{KIND_FITS}, not {value:?}");
-        };
-        // The same words as those of the store.
-        text.parse().expect(KIND_FITS)
-    }
-}
-
 impl Field for Option<String> {
     fn to_value(&self) -> Option<Value> {
         self.clone().map(Value::Text)

@@ -1,0 +1,105 @@
+//! Directories: whose one is, and names in it that survive a power failure.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// A directory that could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum NotTaken {
+    #[error("somebody else has it")]
+    Held,
+    /// A file operation failed.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Takes a directory for this process, and makes it if it is not there. It is given back when the file is closed, at the latest by
+/// the end of the process.
+///
+/// # Errors
+/// If another process has it, or its file `lock` cannot be opened.
+pub fn take(dir: &Path) -> Result<File, NotTaken> {
+    let path = dir.join("lock");
+    let failed = |what, path: &Path| {
+        let path = path.to_owned();
+        move |source| NotTaken::Io { what, path, source }
+    };
+    fs::create_dir_all(dir).map_err(failed("make the directory", dir))?;
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(failed("open", &path))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(NotTaken::Held),
+        Err(TryLockError::Error(error)) => Err(failed("lock", &path)(error)),
+    }
+}
+
+/// Forces the names in a directory to disk: which files are there, and what they are called.
+///
+/// # Errors
+/// If the file system refuses.
+pub fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Writes a file as a whole: after a crash there is the old one or the new one, never a piece. It is written as `name.new` first.
+///
+/// # Errors
+/// If the file system refuses; the old file may be there still.
+pub fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let unfinished = dir.join(format!("{name}.new"));
+    let mut file = File::create(&unfinished)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&unfinished, dir.join(name))?;
+    sync_dir(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_taken_once() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("new");
+        let lock = take(&dir).unwrap();
+        // Another file of the same process is somebody else to the system, too.
+        assert!(matches!(take(&dir), Err(NotTaken::Held)));
+        drop(lock);
+        take(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_could_not_be_done_is_told_with_its_path() {
+        let parent = tempfile::tempdir().unwrap();
+        let file = parent.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = take(&file).unwrap_err().to_string();
+        assert!(error.starts_with("cannot make the directory "), "{error}");
+        assert!(error.contains(file.to_str().unwrap()), "{error}");
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_leaves_nothing_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in ["first", "second, which is longer", ""] {
+            replace(dir.path(), "version", text.as_bytes()).unwrap();
+            assert_eq!(
+                fs::read_to_string(dir.path().join("version")).unwrap(),
+                text
+            );
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,9 @@
+//! How things stand on disk, for all that stores something there: when it is forced there, whose a directory is, numbers of
+//! variable length.
+
+mod directory;
+mod fsync;
+pub mod varint;
+
+pub use directory::{NotTaken, replace, sync_dir, take};
+pub use fsync::{Fsync, ParseFsyncError};

@@ -1,0 +1,243 @@
+//! Numbers of one to ten bytes (LEB128): seven bits a byte, the lowest first; the highest bit says that more follow. What writes and
+//! reads them is meant to be inlined where it is used.
+
+/// Appends a number.
+#[inline]
+pub fn put(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+#[inline]
+pub fn put_signed(out: &mut Vec<u8>, number: i64) {
+    put(out, zigzag(number));
+}
+
+/// Writes a number at `at`, where ten bytes have room; returns where it ends.
+#[inline]
+pub fn write(out: &mut [u8], mut at: usize, mut number: u64) -> usize {
+    while number >= 0x80 {
+        out[at] = number as u8 | 0x80;
+        at += 1;
+        number >>= 7;
+    }
+    out[at] = number as u8;
+    at + 1
+}
+
+#[inline]
+pub fn zigzag(number: i64) -> u64 {
+    ((number << 1) ^ (number >> 63)) as u64
+}
+
+#[inline]
+pub fn unzigzag(number: u64) -> i64 {
+    (number >> 1) as i64 ^ -((number & 1) as i64)
+}
+
+/// Takes a number off the front; `None`: it ends too early, or is none.
+#[inline]
+pub fn take(bytes: &mut &[u8]) -> Option<u64> {
+    read(|| bytes.split_off_first().copied())
+}
+
+#[inline]
+fn read(mut next: impl FnMut() -> Option<u8>) -> Option<u64> {
+    let first = next()?;
+    if first < 0x80 {
+        return Some(u64::from(first));
+    }
+    let mut number = u64::from(first & 0x7f);
+    for shift in (7..64).step_by(7) {
+        let byte = next()?;
+        if shift == 63 && byte > 1 {
+            return None;
+        }
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// How many bytes a number takes.
+#[inline]
+pub fn len(number: u64) -> usize {
+    (63 - (number | 1).leading_zeros() as usize) / 7 + 1
+}
+
+/// Bytes that [`pack`] has room for: six numbers of ten bytes and four single ones.
+pub const ROOM: usize = 64;
+
+/// Appends a few bytes and numbers with one check for room. They are written where they stay: put together elsewhere and
+/// copied, the processor would have to wait for the single bytes before it could read them as a whole.
+#[inline]
+pub fn pack(out: &mut Vec<u8>, fill: impl FnOnce(&mut Packed<'_>)) {
+    let start = out.len();
+    out.extend_from_slice(&[0; ROOM]);
+    let bytes = out[start..].first_chunk_mut();
+    let mut packed = Packed {
+        bytes: bytes.expect("it was appended just now"),
+        len: 0,
+    };
+    fill(&mut packed);
+    let end = start + packed.len;
+    out.truncate(end);
+}
+
+/// What [`pack`] fills.
+pub struct Packed<'a> {
+    bytes: &'a mut [u8; ROOM],
+    len: usize,
+}
+
+impl Packed<'_> {
+    #[inline]
+    pub fn byte(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+
+    #[inline]
+    pub fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.byte(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.byte(number as u8);
+    }
+
+    /// Bytes so far.
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.len
+    }
+}
+
+/// Reads bytes in order; `None` where they end too early or are no number.
+#[derive(Clone, Copy)]
+pub struct Reader<'a> {
+    pub bytes: &'a [u8],
+    pub at: usize,
+}
+
+impl<'a> Reader<'a> {
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    #[inline]
+    pub fn byte(&mut self) -> Option<u8> {
+        let byte = *self.bytes.get(self.at)?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    #[inline]
+    pub fn number(&mut self) -> Option<u64> {
+        read(|| self.byte())
+    }
+
+    #[inline]
+    pub fn signed(&mut self) -> Option<i64> {
+        self.number().map(unzigzag)
+    }
+
+    /// A number that has to be no more than `max`.
+    #[inline]
+    pub fn bounded(&mut self, max: usize) -> Option<usize> {
+        let number = usize::try_from(self.number()?).ok()?;
+        (number <= max).then_some(number)
+    }
+
+    #[inline]
+    pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let end = self.at.checked_add(len)?;
+        let taken = self.bytes.get(self.at..end)?;
+        self.at = end;
+        Some(taken)
+    }
+
+    #[inline]
+    pub fn word(&mut self) -> Option<u64> {
+        let bytes = self.take(8)?;
+        Some(u64::from_le_bytes(bytes.try_into().expect("8 were taken")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn numbers_come_back(numbers in proptest::collection::vec(any::<i64>(), 0..20)) {
+            let mut bytes = Vec::new();
+            for &number in &numbers {
+                put_signed(&mut bytes, number);
+                put(&mut bytes, number as u64);
+                let mut room = [0; 10];
+                let end = write(&mut room, 0, number as u64);
+                assert!(bytes.ends_with(&room[..end]));
+            }
+            let mut reader = Reader::new(&bytes);
+            for &number in &numbers {
+                prop_assert_eq!(reader.signed(), Some(number));
+                prop_assert_eq!(reader.number(), Some(number as u64));
+            }
+            prop_assert!(reader.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        assert_eq!(Reader::new(&[0x80]).number(), None);
+        assert_eq!(Reader::new(&[0xff; 11]).number(), None);
+        assert_eq!(Reader::new(&[]).number(), None);
+        let too_large = [[0xff; 9].as_slice(), &[2]].concat();
+        assert_eq!(Reader::new(&too_large).number(), None);
+        assert_eq!(take(&mut &too_large[..]), None);
+    }
+
+    #[test]
+    fn numbers_of_every_length_come_back() {
+        let edges = (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit]);
+        let numbers: Vec<u64> = edges.chain([u64::MAX]).collect();
+        for numbers in numbers.chunks(6) {
+            let mut bytes = Vec::new();
+            let mut out = vec![7];
+            pack(&mut out, |packed| {
+                for &number in numbers {
+                    packed.number(number);
+                    put(&mut bytes, number);
+                }
+                assert_eq!(packed.size(), bytes.len());
+            });
+            assert_eq!(out[1..], bytes);
+            let lens = numbers.iter().map(|&number| len(number));
+            assert_eq!(lens.sum::<usize>(), bytes.len());
+            let mut rest = &bytes[..];
+            for &number in numbers {
+                assert_eq!(take(&mut rest), Some(number));
+            }
+            assert!(rest.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_number_that_does_not_end_is_not_taken() {
+        assert_eq!(take(&mut &[0x80, 0x80][..]), None);
+        assert_eq!(take(&mut &[0xff; 11][..]), None);
+    }
+}
