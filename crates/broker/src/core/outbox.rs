@@ -304,7 +304,7 @@ mod tests {
             // From now on two are enough, and little is put into them.
             let mut two = [pool.take(), pool.take()];
             two[0].extend_from_slice(&[7; 3000]);
-            two.map(|buffer| pool.give(buffer));
+            two.into_iter().for_each(|buffer| pool.give(buffer));
             pool.trim();
         }
         let capacities: Vec<_> = pool.spare.iter().map(Vec::capacity).collect();
