@@ -182,3 +182,200 @@ impl Shared {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Condvar;
+    use std::sync::atomic::AtomicUsize;
+
+    use broker::hooks::{Action, Client, Credentials, Hooks, HooksFactory as _, Peer};
+    use mqtt::Version;
+
+    use super::*;
+    use crate::{
+        Auth, DeviceAnswer, DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceRights, Settings,
+    };
+
+    /// Devices on a disk that answers when it is let.
+    #[derive(Default)]
+    struct Disk {
+        removed: Mutex<HashSet<String>>,
+        is_held: Mutex<bool>,
+        changed: Condvar,
+        looked_up: AtomicUsize,
+        took_time: AtomicUsize,
+    }
+
+    struct Everything;
+
+    impl DeviceRights for Everything {
+        fn may(&self, _: &Action<'_>) -> bool {
+            true
+        }
+    }
+
+    impl Disk {
+        fn hold(&self, is_held: bool) {
+            *self.is_held.lock().unwrap() = is_held;
+            self.changed.notify_all();
+        }
+
+        fn remove(&self, name: &str) {
+            self.removed.lock().unwrap().insert(name.to_owned());
+        }
+
+        fn device() -> DeviceAnswer {
+            DeviceAnswer::Device(Box::new(DeviceIdentity {
+                attributes: Vec::new(),
+                expires_at_ms: None,
+                rights: Arc::new(Everything),
+            }))
+        }
+    }
+
+    impl DeviceDirectory for Disk {
+        fn concerns(&self, username: Option<&str>, _: Option<&str>) -> bool {
+            username.is_some()
+        }
+
+        fn find(&self, _: &DeviceLogin<'_>) -> DeviceAnswer {
+            DeviceAnswer::Cold
+        }
+
+        fn look_up(&self, login: &DeviceLogin<'_>) -> Result<DeviceAnswer, String> {
+            let held = self.is_held.lock().unwrap();
+            drop(self.changed.wait_while(held, |is_held| *is_held).unwrap());
+            self.looked_up.fetch_add(1, Relaxed);
+            let name = login.username.unwrap_or_default();
+            if self.removed.lock().unwrap().contains(name) {
+                return Ok(DeviceAnswer::NoDevice);
+            }
+            match (name.split('-').next(), login.password()) {
+                (Some("chosen"), _) => Ok(DeviceAnswer::Cold),
+                (Some("broken"), _) => Err("the disk is broken".to_owned()),
+                (Some("panic"), _) => panic!("on purpose"),
+                (_, Some(b"right")) => Ok(Self::device()),
+                (_, _) => Ok(DeviceAnswer::Refused),
+            }
+        }
+
+        fn find_cold(&self, _: &DeviceLogin<'_>) -> Result<DeviceAnswer, String> {
+            self.took_time.fetch_add(1, Relaxed);
+            Ok(Self::device())
+        }
+    }
+
+    fn auth(timeout_ms: u64) -> (Auth, Arc<Disk>) {
+        let mut settings = Settings::default();
+        settings.limits.timeout_ms = timeout_ms;
+        settings.limits.max_failed_logins_per_address = 0;
+        let auth = Auth::new(&settings, tokio::runtime::Handle::current()).unwrap();
+        let disk = Arc::<Disk>::default();
+        auth.set_devices(disk.clone());
+        (auth, disk)
+    }
+
+    fn ask(door: &mut dyn Hooks, username: &str, password: &str) -> Authentication {
+        door.authenticate(&Credentials {
+            client: Client {
+                client_id: username,
+                username: Some(username),
+                peer: Some(Peer::Unix),
+                local: None,
+                version: Version::V5,
+            },
+            password: Some(password.as_bytes()),
+            certificate: None,
+            method: None,
+            listener: "mqtt",
+            lets_anonymous_in: false,
+            common_name_as_username: false,
+            keep_alive_s: 0,
+            clean_start: true,
+        })
+    }
+
+    async fn answered(asked: Authentication) -> Result<(), ReasonCode> {
+        match asked {
+            Authentication::Later(answer) => match answer.await {
+                Authentication::Allow(_) => Ok(()),
+                Authentication::Deny(code) => Err(code),
+                _ => panic!("neither let in nor refused"),
+            },
+            Authentication::Deny(code) => Err(code),
+            _ => panic!("not from memory"),
+        }
+    }
+
+    const WRONG: ReasonCode = ReasonCode::BAD_USER_NAME_OR_PASSWORD;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_thousand_clients_are_each_answered_as_is_right() {
+        let (auth, disk) = auth(60_000);
+        let mut door = auth.hooks_for(0);
+        disk.remove("d-500");
+        let asked: Vec<_> = (0..1000)
+            .map(|at| {
+                let password = if at % 2 == 0 { "right" } else { "wrong" };
+                ask(&mut *door, &format!("d-{at}"), password)
+            })
+            .collect();
+        for (at, asked) in asked.into_iter().enumerate() {
+            let wanted = match at % 2 == 0 && at != 500 {
+                true => Ok(()),
+                false => Err(WRONG),
+            };
+            assert_eq!(answered(asked).await, wanted, "{at}");
+        }
+        assert_eq!(disk.looked_up.load(Relaxed), 1000);
+        assert_eq!(disk.took_time.load(Relaxed), 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn who_is_removed_while_its_look_up_waits_is_not_let_in() {
+        let (auth, disk) = auth(60_000);
+        let mut door = auth.hooks_for(0);
+        disk.hold(true);
+        let asked: Vec<_> = (0..3 * PORTION)
+            .map(|at| ask(&mut *door, &format!("d-{at}"), "right"))
+            .collect();
+        let last = format!("d-{}", 3 * PORTION - 1);
+        disk.remove(&last);
+        disk.hold(false);
+        for (at, asked) in asked.into_iter().enumerate() {
+            let wanted = match at == 3 * PORTION - 1 {
+                true => Err(WRONG),
+                false => Ok(()),
+            };
+            assert_eq!(answered(asked).await, wanted, "{at}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn what_takes_more_than_a_look_at_the_disk_holds_nobody_up() {
+        let (auth, disk) = auth(60_000);
+        let mut door = auth.hooks_for(0);
+        let names = ["chosen-1", "broken-1", "panic-1", "d-1"];
+        let asked = names.map(|name| ask(&mut *door, name, "right"));
+        let unavailable = Err(ReasonCode::SERVER_UNAVAILABLE);
+        let wanted = [Ok(()), unavailable, unavailable, Ok(())];
+        for ((name, asked), wanted) in names.into_iter().zip(asked).zip(wanted) {
+            assert_eq!(answered(asked).await, wanted, "{name}");
+        }
+        assert_eq!(disk.took_time.load(Relaxed), 1);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_disk_that_does_not_answer_lets_nobody_in() {
+        let (auth, disk) = auth(100);
+        let mut door = auth.hooks_for(0);
+        disk.hold(true);
+        let asked = ask(&mut *door, "d-1", "right");
+        let unavailable = Err(ReasonCode::SERVER_UNAVAILABLE);
+        assert_eq!(answered(asked).await, unavailable);
+        disk.hold(false);
+        let asked = ask(&mut *door, "d-1", "right");
+        assert_eq!(answered(asked).await, Ok(()));
+    }
+}

@@ -19,6 +19,8 @@ use crate::tables::Keyspaces;
 
 /// Up to which frame of the log the spaces have everything.
 const APPLIED_LSN: &[u8] = b"applied_lsn";
+/// What tables may have in memory when they have been opened.
+const MAX_REPLAYED_BYTES: u64 = 4 << 20;
 /// How long a call that reads objects may hold an old database while it is to be closed.
 const MAX_CLOSING: Duration = Duration::from_secs(10);
 
@@ -60,6 +62,15 @@ impl Db {
                 .keyspace(name, keyspace_options)
                 .map_err(Error::keyed("open its keyed state"))
         };
+        let tables = Keyspaces::open(&database)?;
+        // What was written last is read from the journal into lists in memory, where finding a row takes some times as long as on the
+        // disk; without more writes it would stay there. It goes to the disk in the background.
+        if database.write_buffer_size() > MAX_REPLAYED_BYTES {
+            for (_, table) in tables.all() {
+                let rotated = table.rotate_memtable();
+                rotated.map_err(Error::keyed("open its keyed state"))?;
+            }
+        }
         Ok(Self {
             spaces: [
                 space("sessions")?,
@@ -70,7 +81,7 @@ impl Db {
             meta: space("meta")?,
             objects: space("objects")?,
             journals: space("journals")?,
-            tables: Keyspaces::open(&database)?,
+            tables,
             writing: Mutex::new(()),
             database,
         })

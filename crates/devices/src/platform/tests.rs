@@ -21,6 +21,10 @@ impl Teller for Told {
         let told = format!("{client_id} < {} {}", letter.topic, letter.payload);
         self.0.lock().unwrap().push(told);
     }
+
+    fn send_away(&self, client_id: &str) {
+        self.0.lock().unwrap().push(format!("{client_id} goes"));
+    }
 }
 
 struct Setup {
@@ -92,17 +96,35 @@ impl Setup {
             .put(device, crate::Expected::Any)
             .unwrap()
             .device;
-        let client_id = format!("client-{}", device.id);
-        let client = Client {
-            client_id: &client_id,
-            username: None,
+        self.admit(&device);
+        self.connect(&device).unwrap()
+    }
+
+    /// Lets a device in, which is to connect.
+    fn admit(&self, device: &Arc<Device>) {
+        let shown = crate::Shown {
+            client_id: &format!("client-{}", device.id),
+            username: Some("token"),
+            password: None,
+            common_name: None,
+            now_ms: now_ms(),
+        };
+        let directory = &self.platform.inner.parts.directory;
+        directory.remember(None, &shown, device);
+    }
+
+    fn connect(&self, device: &Device) -> Option<Arc<Speaker>> {
+        self.connect_as(device, Some("token"))
+    }
+
+    fn connect_as(&self, device: &Device, username: Option<&str>) -> Option<Arc<Speaker>> {
+        self.platform.device_of(&Client {
+            client_id: &format!("client-{}", device.id),
+            username,
             peer: Some(Peer::Unix),
             local: None,
             version: Version::V311,
-        };
-        let directory = &self.platform.inner.parts.directory;
-        directory.remember(None, &client_id, &device);
-        self.platform.device_of(&client).unwrap()
+        })
     }
 
     fn send(&mut self, by: &Speaker, topic: &str, payload: Value) {
@@ -233,5 +255,76 @@ fn a_gateway_brings_devices_along_and_no_others() {
     );
     setup.send(&gateway, "v1/gateway/disconnect", json!({"device": "t1"}));
     assert!(!setup.states.is_online(child.no));
+    setup.platform.stop();
+}
+
+#[test]
+fn who_is_changed_or_removed_while_it_connects_does_not_stay() {
+    let setup = setup();
+    setup.product("meter", json!({}));
+    let put = |device: Value| {
+        let device = serde_json::from_value(device).unwrap();
+        let written = setup.registry.put(device, crate::Expected::Any).unwrap();
+        written.device
+    };
+    let with_token = |id: &str, token: &str| {
+        put(
+            json!({"id": id, "product": "meter", "credentials": [{"type": "token", "token": token}]}),
+        )
+    };
+    let same = with_token("same", "s1");
+    let renamed = with_token("renamed", "r1");
+    let changed = with_token("changed", "c1");
+    let disabled = with_token("disabled", "d1");
+    let removed = with_token("removed", "x1");
+    for device in [&same, &renamed, &changed, &disabled, &removed] {
+        setup.admit(device);
+    }
+    put(json!({"id": "renamed", "product": "meter", "name": "Other"}));
+    with_token("changed", "c2");
+    put(json!({"id": "disabled", "product": "meter", "enabled": false}));
+    assert!(
+        setup
+            .registry
+            .remove("removed", crate::Expected::Any)
+            .unwrap()
+    );
+    for device in [&same, &renamed, &changed, &disabled, &removed] {
+        assert!(setup.connect(device).is_some(), "{}", device.id);
+    }
+    setup.platform.settle();
+    assert_eq!(
+        *setup.told.0.lock().unwrap(),
+        [
+            "client-changed goes",
+            "client-disabled goes",
+            "client-removed goes"
+        ]
+    );
+    setup.platform.stop();
+}
+
+#[test]
+fn an_admission_is_for_the_client_that_was_let_in() {
+    let setup = setup();
+    setup.product("meter", json!({}));
+    let device = serde_json::from_value(json!({"id": "d", "product": "meter"})).unwrap();
+    let device = setup.registry.put(device, crate::Expected::Any).unwrap();
+    let device = device.device;
+    let directory = &setup.platform.inner.parts.directory;
+    setup.admit(&device);
+    assert!(
+        setup.connect_as(&device, None).is_none(),
+        "it shows nothing"
+    );
+    assert!(setup.connect(&device).is_none(), "it was taken");
+    setup.admit(&device);
+    directory.forget(None, "client-d");
+    assert!(
+        setup.connect(&device).is_none(),
+        "another came in its place"
+    );
+    setup.admit(&device);
+    assert!(setup.connect(&device).is_some());
     setup.platform.stop();
 }
