@@ -38,6 +38,7 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::telemetry_intervals::endpoints,
         of::device_api::endpoints,
         of::thingsboard::endpoints,
+        of::thingsboard_devices::endpoints,
         of::thingsboard_login::endpoints,
         of::queues::endpoints,
         of::retained::endpoints,

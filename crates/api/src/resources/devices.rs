@@ -239,7 +239,7 @@ pub(super) async fn ask<T: Send + 'static>(
     asked.map_err(problem)
 }
 
-fn no_device(id: &str) -> Problem {
+pub(super) fn no_device(id: &str) -> Problem {
     Problem::not_found(format!("There is no device {id:?}."))
 }
 

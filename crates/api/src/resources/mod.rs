@@ -34,6 +34,7 @@ mod telemetry_feed;
 pub(crate) mod telemetry_intervals;
 mod telemetry_question;
 pub(crate) mod thingsboard;
+pub(crate) mod thingsboard_devices;
 pub(crate) mod thingsboard_login;
 pub(crate) mod thingsboard_rpc;
 mod websocket;

@@ -53,6 +53,21 @@ fn a_program_for_thingsboard_reads_and_calls() {
     raw.publish_qos1("v1/devices/me/telemetry", r#"{"t": 21.5}"#, 1);
 
     let (reader, refresh) = token(&node, "reader@example.org", "correct horse");
+    let look = |path: &str| ask(&node, "GET", path, &reader, &Value::Null);
+    let found = look(&format!("/api/tenant/devices?deviceName={id}"));
+    assert_eq!(found, look(&format!("/api/device/{id}")));
+    let (status, found) = found;
+    assert_eq!(
+        (status, &found["id"], &found["type"]),
+        (
+            200,
+            &json!({"entityType": "DEVICE", "id": id}),
+            &json!("meter")
+        ),
+        "{found}"
+    );
+    assert_eq!(look("/api/tenant/devices?deviceName=nobody").0, 404);
+    assert_eq!(look("/api/tenant/devices").0, 400);
     let values = format!("/api/plugins/telemetry/DEVICE/{id}/values/timeseries?keys=t");
     let (status, found) = ask(&node, "GET", &values, &reader, &Value::Null);
     assert_eq!(
