@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
+use crate::directory::list;
 use crate::error::{Error, OpenError, io_error};
 use crate::part::partition_of;
 use crate::point::{DeviceNo, KeyId};
@@ -84,28 +85,12 @@ impl Deletions {
         is_synced: bool,
     ) -> Result<(Self, [OfPart; PARTITIONS]), OpenError> {
         let path = dir.join("deletions");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path);
-        let mut file = file.map_err(io_error("open", &path))?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)
-            .map_err(io_error("read", &path))?;
+        let (file, bytes) = list(&path, HEAD)?;
         let refuse = |offset: usize, detail: &str| OpenError::Damaged {
             path: path.clone(),
             offset: offset as u64,
             detail: detail.to_owned(),
         };
-        if bytes.len() < HEAD.len() && HEAD.starts_with(&bytes) {
-            file.seek(SeekFrom::Start(0))
-                .map_err(io_error("write", &path))?;
-            file.write_all(HEAD).map_err(io_error("write", &path))?;
-            file.sync_all().map_err(io_error("force to disk", &path))?;
-            bytes = HEAD.to_vec();
-        }
         if !bytes.starts_with(HEAD) {
             return Err(refuse(0, "it does not begin as the list of deletions does"));
         }

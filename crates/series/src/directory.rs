@@ -1,8 +1,8 @@
 //! The directory: whose it is and which layout it has.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use disk::NotTaken;
@@ -57,6 +57,28 @@ pub(crate) fn take(dir: &Path, window_ms: i64) -> Result<File, OpenError> {
     }
     sync_dir(dir)?;
     Ok(lock)
+}
+
+/// Opens a file that grows by entries behind its head, and reads it. One that is new, or whose head is cut off, gets the head.
+pub(crate) fn list(path: &Path, head: &[u8]) -> Result<(File, Vec<u8>), OpenError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path);
+    let mut file = file.map_err(io_error("open", path))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)
+        .map_err(io_error("read", path))?;
+    if bytes.len() < head.len() && head.starts_with(&bytes) {
+        file.seek(SeekFrom::Start(0))
+            .map_err(io_error("write", path))?;
+        file.write_all(head).map_err(io_error("write", path))?;
+        file.sync_all().map_err(io_error("force to disk", path))?;
+        bytes = head.to_vec();
+    }
+    Ok((file, bytes))
 }
 
 /// Opens all segment files, and removes what a crash left behind: unfinished ones, and those that others replace. Tells also the

@@ -3,13 +3,14 @@
 //! Looking a name up takes no lock: slots of an open-addressed table hold numbers, names never move. File: a head line, then
 //! per key the CRC32C of the rest, the length (2 bytes) and the name. A number is a name's place.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::hash::BuildHasher as _;
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use crate::directory::list;
 use crate::error::{Error, OpenError, io_error};
 use crate::point::KeyId;
 
@@ -34,23 +35,7 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn open(dir: &Path, max: u32, is_synced: bool) -> Result<Self, OpenError> {
         let path = dir.join("keys");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path);
-        let mut file = file.map_err(io_error("open", &path))?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)
-            .map_err(io_error("read", &path))?;
-        if bytes.len() < HEAD.len() && HEAD.starts_with(&bytes) {
-            file.seek(SeekFrom::Start(0))
-                .map_err(io_error("write", &path))?;
-            file.write_all(HEAD).map_err(io_error("write", &path))?;
-            file.sync_all().map_err(io_error("force to disk", &path))?;
-            bytes = HEAD.to_vec();
-        }
+        let (file, bytes) = list(&path, HEAD)?;
         let damaged = |offset: usize, detail: &str| OpenError::Damaged {
             path: path.clone(),
             offset: offset as u64,

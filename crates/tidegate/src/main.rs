@@ -1,5 +1,6 @@
 //! Tidegate: the program. Reads the command line and hands over to one command.
 
+mod calendar;
 mod cli;
 mod client;
 mod config;

@@ -2,25 +2,18 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
-use tokio::sync::{OwnedSemaphorePermit, watch as stopping};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::alarms::{DEVICE, PRODUCT, SEVERITY, TYPE, ask};
-use super::event_feed::{Item, Items};
 use super::events;
-use crate::access::{self, now_ms};
+use super::listener::{Item, Items, Listener};
+use crate::access::now_ms;
 use crate::alarm_tools::AlarmNews;
-use crate::app::App;
 use crate::call::Call;
 use crate::endpoint::Outcome;
 use crate::problem::Problem;
-
-/// Silence after which something is sent, and after which the credentials are looked at again.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// What this listener wants.
 struct Filter {
@@ -32,14 +25,9 @@ struct Filter {
 }
 
 struct Feed {
-    app: Arc<App>,
-    headers: axum::http::HeaderMap,
-    from: std::net::IpAddr,
+    listener: Listener,
     news: Receiver<Arc<AlarmNews>>,
     filter: Filter,
-    stopping: stopping::Receiver<bool>,
-    keep_alive: Interval,
-    _permit: OwnedSemaphorePermit,
 }
 
 impl Filter {
@@ -67,20 +55,16 @@ impl Feed {
         loop {
             // The credentials are looked at when nothing is borrowed any more.
             let woken = tokio::select! {
-                _ = self.stopping.wait_for(|stopping| *stopping) => return None,
                 news = self.news.recv() => Some(news),
-                _ = self.keep_alive.tick() => None,
+                silence = self.listener.silence() => {
+                    silence?;
+                    None
+                }
             };
             match woken {
-                None => {
-                    let who = access::admitted(&self.app, &self.headers, self.from).await;
-                    return who.is_ok().then_some(Item::KeepAlive);
-                }
+                None => return self.listener.keep_alive().await,
                 Some(Err(RecvError::Closed)) => return None,
-                Some(Err(RecvError::Lagged(count))) => {
-                    let lost = json!({"event": "lost", "at_ms": now_ms(), "count": count});
-                    return Some(Item::Event("lost".into(), lost.to_string()));
-                }
+                Some(Err(RecvError::Lagged(count))) => return Some(Item::lost(count)),
                 Some(Ok(news)) if self.filter.has(&news) => {
                     let event =
                         json!({"event": news.change, "at_ms": now_ms(), "alarm": news.alarm});
@@ -103,12 +87,8 @@ pub(super) async fn watch(mut call: Call) -> Outcome {
         }
     };
     let permit = events::permit(&call)?;
-    let mut keep_alive = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
-    keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let feed = Feed {
-        app: call.app.clone(),
-        headers: call.headers().clone(),
-        from: call.from,
+        listener: Listener::new(&call, permit),
         news: call.app.alarm_tools.watch(),
         filter: Filter {
             device,
@@ -116,9 +96,6 @@ pub(super) async fn watch(mut call: Call) -> Outcome {
             kind: call.query.owned(TYPE),
             severities: call.query.words(SEVERITY),
         },
-        stopping: call.app.stopping.clone(),
-        keep_alive,
-        _permit: permit,
     };
     events::stream_of(&mut call, feed)
 }

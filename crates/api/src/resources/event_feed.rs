@@ -8,16 +8,15 @@ use std::time::Duration;
 use broker::control::Event;
 use broker::info::{MetricFamily, MetricValue};
 use serde_json::{Map, Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::{self, error::RecvError};
-use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::Interval;
 
-use crate::access::{self, now_ms};
+use super::listener::{Item, Items, Listener, every};
+use crate::access::now_ms;
 use crate::app::App;
 use crate::call::Call;
 
-/// Silence after which something is sent, and after which the credentials are looked at again.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Names of events, as in `types=`. `lost` is always told.
 pub(super) const TYPES: &[&str] = &[
     "connected",
@@ -35,14 +34,10 @@ pub(super) const TYPES: &[&str] = &[
 
 pub(super) struct Feed {
     app: Arc<App>,
-    headers: axum::http::HeaderMap,
-    from: std::net::IpAddr,
+    listener: Listener,
     events: broadcast::Receiver<Arc<Event>>,
-    stopping: watch::Receiver<bool>,
-    keep_alive: Interval,
     stats: Interval,
     filter: Filter,
-    _permit: OwnedSemaphorePermit,
 }
 
 /// What this listener wants.
@@ -53,19 +48,6 @@ pub(super) struct Filter {
     pub(super) stats_every: Duration,
 }
 
-/// What one listener is told, item by item.
-pub(super) trait Items: Send + 'static {
-    /// `None`: that was all.
-    fn next(&mut self) -> impl Future<Output = Option<Item>> + Send;
-}
-
-pub(super) enum Item {
-    /// Its name and JSON.
-    Event(String, String),
-    /// Nothing happened for a while.
-    KeepAlive,
-}
-
 impl Items for Feed {
     fn next(&mut self) -> impl Future<Output = Option<Item>> + Send {
         self.next_item()
@@ -74,21 +56,12 @@ impl Items for Feed {
 
 impl Feed {
     pub(super) fn new(call: &Call, filter: Filter, permit: OwnedSemaphorePermit) -> Self {
-        let every = |period| {
-            let mut ticks = interval_at(Instant::now() + period, period);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            ticks
-        };
         Self {
             app: call.app.clone(),
-            headers: call.headers().clone(),
-            from: call.from,
+            listener: Listener::new(call, permit),
             events: call.app.node.events(),
-            stopping: call.app.stopping.clone(),
-            keep_alive: every(KEEP_ALIVE),
             stats: every(filter.stats_every),
             filter,
-            _permit: permit,
         }
     }
 
@@ -96,15 +69,17 @@ impl Feed {
         enum Woken {
             Event(Result<Arc<Event>, RecvError>),
             Stats,
-            KeepAlive,
+            Silence,
         }
         let wants_stats = self.wants("stats");
         loop {
             let woken = tokio::select! {
-                _ = self.stopping.wait_for(|stopping| *stopping) => return None,
                 event = self.events.recv() => Woken::Event(event),
                 _ = self.stats.tick(), if wants_stats => Woken::Stats,
-                _ = self.keep_alive.tick() => Woken::KeepAlive,
+                silence = self.listener.silence() => {
+                    silence?;
+                    Woken::Silence
+                }
             };
             match woken {
                 Woken::Event(Ok(event)) => {
@@ -113,18 +88,14 @@ impl Feed {
                     }
                 }
                 Woken::Event(Err(RecvError::Lagged(count))) => {
-                    let lost = json!({"event": "lost", "at_ms": now_ms(), "count": count});
-                    return Some(Item::Event("lost".into(), lost.to_string()));
+                    return Some(Item::lost(count));
                 }
                 Woken::Event(Err(RecvError::Closed)) => return None,
                 Woken::Stats => {
                     let stats = stats(&self.app.node.metrics().await);
                     return Some(Item::Event("stats".into(), stats.to_string()));
                 }
-                Woken::KeepAlive => {
-                    let who = access::admitted(&self.app, &self.headers, self.from).await;
-                    return who.is_ok().then_some(Item::KeepAlive);
-                }
+                Woken::Silence => return self.listener.keep_alive().await,
             }
         }
     }

@@ -7,7 +7,8 @@ use axum::http::{HeaderValue, header};
 use futures_util::stream;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::event_feed::{Feed, Filter, Item, Items, TYPES};
+use super::event_feed::{Feed, Filter, TYPES};
+use super::listener::{Item, Items};
 use super::websocket;
 use crate::access::Role;
 use crate::call::{Call, text};
@@ -47,14 +48,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 }
 
 async fn events(mut call: Call) -> Outcome {
-    let types = call.query.owned(WANTED).unwrap_or_default();
     let seconds = call.query.number(STATS_INTERVAL_S);
     let filter = Filter {
-        types: types
-            .split(',')
-            .filter(|name| !name.is_empty())
-            .map(str::to_owned)
-            .collect(),
+        types: call.query.words(WANTED),
         client_id: call.query.owned(CLIENT_ID),
         stats_every: Duration::from_secs(seconds.unwrap_or(DEFAULT_STATS_INTERVAL_S)),
     };
@@ -77,6 +73,11 @@ pub(super) fn stream_of(call: &mut Call, feed: impl Items) -> Outcome {
     if websocket::is_asked_for(call.headers()) {
         return websocket::answer(call, feed);
     }
+    sent_events(call, feed)
+}
+
+/// Server-Sent Events, whatever is asked for.
+pub(super) fn sent_events(call: &Call, feed: impl Items) -> Outcome {
     call.keep_connection();
     // A first line at once, so that a client knows that it is connected.
     let stream = stream::unfold((feed, true), |(mut feed, is_first)| async move {

@@ -16,6 +16,7 @@ pub(crate) mod docs;
 mod event_feed;
 pub(crate) mod events;
 pub(crate) mod health;
+mod listener;
 pub(crate) mod listeners;
 pub(crate) mod login;
 mod message;

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, header};
-use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
+use super::events;
+use super::listener::{Item, Items};
 use crate::access::{self, Role, now_ms};
 use crate::app::App;
-use crate::call::{self, Call, text};
+use crate::call::{self, Call};
 use crate::endpoint::{Endpoint, Outcome, get, post};
 use crate::objects::Invalid;
 use crate::parameters::Cursor;
@@ -186,24 +185,29 @@ struct Feed {
     _permit: OwnedSemaphorePermit,
 }
 
+impl Items for Feed {
+    fn next(&mut self) -> impl Future<Output = Option<Item>> + Send {
+        self.next_item()
+    }
+}
+
 impl Feed {
-    /// The next piece of the stream; `None`: that was all.
-    async fn next(&mut self) -> Option<String> {
+    async fn next_item(&mut self) -> Option<Item> {
         let received = tokio::select! {
             _ = self.stopping.wait_for(|stopping| *stopping) => return None,
             received = tokio::time::timeout(KEEP_ALIVE, self.records.recv()) => received,
         };
         match received {
-            Ok(Ok(record)) => Some(format!("event: trace\ndata: {record}\n\n")),
+            Ok(Ok(record)) => Some(Item::Event("trace".into(), record.to_string())),
             Ok(Err(RecvError::Lagged(count))) => {
                 let lost = json!({"at_ms": now_ms(), "count": count});
-                Some(format!("event: lost\ndata: {lost}\n\n"))
+                Some(Item::Event("lost".into(), lost.to_string()))
             }
             // The rule is gone.
             Ok(Err(RecvError::Closed)) => None,
             Err(_) => {
                 let who = access::admitted(&self.app, &self.headers, self.from).await;
-                who.is_ok().then(|| ": still here\n\n".to_owned())
+                who.is_ok().then_some(Item::KeepAlive)
             }
         }
     }
@@ -216,11 +220,7 @@ async fn trace(call: Call) -> Outcome {
         .rule_tools
         .watch(name)
         .ok_or_else(|| no_rule(name))?;
-    let permit = call.app.streams.clone().try_acquire_owned().map_err(|_| {
-        let max = call.app.max_event_streams;
-        let detail = format!("{max} event streams are open, more are not allowed.");
-        Problem::too_many_requests(10, detail)
-    })?;
+    let permit = events::permit(&call)?;
     let feed = Feed {
         app: call.app.clone(),
         headers: call.headers().clone(),
@@ -229,23 +229,5 @@ async fn trace(call: Call) -> Outcome {
         stopping: call.app.stopping.clone(),
         _permit: permit,
     };
-    call.keep_connection();
-    // A first line at once, so that a client knows that it is connected.
-    let stream = stream::unfold((feed, true), |(mut feed, is_first)| async move {
-        let text = match is_first {
-            true => ": connected\n\n".to_owned(),
-            false => feed.next().await?,
-        };
-        Some((
-            Ok::<_, std::convert::Infallible>(Bytes::from(text)),
-            (feed, false),
-        ))
-    });
-    let mut response = text("text/event-stream", Body::from_stream(stream));
-    // nginx would collect it otherwise.
-    response.headers_mut().insert(
-        header::HeaderName::from_static("x-accel-buffering"),
-        HeaderValue::from_static("no"),
-    );
-    Ok(response)
+    events::sent_events(&call, feed)
 }

@@ -1,27 +1,18 @@
 //! Telemetry as one listener of the API gets it, ended when the listener's credentials are.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::event_feed::{Item, Items};
 use super::events;
+use super::listener::{Item, Items, Listener};
 use super::telemetry::ask;
 use super::telemetry_question::keys;
-use crate::access::{self, now_ms};
-use crate::app::App;
 use crate::call::Call;
 use crate::endpoint::Outcome;
 use crate::parameters::{Parameter, Shape};
 use crate::problem::Problem;
 use crate::telemetry_tools::{LiveItem, LiveRows};
-
-/// Silence after which something is sent, and after which the credentials are looked at again.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 pub(super) const DEVICES: Parameter = Parameter {
     name: "devices",
@@ -30,13 +21,8 @@ pub(super) const DEVICES: Parameter = Parameter {
 };
 
 struct Feed {
-    app: Arc<App>,
-    headers: axum::http::HeaderMap,
-    from: std::net::IpAddr,
+    listener: Listener,
     rows: Box<dyn LiveRows>,
-    stopping: watch::Receiver<bool>,
-    keep_alive: Interval,
-    _permit: OwnedSemaphorePermit,
 }
 
 impl Items for Feed {
@@ -49,13 +35,14 @@ impl Feed {
     async fn next_item(&mut self) -> Option<Item> {
         // The credentials are looked at when nothing is borrowed any more.
         let woken = tokio::select! {
-            _ = self.stopping.wait_for(|stopping| *stopping) => return None,
             item = self.rows.next() => Some(item?),
-            _ = self.keep_alive.tick() => None,
+            silence = self.listener.silence() => {
+                silence?;
+                None
+            }
         };
         let Some(item) = woken else {
-            let who = access::admitted(&self.app, &self.headers, self.from).await;
-            return who.is_ok().then_some(Item::KeepAlive);
+            return self.listener.keep_alive().await;
         };
         Some(match item {
             LiveItem::Row {
@@ -67,10 +54,7 @@ impl Feed {
                 let row = json!({"device": device, "ts_ms": ts_ms, "values": values});
                 Item::Event("telemetry".into(), row.to_string())
             }
-            LiveItem::Lost(count) => {
-                let lost = json!({"event": "lost", "at_ms": now_ms(), "count": count});
-                Item::Event("lost".into(), lost.to_string())
-            }
+            LiveItem::Lost(count) => Item::lost(count),
         })
     }
 }
@@ -96,16 +80,9 @@ async fn watch(mut call: Call, devices: Vec<String>) -> Outcome {
         tools.watch(&devices, keys.as_deref())
     })
     .await?;
-    let mut keep_alive = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
-    keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let feed = Feed {
-        app: call.app.clone(),
-        headers: call.headers().clone(),
-        from: call.from,
+        listener: Listener::new(&call, permit),
         rows,
-        stopping: call.app.stopping.clone(),
-        keep_alive,
-        _permit: permit,
     };
     events::stream_of(&mut call, feed)
 }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 use ws::{Decoder, DecoderOptions, Event, Opcode, Role};
 
-use super::event_feed::{Item, Items};
+use super::listener::{Item, Items};
 use crate::call::Call;
 use crate::endpoint::Outcome;
 use crate::problem::Problem;

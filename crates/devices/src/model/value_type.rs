@@ -321,17 +321,26 @@ impl Boolean {
     }
 }
 
+/// A text, or a number or bool as one.
+fn as_text<'a, 'm>(
+    value: Value<'a>,
+    expected: &'static str,
+    arena: &'a Arena,
+) -> Result<&'a str, Reason<'m>> {
+    match value {
+        Value::Str(text) => Ok(text),
+        Value::Int(_) | Value::Float(_) | Value::Bool(_) => Ok(rules::json::text(&value, arena)),
+        _ => Err(kind(expected, &value)),
+    }
+}
+
 impl Text {
     fn check<'a, 'm>(
         &'m self,
         value: Value<'a>,
         arena: &'a Arena,
     ) -> Result<Stored<'a>, Reason<'m>> {
-        let text = match value {
-            Value::Str(text) => text,
-            Value::Int(_) | Value::Float(_) | Value::Bool(_) => rules::json::text(&value, arena),
-            _ => return Err(kind("a string", &value)),
-        };
+        let text = as_text(value, "a string", arena)?;
         if let Some(max) = self.max_length
             && text.len() > max as usize
         {
@@ -350,11 +359,7 @@ impl Enumeration {
         value: Value<'a>,
         arena: &'a Arena,
     ) -> Result<Stored<'a>, Reason<'m>> {
-        let text = match value {
-            Value::Str(text) => text,
-            Value::Int(_) | Value::Float(_) | Value::Bool(_) => rules::json::text(&value, arena),
-            _ => return Err(kind("one of the elements", &value)),
-        };
+        let text = as_text(value, "one of the elements", arena)?;
         let has = |element: &&(Box<str>, Box<str>)| &*element.0 == text;
         if self.elements.iter().any(|element| has(&element)) {
             return Ok(Stored::Text(text));

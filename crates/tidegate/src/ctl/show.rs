@@ -5,6 +5,8 @@ use std::io::{self, Write as _};
 use anyhow::Context as _;
 use serde_json::Value;
 
+use crate::calendar::date_time;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Table,
@@ -131,27 +133,7 @@ fn cell(field: &str, value: &Value) -> String {
 
 /// Milliseconds since 1970 as `2026-11-21T10:02:04Z`.
 pub(super) fn date(ms: u64) -> String {
-    let (days, second) = (ms / 86_400_000, ms / 1000 % 86_400);
-    // Days from civil, backwards (Howard Hinnant): years of 400 begin on the first of March.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
-        second / 3600,
-        second / 60 % 60,
-        second % 60
-    )
+    format!("{}Z", date_time(ms / 1000))
 }
 
 #[cfg(test)]

@@ -1,0 +1,80 @@
+//! One who listens to a stream of the API: it ends with the node, and with the credentials that opened it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use crate::access::{self, now_ms};
+use crate::app::App;
+use crate::call::Call;
+
+/// Silence after which something is sent, and after which the credentials are looked at again.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// What one listener is told, item by item.
+pub(super) trait Items: Send + 'static {
+    /// `None`: that was all.
+    fn next(&mut self) -> impl Future<Output = Option<Item>> + Send;
+}
+
+pub(super) enum Item {
+    /// Its name and JSON.
+    Event(String, String),
+    /// Nothing happened for a while.
+    KeepAlive,
+}
+
+impl Item {
+    /// The listener was too slow for `count` others.
+    pub(super) fn lost(count: u64) -> Self {
+        let lost = json!({"event": "lost", "at_ms": now_ms(), "count": count});
+        Self::Event("lost".into(), lost.to_string())
+    }
+}
+
+pub(super) struct Listener {
+    app: Arc<App>,
+    headers: axum::http::HeaderMap,
+    from: std::net::IpAddr,
+    stopping: watch::Receiver<bool>,
+    keep_alive: Interval,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Listener {
+    pub(super) fn new(call: &Call, permit: OwnedSemaphorePermit) -> Self {
+        Self {
+            app: call.app.clone(),
+            headers: call.headers().clone(),
+            from: call.from,
+            stopping: call.app.stopping.clone(),
+            keep_alive: every(KEEP_ALIVE),
+            _permit: permit,
+        }
+    }
+
+    /// Ends when something is to be sent whatever happens. `None`: the node stops. Nothing is lost if it is not waited for.
+    pub(super) async fn silence(&mut self) -> Option<()> {
+        tokio::select! {
+            _ = self.stopping.wait_for(|stopping| *stopping) => None,
+            _ = self.keep_alive.tick() => Some(()),
+        }
+    }
+
+    /// `None`: whoever listens may no longer.
+    pub(super) async fn keep_alive(&self) -> Option<Item> {
+        let who = access::admitted(&self.app, &self.headers, self.from).await;
+        who.is_ok().then_some(Item::KeepAlive)
+    }
+}
+
+/// The first time after one `period`.
+pub(super) fn every(period: Duration) -> Interval {
+    let mut ticks = interval_at(Instant::now() + period, period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
