@@ -6,6 +6,7 @@ mod device_api;
 mod fleet;
 mod jetlinks;
 mod objects;
+mod storm;
 mod telemetry;
 mod thingsboard;
 
