@@ -178,6 +178,8 @@ impl Store {
         })?;
         let applied_lsn = catching_up.finish()?;
         directory::settle(&log_dir, &*files, &recovered)?;
+        let free_bytes = files.free_bytes(&log_dir).unwrap_or(0);
+        keyed.write_replayed(free_bytes.saturating_sub(config.min_free_bytes))?;
         let cut = recovered.cut.as_ref();
         let (outside, summaries) = match queues {
             Some(queues) => {

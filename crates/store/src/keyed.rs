@@ -19,7 +19,7 @@ use crate::tables::Keyspaces;
 
 /// Up to which frame of the log the spaces have everything.
 const APPLIED_LSN: &[u8] = b"applied_lsn";
-/// What tables may have in memory when they have been opened.
+/// What may stay in memory of what is read from the journal at a start.
 const MAX_REPLAYED_BYTES: u64 = 4 << 20;
 /// How long a call that reads objects may hold an old database while it is to be closed.
 const MAX_CLOSING: Duration = Duration::from_secs(10);
@@ -62,15 +62,6 @@ impl Db {
                 .keyspace(name, keyspace_options)
                 .map_err(Error::keyed("open its keyed state"))
         };
-        let tables = Keyspaces::open(&database)?;
-        // What was written last is read from the journal into lists in memory, where finding a row takes some times as long as on the
-        // disk; without more writes it would stay there. It goes to the disk in the background.
-        if database.write_buffer_size() > MAX_REPLAYED_BYTES {
-            for (_, table) in tables.all() {
-                let rotated = table.rotate_memtable();
-                rotated.map_err(Error::keyed("open its keyed state"))?;
-            }
-        }
         Ok(Self {
             spaces: [
                 space("sessions")?,
@@ -81,7 +72,7 @@ impl Db {
             meta: space("meta")?,
             objects: space("objects")?,
             journals: space("journals")?,
-            tables,
+            tables: Keyspaces::open(&database)?,
             writing: Mutex::new(()),
             database,
         })
@@ -205,6 +196,24 @@ impl Keyed {
             db: RwLock::new(Some(Arc::new(db))),
             has_failed: AtomicBool::new(false),
         })
+    }
+
+    /// Has what tables have in memory written to the disk, in the background, if it is much and there is room for it.
+    ///
+    /// At a start, what was written last is read from the journal into lists in memory, where finding a row takes longer than in a
+    /// file, and stays there until more is written.
+    pub(crate) fn write_replayed(&self, free_bytes: u64) -> Result<(), Error> {
+        let db = self.db()?;
+        let replayed = db.database.write_buffer_size();
+        // A file takes as much again when it is merged with others.
+        if replayed <= MAX_REPLAYED_BYTES || replayed * 4 > free_bytes {
+            return Ok(());
+        }
+        for (_, table) in db.tables.all() {
+            let rotated = table.rotate_memtable();
+            rotated.map_err(Error::keyed("write what tables have in memory"))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn db(&self) -> Result<Arc<Db>, Error> {

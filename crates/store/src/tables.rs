@@ -301,4 +301,35 @@ mod tests {
         let two = store.tables().table("two").unwrap();
         assert_eq!(two.get(b"a1").unwrap().as_deref(), Some(&b"y"[..]));
     }
+
+    #[test]
+    fn what_is_replayed_at_a_start_is_in_files_soon_and_reads_the_same() {
+        const ROWS: u32 = 60_000;
+        let dir = tempfile::tempdir().unwrap();
+        let value = [7_u8; 100];
+        {
+            let (store, _) = Store::open(dir.path(), Config::default()).unwrap();
+            let tables = store.tables();
+            let table = tables.table("many").unwrap();
+            let mut batch = tables.batch().unwrap();
+            for row in 0..ROWS {
+                batch.put(&table, &row.to_be_bytes(), &value).unwrap();
+            }
+            batch.commit(Durability::Synced).unwrap();
+            assert_eq!(table.keyspace().unwrap().table_count(), 0);
+        }
+        let (store, _) = Store::open(dir.path(), Config::default()).unwrap();
+        let table = store.tables().table("many").unwrap();
+        let read = |row: u32| table.get(&row.to_be_bytes()).unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while table.keyspace().unwrap().table_count() == 0 {
+            assert!(std::time::Instant::now() < deadline, "nothing was written");
+            assert_eq!(read(ROWS / 2).as_deref(), Some(&value[..]));
+            std::thread::yield_now();
+        }
+        for row in [0, 1, ROWS / 2, ROWS - 1] {
+            assert_eq!(read(row).as_deref(), Some(&value[..]));
+        }
+        assert_eq!(read(ROWS), None);
+    }
 }

@@ -7,6 +7,7 @@ mod device_log;
 mod fleet;
 mod jetlinks;
 mod objects;
+mod storm;
 mod telemetry;
 mod telemetry_files;
 mod thingsboard;
