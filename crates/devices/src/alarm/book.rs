@@ -12,14 +12,16 @@
 
 use std::collections::HashMap;
 use std::ops::Bound;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
 use series::DeviceNo;
 use store::{Durability, Error, Table, TableBatch, Tables};
 
 use super::definition::Severity;
+use super::event::AlarmChange;
 use super::record::{Alarm, AlarmId, AlarmState};
+use super::untold::Untold;
 
 /// Records that one question may look at; the answer then has a place to go on from.
 const MAX_LOOKED_AT: usize = 10_000;
@@ -31,6 +33,7 @@ pub(super) struct Book {
     tables: Tables,
     alarms: Table,
     index: Table,
+    pub(super) untold: Arc<Untold>,
     state: Mutex<State>,
 }
 
@@ -76,6 +79,7 @@ impl Book {
         let book = Self {
             alarms: tables.table("alarm")?,
             index: tables.table("alarm_index")?,
+            untold: Untold::open(tables)?,
             tables: tables.clone(),
             state: Mutex::new(State::new()),
         };
@@ -117,13 +121,14 @@ impl Book {
         Ok(found.flatten())
     }
 
-    /// Writes an alarm in the place of `before`.
+    /// Writes an alarm in the place of `before`. The number of the change, for [`Untold`].
     pub(super) fn put(
         &self,
         state: &mut State,
         before: Option<&Alarm>,
         alarm: &Alarm,
-    ) -> Result<(), Error> {
+        change: AlarmChange,
+    ) -> Result<u64, Error> {
         let mut batch = self.tables.batch()?;
         if let Some(before) = before {
             self.unlink(&mut batch, before)?;
@@ -146,16 +151,33 @@ impl Book {
             value.extend_from_slice(&severity);
             batch.put(&self.index, &of_open(*device, &alarm.kind), &value)?;
         }
+        let no = self.untold.mark(&mut batch, change, alarm)?;
         batch.commit(Durability::Buffered)?;
         if let Some(before) = before {
             state.forget(before);
         }
         state.remember(alarm);
-        Ok(())
+        Ok(no)
+    }
+
+    /// Removes an alarm of which others are told. The number of the change, for [`Untold`].
+    pub(super) fn remove_one(&self, state: &mut State, alarm: &Alarm) -> Result<u64, Error> {
+        let mut batch = self.tables.batch()?;
+        let no = self.untold.mark(&mut batch, AlarmChange::Removed, alarm)?;
+        self.remove_with(batch, state, std::slice::from_ref(alarm))?;
+        Ok(no)
     }
 
     pub(super) fn remove(&self, state: &mut State, alarms: &[Alarm]) -> Result<(), Error> {
-        let mut batch = self.tables.batch()?;
+        self.remove_with(self.tables.batch()?, state, alarms)
+    }
+
+    fn remove_with(
+        &self,
+        mut batch: TableBatch,
+        state: &mut State,
+        alarms: &[Alarm],
+    ) -> Result<(), Error> {
         for alarm in alarms {
             self.unlink(&mut batch, alarm)?;
             batch.remove(&self.alarms, &alarm.id.0.to_be_bytes())?;

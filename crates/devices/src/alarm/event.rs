@@ -20,6 +20,15 @@ pub enum AlarmChange {
 }
 
 impl AlarmChange {
+    /// In the order of their numbers.
+    pub const ALL: [Self; 5] = [
+        Self::Raised,
+        Self::SeverityChanged,
+        Self::Acknowledged,
+        Self::Cleared,
+        Self::Removed,
+    ];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Raised => "raised",
@@ -38,6 +47,8 @@ pub struct AlarmEvent {
     pub alarm: Arc<Alarm>,
     /// Of [`NamedAlarm::tag`], if it came of one; else 0.
     pub tag: u64,
+    /// The number of the change, the same whenever it is told; 0: nobody is to be told of it by a notification.
+    pub no: u64,
 }
 
 /// An alarm that an SQL rule raises or clears.

@@ -12,6 +12,7 @@ mod platform;
 mod record;
 mod schedule;
 mod service;
+mod untold;
 mod watch;
 
 pub use book::{AlarmFilter, AlarmPage};
@@ -29,6 +30,7 @@ pub use notify::{
 pub use platform::{PlatformAlarms, PlatformSample, check_platform_rules, platform_rules};
 pub use record::{Alarm, AlarmId, AlarmState};
 pub use service::{AlarmConfig, AlarmError, AlarmStats, Alarms};
+pub use untold::{Handover, Safe};
 
 /// The number of the node itself among those of devices.
 pub const NODE_NO: series::DeviceNo = watch::NODE;

@@ -15,6 +15,7 @@ use super::definition::{Severity, read};
 use super::details::{Text, Writer};
 use super::event::{AlarmChange, AlarmEvent};
 use super::record::{Alarm, AlarmId, AlarmState, Numbers};
+use super::untold::{Handover, Safe};
 
 /// The kind of configuration objects that are notifications.
 pub const NOTIFICATION_KIND: &str = "notification";
@@ -91,6 +92,9 @@ pub trait Courier: Send + Sync {
     /// Hands a row to a sink; does not wait.
     fn to_sink(&self, name: &str, row: &Map<String, Json>) -> Result<(), String>;
     fn publish(&self, topic: &str, payload: Vec<u8>, qos: u8, retain: bool) -> Result<(), String>;
+    /// Calls `done` when everything it was given so far survives the end of the node, as far as it is meant to; drops it if that
+    /// cannot be said now. Does not wait.
+    fn settle(&self, done: Safe);
 }
 
 /// How often a notification was sent.
@@ -254,7 +258,10 @@ impl Notifications {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        for ready in all.iter().filter(|ready| ready.wants(event)) {
+        for ready in all
+            .iter()
+            .filter(|ready| ready.wants(event.change, &event.alarm))
+        {
             let count = self.send(ready, event, now_ms);
             ready.counts[count].fetch_add(1, Relaxed);
         }
@@ -288,6 +295,7 @@ impl Notifications {
             change: AlarmChange::Raised,
             alarm: Arc::new(alarm),
             tag: 0,
+            no: 0,
         };
         let sent = self.bring(&ready, &event, now_ms);
         ready.counts[if sent.is_ok() { 0 } else { 2 }].fetch_add(1, Relaxed);
@@ -337,6 +345,23 @@ impl Notifications {
     }
 }
 
+impl Handover for Notifications {
+    fn wants(&self, change: AlarmChange, alarm: &Alarm) -> bool {
+        let all = self.ready.read().unwrap_or_else(PoisonError::into_inner);
+        all.iter().any(|ready| ready.wants(change, alarm))
+    }
+
+    fn tell(&self, event: &AlarmEvent, now_ms: u64) {
+        Self::tell(self, event, now_ms);
+    }
+
+    fn settle(&self, done: Safe) {
+        if let Some(courier) = self.courier.get() {
+            courier.settle(done);
+        }
+    }
+}
+
 impl Ready {
     fn new(name: &str, definition: Notification) -> Result<Self, Invalid> {
         let topic = match &definition.to {
@@ -352,13 +377,13 @@ impl Ready {
         })
     }
 
-    fn wants(&self, event: &AlarmEvent) -> bool {
-        let (wanted, alarm) = (&self.definition, &*event.alarm);
+    fn wants(&self, change: AlarmChange, alarm: &Alarm) -> bool {
+        let wanted = &self.definition;
         let is_named = alarm.notify.iter().any(|name| **name == *self.name);
         let has = |list: &[String], text: &String| list.is_empty() || list.contains(text);
         wanted.enabled
             && (wanted.all || is_named)
-            && wanted.on.contains(&event.change)
+            && wanted.on.contains(&change)
             && (wanted.severities.is_empty() || wanted.severities.contains(&alarm.severity))
             && has(&wanted.products, &alarm.product)
             && has(&wanted.types, &alarm.kind)
@@ -404,6 +429,9 @@ fn row_of(event: &AlarmEvent) -> Map<String, Json> {
         return Map::new();
     };
     row.insert("change".to_owned(), json!(event.change));
+    // Who is told twice knows it by this.
+    let id = format!("{}-{}", event.alarm.id.0, event.no);
+    row.insert("notificationId".to_owned(), id.into());
     row
 }
 

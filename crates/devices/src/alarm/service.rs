@@ -19,6 +19,7 @@ use super::compiled::Compiled;
 use super::definition::Severity;
 use super::event::{AlarmChange, AlarmEvent, NamedAlarm};
 use super::record::{Alarm, AlarmId, AlarmState};
+use super::untold::Handover;
 use super::watch::{NODE, News, Subject, Surroundings, Turned, Watches};
 use crate::device::Device;
 use crate::registry::Registry;
@@ -125,7 +126,8 @@ impl Alarms {
         tables.on_restore(Box::new(move || {
             if let Some(inner) = weak.upgrade() {
                 inner.watches.forget_all();
-                if let Err(error) = inner.book.read() {
+                let read = inner.book.read();
+                if let Err(error) = read.and_then(|()| inner.book.untold.forget_all()) {
                     tracing::error!(%error, "the restored alarms cannot be read");
                 }
             }
@@ -246,6 +248,13 @@ impl Alarms {
         listeners.push(listener);
     }
 
+    /// Who tells others of what becomes of alarms: it is told at least once, whenever the node ends, first of what it may not have
+    /// been told before the start. Once, before anything becomes of an alarm.
+    pub fn hand_over(&self, to: Arc<dyn Handover>) -> Result<(), store::Error> {
+        let _telling = lock(&self.inner.telling);
+        self.inner.book.untold.hand_over(to)
+    }
+
     /// The newest first, of those older than `before`.
     pub fn list(
         &self,
@@ -294,15 +303,14 @@ impl Alarms {
     /// Removes it from the list; one that is not cleared is as if it had been.
     pub fn remove(&self, id: AlarmId) -> Result<(), AlarmError> {
         let _telling = lock(&self.inner.telling);
-        let alarm = {
+        let (alarm, no) = {
             let mut state = self.inner.book.lock();
             let alarm = self.inner.book.get(id)?.ok_or(AlarmError::NotFound(id))?;
-            let removed = std::slice::from_ref(&alarm);
-            self.inner.book.remove(&mut state, removed)?;
-            alarm
+            let no = self.inner.book.remove_one(&mut state, &alarm)?;
+            (alarm, no)
         };
         self.inner.unwatch(&alarm);
-        self.inner.tell(AlarmChange::Removed, alarm, 0);
+        self.inner.tell(AlarmChange::Removed, alarm, 0, no);
         Ok(())
     }
 
@@ -325,6 +333,7 @@ impl Alarms {
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the alarms ended by a panic; this is a bug");
         }
+        self.inner.book.untold.finish();
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 use series::Value;
 use store::{Config as StoreConfig, Store};
 
-use super::super::{Channel, Courier, NOTIFICATION_KIND, Notifications};
+use super::super::{Channel, Courier, Handover, NOTIFICATION_KIND, Notifications, Safe};
 use super::*;
 use crate::{Config, Expected, Scope};
 
@@ -391,6 +391,76 @@ impl Courier for Post {
         self.0.lock().unwrap().push((topic.to_owned(), payload));
         Ok(())
     }
+
+    fn settle(&self, done: Safe) {
+        done();
+    }
+}
+
+/// Hears of everything but acknowledgements, and has it safe or not.
+#[derive(Default)]
+struct Hearing {
+    told: Mutex<Vec<(u64, AlarmChange)>>,
+    is_safe: bool,
+}
+
+impl Handover for Hearing {
+    fn wants(&self, change: AlarmChange, _: &Alarm) -> bool {
+        change != AlarmChange::Acknowledged
+    }
+
+    fn tell(&self, event: &AlarmEvent, _: u64) {
+        self.told.lock().unwrap().push((event.no, event.change));
+    }
+
+    fn settle(&self, done: Safe) {
+        if self.is_safe {
+            done();
+        }
+    }
+}
+
+#[test]
+fn what_was_not_safe_with_others_is_told_again_under_its_number() {
+    let hand_over = |node: &Fixture, is_safe: bool| {
+        let hearing = Arc::new(Hearing {
+            is_safe,
+            ..Hearing::default()
+        });
+        node.alarms.hand_over(hearing.clone()).unwrap();
+        hearing
+    };
+    let told = |hearing: &Hearing| std::mem::take(&mut *hearing.told.lock().unwrap());
+    let node = Fixture::new();
+    node.product(json!([hot()]));
+    let device = node.device(json!({"id": "d", "product": "meter"}));
+    let hearing = hand_over(&node, false);
+    node.says(&device, "t", Value::Int(31));
+    let raised = node.next();
+    node.alarms.acknowledge(raised.alarm.id, "ann").unwrap();
+    assert_eq!(node.next().no, 0);
+    node.says(&device, "t", Value::Int(60));
+    node.next();
+    let both = [(1, AlarmChange::Raised), (2, AlarmChange::SeverityChanged)];
+    assert_eq!(told(&hearing), both);
+
+    // It ends with the node, and so does the next one.
+    let node = node.reopened();
+    assert_eq!(told(&hand_over(&node, false)), both);
+    let node = node.reopened();
+    let hearing = hand_over(&node, true);
+    assert_eq!(told(&hearing), both);
+    node.alarms.remove(raised.alarm.id).unwrap();
+    assert_eq!(told(&hearing), [(3, AlarmChange::Removed)]);
+
+    // Now all is safe, and numbers go on.
+    let node = node.reopened();
+    let hearing = hand_over(&node, true);
+    assert_eq!(told(&hearing), []);
+    let device = node.registry.device("d").unwrap().unwrap();
+    node.says(&device, "t", Value::Int(31));
+    node.next();
+    assert_eq!(told(&hearing), [(4, AlarmChange::Raised)]);
 }
 
 #[test]

@@ -103,16 +103,16 @@ impl Alarming {
         };
         this.tell_others();
         this.follow(objects);
+        this.alarms.hand_over(this.notifications.clone())?;
         this.begin_platform()?;
         Ok(this)
     }
 
     /// Has everybody know what becomes of alarms.
     fn tell_others(&self) {
-        let (notifications, news) = (Arc::clone(&self.notifications), self.news.clone());
+        let news = self.news.clone();
         let events = self.events.clone();
         self.alarms.on_change(Box::new(move |event| {
-            notifications.tell(event, now_ms());
             if news.receiver_count() > 0 {
                 // The last listener may have gone meanwhile.
                 let _ = news.send(Arc::new(news_of(event)));

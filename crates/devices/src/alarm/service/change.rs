@@ -35,7 +35,7 @@ pub(super) struct Wanted<'a> {
 impl Inner {
     pub(super) fn become_(&self, wanted: &Wanted<'_>) -> Result<(), store::Error> {
         let _telling = lock(&self.telling);
-        let (change, alarm) = {
+        let (change, alarm, no) = {
             let mut state = self.book.lock();
             let open = state.open(wanted.subject.no(), wanted.kind);
             let before = open
@@ -70,15 +70,15 @@ impl Inner {
             };
             let mut alarm = alarm;
             alarm.renew_state();
-            self.book.put(&mut state, before.as_ref(), &alarm)?;
-            (change, alarm)
+            let no = self.book.put(&mut state, before.as_ref(), &alarm, change)?;
+            (change, alarm, no)
         };
         match change {
             AlarmChange::Raised => self.raised.fetch_add(1, Relaxed),
             AlarmChange::Cleared => self.cleared.fetch_add(1, Relaxed),
             _ => 0,
         };
-        self.tell(change, alarm, wanted.tag);
+        self.tell(change, alarm, wanted.tag, no);
         Ok(())
     }
 
@@ -135,19 +135,19 @@ impl Inner {
         make: impl FnOnce(&mut Alarm) -> Result<(), AlarmError>,
     ) -> Result<Alarm, AlarmError> {
         let _telling = lock(&self.telling);
-        let alarm = {
+        let (alarm, no) = {
             let mut state = self.book.lock();
             let before = self.book.get(id)?.ok_or(AlarmError::NotFound(id))?;
             let mut alarm = before.clone();
             make(&mut alarm)?;
             alarm.renew_state();
-            self.book.put(&mut state, Some(&before), &alarm)?;
-            alarm
+            let no = self.book.put(&mut state, Some(&before), &alarm, change)?;
+            (alarm, no)
         };
         if change == AlarmChange::Cleared {
             self.unwatch(&alarm);
         }
-        self.tell(change, alarm.clone(), 0);
+        self.tell(change, alarm.clone(), 0, no);
         Ok(alarm)
     }
 
@@ -176,12 +176,14 @@ impl Inner {
         }
     }
 
-    pub(super) fn tell(&self, change: AlarmChange, alarm: Alarm, tag: u64) {
+    pub(super) fn tell(&self, change: AlarmChange, alarm: Alarm, tag: u64, no: u64) {
         let event = AlarmEvent {
             change,
             alarm: Arc::new(alarm),
             tag,
+            no,
         };
+        self.book.untold.tell(&event);
         let listeners = self
             .listeners
             .read()

@@ -136,6 +136,9 @@ pub(super) fn run(inner: &Weak<Inner>) {
         has_failed = false;
         if ticked_at.elapsed() >= TICK {
             ticked_at = Instant::now();
+            if let Err(error) = inner.book.untold.settle() {
+                tracing::warn!(%error, "what was told of alarms cannot be written; it may be told again");
+            }
             let now_ms = crate::now_ms();
             inner.watches.tick(&*inner, now_ms, &mut |turned| {
                 inner.queue.push(Work::Turned(turned))

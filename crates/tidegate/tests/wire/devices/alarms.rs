@@ -437,3 +437,67 @@ fn alarms_are_watched_as_they_come() {
     assert_eq!(event["event"], "raised");
     assert_eq!(event["alarm"]["deviceId"], "d");
 }
+
+#[test]
+fn no_notification_is_lost_when_the_node_is_killed() {
+    let mut node = Node::start(&[]);
+    put(&node, "connectors/disk", &json!({"type": "file"}));
+    let sink = json!({
+        "connector": "disk", "file": "told.jsonl", "queue": {"disk": {}}, "batch": {"max_wait_ms": 1},
+    });
+    put(&node, "sinks/told", &sink);
+    put(
+        &node,
+        "notifications/n",
+        &json!({"to": {"sink": "told"}, "types": ["overheated"]}),
+    );
+    product(
+        &node,
+        "meter",
+        json!({"alarms": overheated(), "mode": "sync"}),
+    );
+    with_token(&node, "d", "meter", Value::Null);
+    let rows = |node: &Node| {
+        let path = node.data_dir().join("sinks/files/told.jsonl");
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        // The last line may be half written.
+        let rows = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        rows.collect::<Vec<Value>>()
+    };
+    for _ in 0..3 {
+        let mut raw = connect(&node, "d");
+        for t in [61, 40].into_iter().cycle().take(60) {
+            report(&mut raw, json!({"t": t}));
+        }
+        // In the midst of it.
+        drop(raw);
+        node.crash();
+    }
+    let kept = alarms(&node, "limit=500");
+    assert!(!kept.is_empty());
+    let mut missing = Vec::new();
+    eventually("everything that became of alarms was told", || {
+        let rows = rows(&node);
+        let is_told = |alarm: &Value, change: &str| {
+            let mut rows = rows.iter();
+            rows.any(|row| row["id"] == alarm["id"] && row["change"] == change)
+        };
+        missing.clear();
+        for alarm in &kept {
+            let is_cleared = !alarm["cleared_ms"].is_null();
+            if !is_told(alarm, "raised") || (is_cleared && !is_told(alarm, "cleared")) {
+                missing.push(alarm["id"].clone());
+            }
+        }
+        missing.is_empty()
+    });
+    // What was told twice has the same number both times.
+    let rows = rows(&node);
+    for row in &rows {
+        let same = |other: &&Value| other["notificationId"] == row["notificationId"];
+        let mut others = rows.iter().filter(same);
+        assert!(others.all(|other| other["id"] == row["id"] && other["change"] == row["change"]));
+    }
+}
