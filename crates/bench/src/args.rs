@@ -135,6 +135,9 @@ pub(crate) struct PaceArgs {
     /// message was due
     #[arg(long, value_name = "PER_SECOND", value_parser = units::rate, conflicts_with = "window")]
     pub(crate) rate: Option<f64>,
+    /// With --rate: send what comes within so long together, at its end, as devices do that gather readings
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration, requires = "rate")]
+    pub(crate) tick: Duration,
 }
 
 /// Where the result goes and what it must satisfy.

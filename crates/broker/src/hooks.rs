@@ -448,6 +448,9 @@ pub trait Hooks {
     fn is_saturated(&mut self) -> bool {
         false
     }
+
+    /// Every ten seconds, or a little later: time for what has to be done on the shard's own thread now and then. Has to be quick.
+    fn housekeeping(&mut self) {}
 }
 
 /// No hooks.

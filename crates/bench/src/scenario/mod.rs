@@ -136,7 +136,10 @@ fn rounds(args: &TargetArgs, sides: usize) -> u32 {
 impl PaceArgs {
     fn pace(&self, default_window: u64) -> Pace {
         match self.rate {
-            Some(per_second) => Pace::Rate(per_second),
+            Some(per_second) => Pace::Rate {
+                per_second,
+                tick_ns: self.tick.as_nanos() as u64,
+            },
             None => Pace::Window(self.window.map_or(default_window, u64::from)),
         }
     }
@@ -247,7 +250,15 @@ fn report_load(
     }
     match plan.pace {
         Pace::Window(window) => settings.push(("window", window.to_string())),
-        Pace::Rate(rate) => settings.push(("rate", format!("{rate}/s"))),
+        Pace::Rate {
+            per_second,
+            tick_ns,
+        } => {
+            settings.push(("rate", format!("{per_second}/s")));
+            if tick_ns > 0 {
+                settings.push(("tick", format!("{} us", tick_ns / 1000)));
+            }
+        }
         Pace::Stored { window, .. } => settings.push(("window", window.to_string())),
     }
     settings.extend([

@@ -34,7 +34,10 @@ impl Rate {
             subscribers: 1,
             topics: Topics::PerPublisher,
         };
-        let pace = Pace::Rate(self.rate);
+        let pace = Pace::Rate {
+            per_second: self.rate,
+            tick_ns: 0,
+        };
         run_load(LoadRun {
             name: "rate",
             shape,

@@ -144,7 +144,13 @@ impl Rules {
                 rate > 0.0,
                 "nothing came out of the rules, so that there is no half of it; are they there (--api, --print-rules)?"
             );
-            let full_pace = std::mem::replace(&mut plan.pace, Pace::Rate(rate));
+            let full_pace = std::mem::replace(
+                &mut plan.pace,
+                Pace::Rate {
+                    per_second: rate,
+                    tick_ns: 0,
+                },
+            );
             sides.extend(self.measure(&target, &plan, "half load", installed.as_ref())?);
             plan.pace = full_pace;
             half = sides.last().map(half_load).unwrap_or_default();

@@ -62,13 +62,17 @@ impl Worker<'_> {
         let end_ns = begin_ns + plan.duration_ns;
         self.measured = begin_ns..end_ns;
         let mut timer = None;
-        if let Pace::Rate(per_second) = plan.pace {
+        if let Pace::Rate {
+            per_second,
+            tick_ns,
+        } = plan.pace
+        {
             let all = (self.shape.groups * self.shape.publishers) as f64;
             let share = per_second * self.publishers.len() as f64 / all;
             self.schedule = Some(Schedule::new(
-                start_ns,
-                end_ns,
+                (start_ns, end_ns),
                 share,
+                tick_ns,
                 self.publishers.len(),
             ));
             timer = Some(Timer::new(self.poll.registry(), TIMER)?);

@@ -192,7 +192,7 @@ impl<'a> Worker<'a> {
         }
         let window = match plan.pace {
             Pace::Window(window) => Some(window),
-            Pace::Rate(_) | Pace::Stored { .. } => None,
+            Pace::Rate { .. } | Pace::Stored { .. } => None,
         };
         for global in groups {
             for member in 0..publishers {

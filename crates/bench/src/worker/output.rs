@@ -131,10 +131,10 @@ fn allowance(
             in_flight_limit = in_flight_limit.min(window);
             if is_sending { each - publisher.sent } else { 0 }
         }
-        (Pace::Rate(_), Some(schedule)) => {
+        (Pace::Rate { .. }, Some(schedule)) => {
             schedule.share_of(index, due).saturating_sub(publisher.sent)
         }
-        (Pace::Rate(_), None) => 0,
+        (Pace::Rate { .. }, None) => 0,
     };
     if is_acknowledged {
         allowed = allowed.min(in_flight_limit.saturating_sub(publisher.acks.in_flight()));

@@ -5,8 +5,8 @@
 pub(crate) enum Pace {
     /// A publisher has at most this many messages that its slowest subscriber has not got.
     Window(u64),
-    /// This many messages per second, over all publishers of all threads.
-    Rate(f64),
+    /// This many messages per second, over all publishers of all threads; those that come within a tick are due together at its end.
+    Rate { per_second: f64, tick_ns: u64 },
     /// A publisher sends so many messages and has at most `window` that the broker has not acknowledged; nobody
     /// receives them meanwhile.
     Stored { window: u64, each: u64 },
@@ -19,16 +19,24 @@ pub(crate) struct Schedule {
     /// Nothing is due from here on.
     end_ns: u64,
     interval_ns: f64,
+    /// At least 1.
+    tick_ns: u64,
     publishers: u64,
 }
 
 impl Schedule {
-    /// `per_second` messages from `start_ns` to `end_ns` by `publishers` publishers together.
-    pub(crate) fn new(start_ns: u64, end_ns: u64, per_second: f64, publishers: usize) -> Self {
+    /// `per_second` messages from `start_ns` to `end_ns` by `publishers` publishers together, at the ends of ticks.
+    pub(crate) fn new(
+        (start_ns, end_ns): (u64, u64),
+        per_second: f64,
+        tick_ns: u64,
+        publishers: usize,
+    ) -> Self {
         Self {
             start_ns,
             end_ns,
             interval_ns: 1e9 / per_second,
+            tick_ns: tick_ns.max(1),
             publishers: publishers.max(1) as u64,
         }
     }
@@ -36,7 +44,8 @@ impl Schedule {
     /// When message `number`, counted over all publishers, is due.
     #[inline]
     pub(crate) fn time_of(&self, number: u64) -> u64 {
-        self.start_ns + (number as f64 * self.interval_ns) as u64
+        let after_ns = (number as f64 * self.interval_ns) as u64;
+        self.start_ns + after_ns.next_multiple_of(self.tick_ns)
     }
 
     /// How many messages are due by `now_ns`.
@@ -46,7 +55,8 @@ impl Schedule {
         if now_ns < self.start_ns {
             return 0;
         }
-        let guess = ((now_ns - self.start_ns) as f64 / self.interval_ns) as u64;
+        let after_ns = (now_ns - self.start_ns) / self.tick_ns * self.tick_ns;
+        let guess = (after_ns as f64 / self.interval_ns) as u64;
         // The division may be off by one either way.
         let mut due = guess.saturating_sub(1);
         while due <= guess + 1 && self.time_of(due) <= now_ns && self.time_of(due) < self.end_ns {
@@ -87,7 +97,7 @@ mod tests {
     #[test]
     fn everything_is_due_once_and_in_time() {
         for rate in [3.0, 1000.0, 33_333.3, 7e6] {
-            let schedule = Schedule::new(1_000, 1_000 + 50_000_000, rate, 7);
+            let schedule = Schedule::new((1_000, 1_000 + 50_000_000), rate, 1, 7);
             let mut next = 0;
             for now in (0..60_000_000).step_by(77_777) {
                 let due = schedule.due(now);
@@ -107,8 +117,20 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_within_a_tick_is_due_at_its_end() {
+        let schedule = Schedule::new((500, 500 + 1_000_000), 1e6, 10_000, 3);
+        assert_eq!(schedule.due(500), 1);
+        assert_eq!(schedule.due(500 + 9_999), 1);
+        assert_eq!(schedule.next_after(1), Some(500 + 10_000));
+        assert_eq!(schedule.due(500 + 10_000), 11);
+        assert_eq!(schedule.time_of(10), 500 + 10_000);
+        assert_eq!(schedule.due(u64::MAX), 991);
+        assert_eq!(schedule.next_after(991), None);
+    }
+
+    #[test]
     fn turns_go_round() {
-        let schedule = Schedule::new(500, u64::MAX, 1e9, 3);
+        let schedule = Schedule::new((500, u64::MAX), 1e9, 1, 3);
         assert_eq!(schedule.publisher_of(4), 1);
         assert_eq!(schedule.time_of_own(1, 1), schedule.time_of(4));
         assert_eq!(schedule.share_of(0, 4), 2);

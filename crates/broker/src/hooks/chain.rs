@@ -261,6 +261,11 @@ impl Hooks for Linked {
         let mut links = self.links.iter_mut();
         links.any(|link| link.hooks.is_saturated())
     }
+
+    fn housekeeping(&mut self) {
+        let each = |link: &mut Link| link.hooks.housekeeping();
+        self.links.iter_mut().for_each(each);
+    }
 }
 
 #[cfg(test)]

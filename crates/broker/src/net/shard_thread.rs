@@ -42,6 +42,7 @@ const SCRATCH_BYTES: usize = 128 * 1024;
 /// Sessions brought back before the other shards are told of them.
 const RESTORED_AT_ONCE: usize = 1000;
 const SWEEP_EVERY_TICKS: u64 = 30_000 / TICK_MS;
+const HOUSEKEEPING_EVERY_TICKS: u64 = 10_000 / TICK_MS;
 
 /// Time that does not jump: the wall clock at start, and a monotonic one from there.
 #[derive(Clone, Copy)]
@@ -378,6 +379,9 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
                 .set(Metric::OutboxBytes, buffered.saturating_sub(queued));
             core.tick();
             core.follow_interest();
+            if ticks % HOUSEKEEPING_EVERY_TICKS == HOUSEKEEPING_EVERY_TICKS - 1 {
+                core.delivery.hooks.housekeeping();
+            }
             let has_listeners = core.node.events.has_listeners();
             if std::mem::replace(&mut tells_events, has_listeners) != has_listeners {
                 core.renew_interest();

@@ -1,21 +1,27 @@
 //! What the allocator holds: as metrics, and given back to the system when nobody has used it for a while.
 
-use std::time::Duration;
-
+use broker::hooks::{Hooks, HooksFactory, Interest};
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use mimalloc::MiMalloc;
 
-const GIVES_BACK_EVERY: Duration = Duration::from_secs(5);
+/// Gives memory back to the system that shards have freed. The allocator does so by itself only when it looks for room: a node that has
+/// become quiet never does, and what a flood has left stays. Each thread has pages of its own, which nobody else may look at.
+pub(super) struct GiveBack;
 
-/// Gives memory back that has been free for a second or longer, until the task is aborted. The allocator does so by itself only when it
-/// looks for room, which a node that has become quiet never does.
-pub(super) async fn give_back() {
-    let mut interval = tokio::time::interval(GIVES_BACK_EVERY);
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        interval.tick().await;
+impl HooksFactory for GiveBack {
+    fn hooks_for(&self, _shard: u16) -> Box<dyn Hooks> {
+        Box::new(Self)
+    }
+}
+
+impl Hooks for GiveBack {
+    fn interest(&self) -> Interest {
+        Interest::default()
+    }
+
+    fn housekeeping(&mut self) {
         // SAFETY: may be called from any thread at any time; memory in use is not touched.
-        unsafe { libmimalloc_sys::mi_collect(false) };
+        unsafe { libmimalloc_sys::mi_collect(true) };
     }
 }
 

@@ -103,8 +103,7 @@ impl Node {
         let store = opened
             .await
             .context("opening the store ended by a panic")??;
-        // These end with the runtime.
-        tokio::spawn(allocator::give_back());
+        // Ends with the runtime.
         tokio::spawn(store_watch::watch(store.clone()));
         let for_sessions = config.store.is_some().then(|| store.clone());
         let auth = Auth::new(&config.auth, tokio::runtime::Handle::current())
@@ -223,7 +222,8 @@ impl Node {
         let hooks = Chain::default()
             .with(Arc::new(auth.clone()))
             .with(engine.hooks())
-            .with(ingest.hooks());
+            .with(ingest.hooks())
+            .with(Arc::new(allocator::GiveBack));
         let broker = Broker::start(config.broker.clone(), Arc::new(hooks), for_sessions)
             .map_err(|error| start_error::of_broker(&error, config))?;
         let handle = broker.handle();
