@@ -51,7 +51,7 @@ impl Schedule {
     /// How many messages are due by `now_ns`.
     #[inline]
     pub(crate) fn due(&self, now_ns: u64) -> u64 {
-        let now_ns = now_ns.min(self.end_ns);
+        let now_ns = now_ns.min(self.end_ns.saturating_sub(1));
         if now_ns < self.start_ns {
             return 0;
         }
@@ -59,7 +59,7 @@ impl Schedule {
         let guess = (after_ns as f64 / self.interval_ns) as u64;
         // The division may be off by one either way.
         let mut due = guess.saturating_sub(1);
-        while due <= guess + 1 && self.time_of(due) <= now_ns && self.time_of(due) < self.end_ns {
+        while due <= guess + 1 && self.time_of(due) <= now_ns {
             due += 1;
         }
         due
