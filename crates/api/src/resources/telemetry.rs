@@ -1,22 +1,18 @@
 //! Telemetry of devices: latest values and rows, files, live. Intervals are in `telemetry_intervals`.
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::telemetry_export;
 use super::telemetry_feed;
-use super::telemetry_question::{FROM_MS, KEYS, TO_MS, keys, times};
+use super::telemetry_question::{FROM_MS, KEYS, TO_MS, ask, keys, times};
 use crate::access::Role;
-use crate::app::App;
 use crate::audit;
 use crate::call::{self, Call};
 use crate::endpoint::{Endpoint, Outcome, delete, get};
 use crate::parameters::{Parameter, Shape};
-use crate::problem::Problem;
-use crate::telemetry_tools::{Refusals, RowQuery, TelemetryProblem, TelemetryTools};
+use crate::telemetry_tools::{Refusals, RowQuery};
 
 const MAX_ROWS: u64 = 100_000;
 const DEFAULT_ROWS: u64 = 1000;
@@ -115,31 +111,6 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .answers_nothing(101, "A WebSocket.")
             .problem(429, "Too many streams are open."),
     ]
-}
-
-pub(super) fn problem(problem: TelemetryProblem) -> Problem {
-    match problem {
-        TelemetryProblem::NoDevice(device) => {
-            Problem::not_found(format!("There is no device {device:?}."))
-        }
-        TelemetryProblem::Parameter { name, detail } => {
-            Problem::parameter(name, format!("{name}: {detail}."))
-        }
-        TelemetryProblem::Unavailable(detail) => Problem::unavailable(format!("{detail}.")),
-    }
-}
-
-/// Asks on a thread that may block.
-pub(super) async fn ask<T: Send + 'static>(
-    app: &Arc<App>,
-    question: impl FnOnce(&dyn TelemetryTools) -> Result<T, TelemetryProblem> + Send + 'static,
-) -> Result<T, Problem> {
-    let tools = app.telemetry_tools.clone();
-    let asked = call::blocking(
-        move || question(&*tools),
-        "The telemetry cannot be read now.",
-    );
-    asked.await?.map_err(problem)
 }
 
 async fn latest(call: Call) -> Outcome {

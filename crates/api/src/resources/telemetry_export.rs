@@ -8,8 +8,7 @@ use futures_util::stream;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use super::telemetry::problem;
-use super::telemetry_question::{keys, times};
+use super::telemetry_question::{keys, problem, times};
 use crate::call::{Call, text};
 use crate::endpoint::Outcome;
 use crate::parameters::{Parameter, Shape};

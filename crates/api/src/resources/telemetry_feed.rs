@@ -6,8 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::events;
 use super::listener::{Item, Items, Listener};
-use super::telemetry::ask;
-use super::telemetry_question::keys;
+use super::telemetry_question::{ask, keys};
 use crate::call::Call;
 use crate::endpoint::Outcome;
 use crate::parameters::{Parameter, Shape};

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::device_groups;
-use super::telemetry::ask;
-use super::telemetry_question::{FROM_MS, KEYS, TO_MS, check_times, interval_ms, keys, times};
+use super::telemetry_question::{FROM_MS, KEYS, TO_MS, ask, check_times, interval_ms, keys, times};
 use crate::access::Role;
 use crate::call::{self, Call};
 use crate::endpoint::{Endpoint, Outcome, get, post};

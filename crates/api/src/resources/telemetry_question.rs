@@ -1,8 +1,12 @@
-//! What questions about telemetry have in common: keys, times, the length of intervals.
+//! What questions about telemetry have in common: keys, times, the length of intervals, and how they are asked.
 
-use crate::call::Call;
+use std::sync::Arc;
+
+use crate::app::App;
+use crate::call::{self, Call};
 use crate::parameters::{MAX_TIME_MS, Parameter, text, time_ms};
 use crate::problem::Problem;
+use crate::telemetry_tools::{TelemetryProblem, TelemetryTools};
 
 pub(super) const KEYS: Parameter = text("keys", "Keys, separated by commas; without it all.");
 pub(super) const FROM_MS: Parameter = time_ms(
@@ -48,4 +52,29 @@ pub(super) fn check_times(from_ms: i64, to_ms: i64) -> Result<(), Problem> {
 pub(super) fn interval_ms(call: &Call, interval: Parameter, (from_ms, to_ms): (i64, i64)) -> i64 {
     let given = call.query.number(interval).filter(|ms| *ms > 0);
     given.map_or((to_ms - from_ms).max(1), |ms| ms as i64)
+}
+
+pub(super) fn problem(problem: TelemetryProblem) -> Problem {
+    match problem {
+        TelemetryProblem::NoDevice(device) => {
+            Problem::not_found(format!("There is no device {device:?}."))
+        }
+        TelemetryProblem::Parameter { name, detail } => {
+            Problem::parameter(name, format!("{name}: {detail}."))
+        }
+        TelemetryProblem::Unavailable(detail) => Problem::unavailable(format!("{detail}.")),
+    }
+}
+
+/// Asks on a thread that may block.
+pub(super) async fn ask<T: Send + 'static>(
+    app: &Arc<App>,
+    question: impl FnOnce(&dyn TelemetryTools) -> Result<T, TelemetryProblem> + Send + 'static,
+) -> Result<T, Problem> {
+    let tools = app.telemetry_tools.clone();
+    let asked = call::blocking(
+        move || question(&*tools),
+        "The telemetry cannot be read now.",
+    );
+    asked.await?.map_err(problem)
 }

@@ -5,9 +5,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::devices;
-use super::telemetry::ask;
 use super::telemetry_intervals::Function;
-use super::telemetry_question::{KEYS, interval_ms, times_of};
+use super::telemetry_question::{KEYS, ask, interval_ms, times_of};
 use crate::access::{Role, now_ms};
 use crate::call::{self, Call};
 use crate::endpoint::{Endpoint, Outcome, get};
