@@ -8,11 +8,6 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use super::pipeline::Message;
 use super::segment::Segment;
 
-/// Messages from which on the worker takes what there is at once.
-const FEW: u32 = 64;
-/// How often it lets others go first before it takes less: some microseconds on a core that nobody else wants.
-const TURNS: u32 = 8;
-
 pub(super) struct Mailbox {
     state: Mutex<State>,
     /// There is something to do.
@@ -158,15 +153,6 @@ impl Mailbox {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         state.is_worker_asleep = false;
-        // Whoever fills it gets a few turns first while there is little: taken one by one, messages cost much more.
-        for _ in 0..TURNS {
-            if state.filling.count() >= FEW || state.is_stopped {
-                break;
-            }
-            drop(state);
-            std::thread::yield_now();
-            state = self.lock();
-        }
         let mut fresh = state.spare.take()?;
         state.taken += 1;
         fresh.clear(state.taken);
