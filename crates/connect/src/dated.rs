@@ -1,5 +1,7 @@
 //! Texts with `%Y.%m.%d` for the time of a row beside `${...}` for its fields. The time is UTC.
 
+use rules::Civil;
+
 use crate::machine::now_ms;
 use crate::row::{Row, Value};
 use crate::settings::Invalid;
@@ -80,52 +82,34 @@ pub(crate) fn time_of(row: Row<'_>) -> u64 {
 
 /// A moment, taken apart.
 pub(crate) struct Time {
-    year: u64,
-    month: u64,
-    day: u64,
-    /// From 1.
-    day_of_year: u64,
-    hour: u64,
-    minute: u64,
-    second: u64,
-    iso_year: u64,
-    iso_week: u64,
+    at: Civil,
+    iso_year: i64,
 }
 
 impl Time {
     pub(crate) fn of(at_ms: u64) -> Self {
-        let seconds = at_ms / 1000;
-        let days = seconds / 86_400;
-        let (year, month, day) = date_of(days);
-        let day_of_year = days - days_before(year) + 1;
+        let seconds = (at_ms / 1000) as i64;
         // A week belongs to the year of its Thursday; 1970-01-01 was one.
+        let days = seconds / 86_400;
         let thursday = days + 3 - (days + 3) % 7;
-        let (iso_year, _, _) = date_of(thursday);
         Self {
-            year,
-            month,
-            day,
-            day_of_year,
-            hour: seconds / 3600 % 24,
-            minute: seconds / 60 % 60,
-            second: seconds % 60,
-            iso_year,
-            iso_week: (thursday - days_before(iso_year)) / 7 + 1,
+            at: Civil::from_local_s(seconds),
+            iso_year: Civil::from_local_s(thursday * 86_400).year,
         }
     }
 
     fn part(&self, letter: char) -> String {
         match letter {
-            'Y' => format!("{:04}", self.year),
-            'y' => format!("{:02}", self.year % 100),
-            'm' => format!("{:02}", self.month),
-            'd' => format!("{:02}", self.day),
-            'H' => format!("{:02}", self.hour),
-            'M' => format!("{:02}", self.minute),
-            'S' => format!("{:02}", self.second),
-            'j' => format!("{:03}", self.day_of_year),
+            'Y' => format!("{:04}", self.at.year),
+            'y' => format!("{:02}", self.at.year % 100),
+            'm' => format!("{:02}", self.at.month),
+            'd' => format!("{:02}", self.at.day),
+            'H' => format!("{:02}", self.at.hour),
+            'M' => format!("{:02}", self.at.minute),
+            'S' => format!("{:02}", self.at.second),
+            'j' => format!("{:03}", self.at.day_of_year()),
             'G' => format!("{:04}", self.iso_year),
-            _ => format!("{:02}", self.iso_week),
+            _ => format!("{:02}", self.at.week_of_year()),
         }
     }
 
@@ -137,27 +121,6 @@ impl Time {
         });
         parts.collect()
     }
-}
-
-/// Year, month and day, counted from 1, of a day since 1970-01-01. The year is taken to begin in March, so that the day
-/// that comes and goes is its last.
-fn date_of(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let era = days / 146_097;
-    let of_era = days % 146_097;
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let day_of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    (year, month, day)
-}
-
-/// Days from 1970-01-01 to the first of January of a year.
-fn days_before(year: u64) -> u64 {
-    let leap_days = |year: u64| year / 4 - year / 100 + year / 400;
-    (year - 1970) * 365 + leap_days(year - 1) - leap_days(1969)
 }
 
 #[cfg(test)]

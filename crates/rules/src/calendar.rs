@@ -7,18 +7,18 @@ pub(crate) const YEARS: std::ops::RangeInclusive<i64> = 0..=9999;
 
 /// What a calendar and a clock show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Civil {
-    pub(crate) year: i64,
-    pub(crate) month: i64,
-    pub(crate) day: i64,
-    pub(crate) hour: i64,
-    pub(crate) minute: i64,
-    pub(crate) second: i64,
+pub struct Civil {
+    pub year: i64,
+    pub month: i64,
+    pub day: i64,
+    pub hour: i64,
+    pub minute: i64,
+    pub second: i64,
 }
 
 impl Civil {
     /// From seconds since 1970 on a local clock.
-    pub(crate) fn from_local_s(local_s: i64) -> Civil {
+    pub fn from_local_s(local_s: i64) -> Civil {
         let (year, month, day) = date_of(local_s.div_euclid(DAY_S));
         let second = local_s.rem_euclid(DAY_S);
         Civil {
@@ -54,12 +54,12 @@ impl Civil {
     }
 
     /// 1 to 366.
-    pub(crate) fn day_of_year(self) -> i64 {
+    pub fn day_of_year(self) -> i64 {
         day_number(self.year, self.month, self.day) - day_number(self.year, 1, 1) + 1
     }
 
     /// ISO 8601: week 1 is the one with the year's first Thursday.
-    pub(crate) fn week_of_year(self) -> i64 {
+    pub fn week_of_year(self) -> i64 {
         let thursday = day_number(self.year, self.month, self.day) + 4 - self.weekday();
         let (year, _, _) = date_of(thursday);
         (thursday - day_number(year, 1, 1)) / 7 + 1

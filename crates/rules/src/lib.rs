@@ -33,6 +33,7 @@ pub mod window;
 pub mod windows;
 pub mod zone;
 
+pub use calendar::Civil;
 pub use compile::compile;
 pub use context::{Context, Dialect, Limits, Message, Part};
 pub use error::Error;

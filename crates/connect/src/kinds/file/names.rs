@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rules::Civil;
+
 pub(super) struct Names {
     directory: PathBuf,
     stem: String,
@@ -89,13 +91,10 @@ pub(super) fn with(path: &Path, more: &str) -> PathBuf {
 /// Milliseconds since 1970 as `20260131T235959.123Z`: these sort by time.
 fn stamp(ms: u64) -> String {
     let (seconds, ms) = (ms / 1000, ms % 1000);
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = date(days);
+    let at = Civil::from_local_s(seconds as i64);
     format!(
-        "{year:04}{month:02}{day:02}T{:02}{:02}{:02}.{ms:03}Z",
-        of_day / 3600,
-        of_day / 60 % 60,
-        of_day % 60
+        "{:04}{:02}{:02}T{:02}{:02}{:02}.{ms:03}Z",
+        at.year, at.month, at.day, at.hour, at.minute, at.second
     )
 }
 
@@ -106,25 +105,6 @@ fn is_stamp(text: &str) -> bool {
             b'0' => byte.is_ascii_digit(),
             other => byte == other,
         })
-}
-
-/// Year, month and day of a number of days since 1970 in the Gregorian calendar, counting years from March so that a leap
-/// day is the last of its year.
-fn date(days: u64) -> (u64, u64, u64) {
-    const DAYS_OF_400_YEARS: u64 = 146_097;
-    // Days from 1 March 0 to 1 January 1970.
-    let days = days + 719_468;
-    let (era, of_era) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = match month_from_march {
-        0..=9 => month_from_march + 3,
-        _ => month_from_march - 9,
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    (year, month, day)
 }
 
 #[cfg(test)]
