@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -158,10 +159,10 @@ fn read_table(prefix: &str, table: &DeTable<'_>, places: &Places<'_>, draft: &mu
 fn read_auth(table: &DeTable<'_>, places: &Places<'_>, draft: &mut Draft) {
     for (key, value) in table {
         let name = key.get_ref().as_ref();
-        let Some(list) = draft.auth_tables.list(name) else {
+        if draft.auth_tables.list(name).is_none() {
             read_pair("auth", key, value, places, draft);
             continue;
-        };
+        }
         let entries = match value.get_ref() {
             DeValue::Array(entries) => entries,
             _ => {
@@ -171,61 +172,56 @@ fn read_auth(table: &DeTable<'_>, places: &Places<'_>, draft: &mut Draft) {
                 continue;
             }
         };
-        let mut wrong = Vec::new();
-        for entry in entries {
-            let origin = places.at(entry.span().start);
-            match entry.get_ref() {
-                DeValue::Table(entry) => list.push(AuthTable {
-                    value: auth_tables::json_of(entry, Some(&places.folder)),
-                    origin,
-                }),
-                other => wrong.push((origin, other.type_str())),
-            }
-        }
-        for (origin, found) in wrong {
-            let message = format!("expected a table, found {found}");
-            draft.problem(origin, format!("auth.{name}"), message);
+        let tables = tables(&format!("auth.{name}"), entries, places, draft, |table| {
+            auth_tables::json_of(table, Some(&places.folder))
+        });
+        if let Some(list) = draft.auth_tables.list(name) {
+            list.extend(tables);
         }
     }
 }
 
-/// `[[rule]]`: read as the API reads rules, once all settings are known.
-fn read_rules(entries: &[Spanned<DeValue<'_>>], places: &Places<'_>, draft: &mut Draft) {
+/// The tables of a list, by the function that makes JSON of one; what is none is told.
+fn tables(
+    name: &str,
+    entries: &[Spanned<DeValue<'_>>],
+    places: &Places<'_>,
+    draft: &mut Draft,
+    json: impl Fn(&DeTable<'_>) -> Value,
+) -> Vec<AuthTable> {
+    let mut tables = Vec::new();
     for entry in entries {
         let origin = places.at(entry.span().start);
         match entry.get_ref() {
-            DeValue::Table(entry) => draft.rules.push(AuthTable {
-                value: auth_tables::json_of(entry, Some(&places.folder)),
+            DeValue::Table(entry) => tables.push(AuthTable {
+                value: json(entry),
                 origin,
             }),
             other => {
                 let found = other.type_str();
-                draft.problem(origin, "rule", format!("expected a table, found {found}"));
+                draft.problem(origin, name, format!("expected a table, found {found}"));
             }
         }
     }
+    tables
+}
+
+/// `[[rule]]`: read as the API reads rules, once all settings are known.
+fn read_rules(entries: &[Spanned<DeValue<'_>>], places: &Places<'_>, draft: &mut Draft) {
+    let rules = tables("rule", entries, places, draft, |table| {
+        auth_tables::json_of(table, Some(&places.folder))
+    });
+    draft.rules.extend(rules);
 }
 
 /// `[[product]]`, likewise.
 fn read_products(entries: &[Spanned<DeValue<'_>>], places: &Places<'_>, draft: &mut Draft) {
-    for entry in entries {
-        let origin = places.at(entry.span().start);
-        match entry.get_ref() {
-            DeValue::Table(entry) => {
-                let mut value = auth_tables::json_of(entry, None);
-                product_tables::resolve_files(&mut value, &places.folder);
-                draft.products.push(AuthTable { value, origin });
-            }
-            other => {
-                let found = other.type_str();
-                draft.problem(
-                    origin,
-                    "product",
-                    format!("expected a table, found {found}"),
-                );
-            }
-        }
-    }
+    let products = tables("product", entries, places, draft, |table| {
+        let mut value = auth_tables::json_of(table, None);
+        product_tables::resolve_files(&mut value, &places.folder);
+        value
+    });
+    draft.products.extend(products);
 }
 
 /// `[[connector]]`, `[[sink]]` and `[[source]]`, likewise.
@@ -235,25 +231,17 @@ fn read_connectors(
     places: &Places<'_>,
     draft: &mut Draft,
 ) {
-    for entry in entries {
-        let origin = places.at(entry.span().start);
-        match entry.get_ref() {
-            DeValue::Table(entry) => {
-                let mut value = auth_tables::json_of(entry, None);
-                connector_tables::resolve_files(&mut value, &places.folder);
-                let tables = match name {
-                    "connector" => &mut draft.connectors,
-                    "source" => &mut draft.sources,
-                    _ => &mut draft.sinks,
-                };
-                tables.push(AuthTable { value, origin });
-            }
-            other => {
-                let found = other.type_str();
-                draft.problem(origin, name, format!("expected a table, found {found}"));
-            }
-        }
-    }
+    let tables = tables(name, entries, places, draft, |table| {
+        let mut value = auth_tables::json_of(table, None);
+        connector_tables::resolve_files(&mut value, &places.folder);
+        value
+    });
+    let list = match name {
+        "connector" => &mut draft.connectors,
+        "source" => &mut draft.sources,
+        _ => &mut draft.sinks,
+    };
+    list.extend(tables);
 }
 
 /// Those of `object_tables`, likewise.
@@ -263,20 +251,13 @@ fn read_objects(
     places: &Places<'_>,
     draft: &mut Draft,
 ) {
-    for entry in entries {
-        let origin = places.at(entry.span().start);
-        match entry.get_ref() {
-            DeValue::Table(entry) => {
-                let mut value = auth_tables::json_of(entry, None);
-                object_tables::resolve_files(&mut value, &places.folder);
-                draft.objects.push((section, AuthTable { value, origin }));
-            }
-            other => {
-                let found = other.type_str();
-                draft.problem(origin, section, format!("expected a table, found {found}"));
-            }
-        }
-    }
+    let tables = tables(section, entries, places, draft, |table| {
+        let mut value = auth_tables::json_of(table, None);
+        object_tables::resolve_files(&mut value, &places.folder);
+        value
+    });
+    let objects = tables.into_iter().map(|table| (section, table));
+    draft.objects.extend(objects);
 }
 
 fn read_pair(
