@@ -1,18 +1,20 @@
 //! Rows that others bring on behalf of devices: pull sources, and whoever else knows something of a device.
 
-use std::sync::{Mutex, PoisonError};
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::Platform;
-use crate::ingest::{Lane, Message};
-use crate::now_ms;
+use crate::ingest::{Lane, Message, Pipeline};
 use crate::pull::{Intake, Reading, Taken};
 use crate::registry::RegistryError;
+use crate::{Device, now_ms};
 
 /// Gives rows to the pipeline as if their device had said them on Tidegate's own topics, whatever dialect its product speaks.
 pub struct Reporter {
     platform: Platform,
+    pipeline: Arc<Pipeline>,
     lane: Mutex<Lane>,
 }
 
@@ -23,13 +25,14 @@ impl Platform {
         let pipeline = self.inner.pipeline.get()?;
         Some(Reporter {
             platform: self.clone(),
+            pipeline: Arc::clone(pipeline),
             lane: Mutex::new(pipeline.reporting_lane()),
         })
     }
 }
 
 impl Reporter {
-    /// The row is in the store when this returns, as far as it fits. May wait for the disk. `false`: there is no such device.
+    /// As [`Reporter::say`], as something that the device itself was heard to say. `false`: there is no such device.
     ///
     /// # Errors
     /// If the registry cannot be read.
@@ -43,25 +46,26 @@ impl Reporter {
         let Some(device) = platform.registry().device(device)? else {
             return Ok(false);
         };
-        let Some(pipeline) = platform.inner.pipeline.get() else {
-            return Ok(false);
-        };
         let now_ms = now_ms();
-        let ts_ms = ts_ms.unwrap_or(now_ms as i64);
-        let payload = json!({"ts": ts_ms, "values": values}).to_string();
-        let speaker = platform.speaker_of(&device);
+        let values = serde_json::to_string(values).unwrap_or_default();
+        self.say(&device, ts_ms.unwrap_or(now_ms as i64), &values);
+        platform.inner.parts.states.heard(&device, now_ms);
+        Ok(true)
+    }
+
+    /// The row is in the store when this returns, as far as it fits. May wait for the disk. `values`: a JSON object.
+    pub fn say(&self, device: &Device, ts_ms: impl Display, values: &str) {
+        let payload = format!("{{\"ts\":{ts_ms},\"values\":{values}}}");
+        let speaker = self.platform.speaker_of(device);
         let topic = format!("tg/{}/up/telemetry", device.id);
         let message = Message {
             by: speaker.voice(),
             topic: &topic,
             payload: payload.as_bytes(),
-            received_ms: now_ms as i64,
+            received_ms: now_ms() as i64,
         };
         let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
-        pipeline.work(&mut lane, &message);
-        drop(lane);
-        platform.inner.parts.states.heard(&device, now_ms);
-        Ok(true)
+        self.pipeline.work(&mut lane, &message);
     }
 }
 
@@ -90,7 +94,6 @@ impl Intake for Reporter {
     }
 
     fn is_full(&self) -> bool {
-        let pipeline = self.platform.inner.pipeline.get();
-        pipeline.is_some_and(|pipeline| pipeline.is_saturated())
+        self.pipeline.is_saturated()
     }
 }

@@ -9,11 +9,8 @@ use std::thread::JoinHandle;
 
 use devices::Registry;
 use devices::alarm::{Alarms, NamedAlarm, Severity};
-use devices::ingest::{Message, Pipeline};
-use devices::platform::Platform;
+use devices::platform::Reporter;
 use engine::{Alarm, DeviceOutlet, Given, Telemetry};
-
-use super::devices::now_ms;
 
 /// What may wait before publishers do.
 const MANY_WAITING: usize = 10_000;
@@ -35,8 +32,7 @@ pub(super) fn current_tag() -> u64 {
 /// What has to be there before anything is done.
 pub(super) struct Parts {
     pub(super) registry: Registry,
-    pub(super) platform: Platform,
-    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) reporter: Reporter,
     pub(super) alarms: Alarms,
 }
 
@@ -212,7 +208,6 @@ impl Inner {
     }
 
     fn work(&self, parts: &Parts) {
-        let mut lane = parts.pipeline.reporting_lane();
         while let Some(asked) = self.next() {
             let (Asked::Telemetry { device, .. } | Asked::Alarm { device, .. }) = &asked;
             let found = match parts.registry.device(device) {
@@ -232,18 +227,8 @@ impl Inner {
                 Asked::Telemetry {
                     at_ms, values, tag, ..
                 } => {
-                    // As a device says it on Tidegate's own topics, whatever dialect its product speaks.
-                    let topic = format!("tg/{}/up/telemetry", device.id);
-                    let payload = format!("{{\"ts\":{at_ms},\"values\":{values}}}");
-                    let speaker = parts.platform.speaker_of(&device);
-                    let message = Message {
-                        by: speaker.voice(),
-                        topic: &topic,
-                        payload: payload.as_bytes(),
-                        received_ms: now_ms() as i64,
-                    };
                     TAG.set(tag);
-                    parts.pipeline.work(&mut lane, &message);
+                    parts.reporter.say(&device, at_ms, &values);
                     TAG.set(0);
                 }
             }

@@ -210,11 +210,11 @@ impl Node {
         let (alarming, ingest) = opened
             .await
             .context("opening the telemetry ended by a panic")??;
+        let reporter = ingest.platform.reporter();
         of_rules
             .start(device_outlet::Parts {
                 registry: devices.registry.clone(),
-                platform: ingest.platform.clone(),
-                pipeline: ingest.pipeline.clone(),
+                reporter: reporter.context("there is no pipeline for devices")?,
                 alarms: alarming.alarms.clone(),
             })
             .context("cannot start the thread for what rules make of devices")?;
