@@ -4,11 +4,13 @@
 //! Anything that goes wrong in here is a test that cannot go on, so it panics and says why.
 
 mod certificates;
+mod columns;
 pub mod life;
 mod proxy;
 mod server;
 
 pub use certificates::{Authority, Identity};
+pub use columns::duckdb;
 pub use proxy::{Mode, Proxy};
 pub use server::{DATABASE, Kind, NatsClient, PASSWORD, Rows, Server, USER};
 

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::RowAccessor as _;
@@ -55,25 +54,8 @@ fn numbers(directory: &Path) -> Vec<i64> {
 
 /// What DuckDB says; `None`: it is not here.
 fn duckdb(query: &str, directory: &Path) -> Option<Value> {
-    const SCRIPT: &str = "import duckdb, json, sys\n\
-        rows = duckdb.execute(sys.argv[1], [sys.argv[2]]).fetchall()\n\
-        print(json.dumps(rows, default=str))";
-    let packages = std::env::var_os("TIDEGATE_TEST_DUCKDB").map(PathBuf::from);
-    let packages = packages.or_else(|| {
-        // Test programs lie in target/PROFILE/deps.
-        let test = std::env::current_exe().ok()?;
-        Some(test.ancestors().nth(3)?.join("tools/duckdb"))
-    });
-    let packages = packages.filter(|packages| packages.is_dir())?;
-    let output = Command::new("python3")
-        .env("PYTHONPATH", packages)
-        .args(["-c", SCRIPT, query])
-        .arg(directory.join("files/*.parquet"))
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
-    Some(serde_json::from_slice(&output.stdout).unwrap())
+    let told = testkit::duckdb(query, &directory.join("files/*.parquet"))?;
+    Some(serde_json::from_str(&told).unwrap())
 }
 
 #[test]

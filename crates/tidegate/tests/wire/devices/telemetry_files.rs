@@ -1,6 +1,6 @@
 //! Telemetry as a file of columns, read by DuckDB.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,20 +21,8 @@ fn export(node: &Node, arguments: &[&str]) -> Output {
 
 /// What DuckDB says of a file; `None`: it is not here.
 fn duckdb(query: &str, file: &Path) -> Option<Value> {
-    const SCRIPT: &str = "import duckdb, json, sys\n\
-        rows = duckdb.execute(sys.argv[1], [sys.argv[2]]).fetchall()\n\
-        print(json.dumps(rows, default=str))";
-    let packages = std::env::var_os("TIDEGATE_TEST_DUCKDB").map(PathBuf::from);
-    let packages = packages.filter(|packages| packages.is_dir())?;
-    let output = Command::new("python3")
-        .env("PYTHONPATH", packages)
-        .args(["-c", SCRIPT, query])
-        .arg(file)
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
-    Some(serde_json::from_slice(&output.stdout).unwrap())
+    let told = testkit::duckdb(query, file)?;
+    Some(serde_json::from_str(&told).unwrap())
 }
 
 #[test]
