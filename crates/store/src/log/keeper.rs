@@ -2,11 +2,13 @@
 //! safe, and looks at the room on the file system. What takes long is done here and not by the writer.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::files::{Files, LogFile};
+use super::frame::SegmentHead;
 use super::segments::path_of;
 use super::shared::{Shared, Trouble, count, lock};
 use crate::config::{Config, Fsync};
@@ -22,6 +24,15 @@ pub(crate) struct Mark {
     pub(crate) offset: u64,
 }
 
+/// A segment nobody needs any more once a frame is on disk.
+#[derive(Clone, Copy)]
+pub(crate) struct Removal {
+    pub(crate) lsn: u64,
+    pub(crate) segment: u32,
+    /// The head of the segment that is the oldest then, to be written again before: nothing but it tells where the log begins.
+    pub(crate) new_oldest: Option<SegmentHead>,
+}
+
 #[derive(Default)]
 struct State {
     /// Written, and not known to be on disk up to there.
@@ -34,9 +45,19 @@ struct State {
     is_syncing: bool,
     /// Somebody waits for what is dirty to be on disk.
     is_urgent: bool,
-    /// Segments to be removed, in this order, each when this frame is on disk.
-    removals: VecDeque<(u64, u32)>,
+    /// Segments to be removed, in this order.
+    removals: VecDeque<Removal>,
+    /// When to try again, after one could not be removed.
+    removals_due: Option<Instant>,
     is_stopping: bool,
+}
+
+impl State {
+    fn next_removal(&self) -> Option<Removal> {
+        let is_due = |due: Instant| due <= Instant::now();
+        let next = self.removals.front().copied();
+        next.filter(|_| !self.has_failed && self.removals_due.is_none_or(is_due))
+    }
 }
 
 pub(crate) struct Keeper {
@@ -124,9 +145,9 @@ impl Keeper {
         self.called.notify_one();
     }
 
-    /// A segment is not needed any more once this frame is on disk. Removed in the order of these calls.
-    pub(crate) fn remove(&self, lsn: u64, segment: u32) {
-        lock(&self.state).removals.push_back((lsn, segment));
+    /// Removed in the order of these calls.
+    pub(crate) fn remove(&self, removal: Removal) {
+        lock(&self.state).removals.push_back(removal);
         self.called.notify_one();
     }
 
@@ -186,8 +207,8 @@ impl Keeper {
                 }
                 rest = rest.min(due_in);
             }
-            let first = state.removals.front();
-            let can_remove = first.is_some_and(|&(lsn, _)| lsn <= state.synced.lsn);
+            let first = state.next_removal();
+            let can_remove = first.is_some_and(|first| first.lsn <= state.synced.lsn);
             if rest.is_zero() || can_remove || state.is_stopping {
                 return false;
             }
@@ -244,26 +265,48 @@ impl Keeper {
 
     fn remove_what_may_go(&self) {
         loop {
-            let (lsn, segment) = match lock(&self.state).removals.front() {
-                Some(&first) => first,
-                None => return,
+            let Some(removal) = lock(&self.state).next_removal() else {
+                return;
             };
-            if lsn > self.synced_lsn() {
+            if removal.lsn > self.synced_lsn() {
                 return;
             }
+            let segment = removal.segment;
             // One by one and each for good: a younger segment may say that something in an older one is done.
-            let removed = match self.files.remove(&path_of(&self.dir, segment)) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-                _ => self.files.sync_dir(&self.dir),
-            };
+            let head = removal
+                .new_oldest
+                .map_or(Ok(()), |head| self.write_head(&head));
+            let removed =
+                head.and_then(|()| match self.files.remove(&path_of(&self.dir, segment)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                    _ => self.files.sync_dir(&self.dir),
+                });
             if let Err(error) = removed {
                 count(&self.shared.counters.write_errors, 1);
                 tracing::warn!(segment, %error, "a segment of the message log cannot be removed; trying again");
+                lock(&self.state).removals_due = Some(Instant::now() + TICK);
                 return;
             }
             lock(&self.state).removals.pop_front();
             self.shared.wake();
         }
+    }
+
+    /// Brings the head of a segment to disk, by a file of its own: of what fails by another, its owner is told as well.
+    fn write_head(&self, head: &SegmentHead) -> io::Result<()> {
+        let file = self.files.open(&path_of(&self.dir, head.id))?;
+        file.write_at(&head.encode(), 0)?;
+        let synced = file.sync();
+        if synced.is_err() {
+            let mut state = lock(&self.state);
+            // Frames behind it may be lost as well.
+            state.has_failed = true;
+            let synced = state.synced;
+            state.dirty.get_or_insert(synced);
+            drop(state);
+            self.shared.wake();
+        }
+        synced
     }
 
     pub(crate) fn look_at_room(&self) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::frame::{Frame, SEGMENT_HEAD};
+use super::keeper::Removal;
 use super::reader::{Chunk, Job};
 use super::record::{Record, Records};
 use super::shared::{Trouble, count};
@@ -76,7 +77,12 @@ impl Writer {
             self.reclaim.copying = None;
             self.segments.all.pop_front();
             self.index.forget_segment(id);
-            self.keeper.remove(self.written_lsn, id);
+            let new_oldest = self.segments.doubtful_oldest(self.keeper.synced_lsn());
+            self.keeper.remove(Removal {
+                lsn: self.written_lsn,
+                segment: id,
+                new_oldest,
+            });
             return true;
         }
         let offset = match self.reclaim.copying {

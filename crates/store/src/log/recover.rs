@@ -20,7 +20,7 @@ use super::frame::{
     SegmentHead, look_behind,
 };
 use super::index::Index;
-use super::segments::{self, Segment, path_of};
+use super::segments::{self, NOT_KNOWN, Segment, path_of};
 use crate::error::{Error, OpenError};
 
 /// What a log holds.
@@ -136,8 +136,11 @@ pub(crate) fn recover(
     let mut synced_lsn = 0;
     for (at, segment) in found.iter().enumerate() {
         let head = match &segment.head {
-            Ok(Some(head)) => head,
-            Ok(None) => continue,
+            Ok(Some(head)) => Ok(head),
+            Ok(None) if !has_begun(&found[at + 1..]) => continue,
+            // Nothing is written to a segment before the one in front of it has a head.
+            Ok(None) => Err("its head is missing"),
+            Err(BadHead::Torn(detail)) => Err(*detail),
             Err(BadHead::Version(version)) => {
                 return Err(OpenError::Version {
                     path: segment.path.clone(),
@@ -145,13 +148,16 @@ pub(crate) fn recover(
                     expected: LAYOUT_VERSION,
                 });
             }
-            Err(BadHead::Torn(detail)) => {
-                // Of the oldest one nobody knows what it held: as if the very first frame were missing.
+        };
+        let head = match head {
+            Ok(head) => head,
+            Err(detail) => {
+                // The head of the oldest is on disk before anything else: as if the very first frame were missing.
                 expected.get_or_insert(1);
                 end.get_or_insert_with(|| Break {
                     at,
                     offset: 0,
-                    detail: (*detail).to_owned(),
+                    detail: detail.to_owned(),
                 });
                 continue;
             }
@@ -169,6 +175,8 @@ pub(crate) fn recover(
         let mut into = Segment {
             id: segment.id,
             seed: head.seed(),
+            head: *head,
+            head_lsn: NOT_KNOWN,
             file: Arc::clone(&segment.file),
             capacity: segment.len,
             used: SEGMENT_HEAD as u64,
@@ -223,6 +231,11 @@ pub(crate) fn recover(
         synced_lsn,
         cut,
     })
+}
+
+/// Whether something was ever written to one of these segments.
+fn has_begun(behind: &[Found]) -> bool {
+    behind.iter().any(|found| !matches!(found.head, Ok(None)))
 }
 
 /// Whether one of these segments begins no later than with the frame that is due.

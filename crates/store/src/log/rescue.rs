@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::frame::{FLAG_GAP, Frame, FrameReader, Next, SEGMENT_HEAD, seal};
 use super::keeper::Mark;
+use super::segments::NOT_KNOWN;
 use super::writer::{NO_SHARD, Writer};
 use crate::batch::FRAME_HEAD;
 
@@ -19,6 +20,12 @@ impl Writer {
         let mut frames = self.unsynced_frames(from);
         let end_lsn = self.written_lsn;
         self.segments.seal();
+        for segment in &mut self.segments.all {
+            // Its head may be among what is not on disk, and another fsync would not bring it there.
+            if segment.id >= from.segment && segment.head_lsn > 0 {
+                segment.head_lsn = NOT_KNOWN;
+            }
+        }
         let mut files = Vec::new();
         let mut start = None;
         for lsn in from.lsn + 1..=end_lsn {

@@ -13,6 +13,9 @@ use crate::objects::now_ms;
 pub(crate) struct Segment {
     pub(crate) id: u32,
     pub(crate) seed: u32,
+    pub(crate) head: SegmentHead,
+    /// The head is on disk once this frame is; `NOT_KNOWN` if that says nothing.
+    pub(crate) head_lsn: u64,
     pub(crate) file: Arc<dyn LogFile>,
     /// Bytes it may grow to; what it has once sealed.
     pub(crate) capacity: u64,
@@ -22,6 +25,9 @@ pub(crate) struct Segment {
     /// The last frame with records for the keyed state, 0 if there is none.
     pub(crate) keyed_lsn: u64,
 }
+
+/// Of a segment whose head is on disk or not, whatever frames are: it was found there, or forcing it to disk failed.
+pub(crate) const NOT_KNOWN: u64 = u64::MAX;
 
 /// Where segments are and how large new ones are.
 pub(crate) struct Place {
@@ -84,6 +90,14 @@ impl Segments {
         self.all.back_mut().filter(|_| self.is_open)
     }
 
+    /// The head of the oldest segment, if it is not sure that it is on disk; it is to be brought there.
+    pub(crate) fn doubtful_oldest(&mut self, synced_lsn: u64) -> Option<SegmentHead> {
+        let oldest = self.all.front_mut()?;
+        let is_doubtful = oldest.head_lsn > synced_lsn;
+        oldest.head_lsn = 0;
+        is_doubtful.then_some(oldest.head)
+    }
+
     pub(crate) fn has_next(&self) -> bool {
         self.next.is_some()
     }
@@ -115,6 +129,10 @@ impl Segments {
             // It may fail where writing failed before; it is only room.
             if last.file.truncate(last.used).is_ok() {
                 last.capacity = last.used;
+            }
+            if last.used == SEGMENT_HEAD as u64 {
+                // Its first frame will be in another segment.
+                last.head_lsn = if last.head_lsn == 0 { 0 } else { NOT_KNOWN };
             }
         }
         self.is_open = false;
@@ -155,7 +173,13 @@ impl Segments {
             synced_lsn,
             created_ms: now_ms(),
         };
-        if let Err(error) = file.write_at(&head.encode(), 0) {
+        let mut written = file.write_at(&head.encode(), 0);
+        let is_oldest = self.all.is_empty();
+        if is_oldest {
+            // Where the log begins is known whatever happens: what follows a lost beginning must not be taken for all of it.
+            written = written.and_then(|()| file.sync());
+        }
+        if let Err(error) = written {
             // Made anew under this number when it is tried again.
             self.next_id = id;
             return Err(error);
@@ -163,6 +187,8 @@ impl Segments {
         self.all.push_back(Segment {
             id,
             seed: head.seed(),
+            head,
+            head_lsn: if is_oldest { 0 } else { first_lsn },
             file,
             capacity: wanted.max(place.segment_bytes),
             used: SEGMENT_HEAD as u64,

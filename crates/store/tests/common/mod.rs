@@ -208,6 +208,18 @@ pub(crate) fn check_messages(bench: &Bench, model: &script::Model) {
         });
         let found: Vec<_> = found.collect();
         let expected: Vec<_> = session.entries.clone().into_iter().collect();
-        assert!(found == expected, "session {id} differs");
+        if found != expected {
+            let seqs = |items: &[(u64, script::Item)]| items.iter().map(|(seq, _)| *seq).collect();
+            let (found_seqs, expected_seqs): (Vec<u64>, Vec<u64>) = (seqs(&found), seqs(&expected));
+            let differ: Vec<_> = found
+                .iter()
+                .filter(|item| !expected.contains(item))
+                .collect();
+            panic!(
+                "session {id} differs after batch {}: found {found_seqs:?}, expected \
+                 {expected_seqs:?}; not expected: {differ:?}",
+                model.number
+            );
+        }
     }
 }

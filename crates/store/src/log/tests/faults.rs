@@ -16,6 +16,13 @@ struct Undo {
     before: Vec<u8>,
 }
 
+impl Undo {
+    fn covers(&self, other: &Self) -> bool {
+        let end = |undo: &Self| undo.offset + undo.before.len() as u64;
+        self.offset <= other.offset && end(self) >= end(other)
+    }
+}
+
 #[derive(Default)]
 struct Unsynced {
     writes: Vec<Undo>,
@@ -176,6 +183,9 @@ impl LogFile for FaultyFile {
                 unsynced.lost.extend(writes);
                 return Err(io::Error::from_raw_os_error(5));
             }
+            // What was lost and written again is on disk now.
+            let is_covered = |lost: &Undo| writes.iter().any(|write| write.covers(lost));
+            unsynced.lost.retain(|lost| !is_covered(lost));
             Ok(())
         })
     }
