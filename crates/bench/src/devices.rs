@@ -167,6 +167,12 @@ fn start_and_look_up(
     );
     push(lines, "disk", store.stats().keyed_bytes as f64 / 1e6, "MB");
     resident(lines, "resident after the start")?;
+    while !registry.has_read_names() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let since_start = started.elapsed().as_secs_f64();
+    push(lines, "names read after", since_start * 1000.0, "ms");
+    resident(lines, "resident with names")?;
     let directory = Directory::new(registry.clone())?;
     let hot = arguments.hot.min(arguments.devices);
     // All over the numbers, each once.

@@ -161,7 +161,9 @@ impl<'a> Cursor<'a> {
         Ok(name)
     }
 
-    #[inline]
+    /// A part of its caller, so that what it finds stays in registers: written to memory piece by piece and read again as a whole,
+    /// it holds the processor up.
+    #[inline(always)]
     pub(crate) fn value(&mut self, arena: &'a Bump) -> Scanned<Raw<'a>> {
         match self.peek() {
             Some(b'-' | b'0'..=b'9') => self.number(),
@@ -288,11 +290,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    #[inline(never)]
     fn skip_number(&mut self) -> Scanned<()> {
         self.number().map(|_| ())
     }
 
     /// A number: whole ones keep 64 bits, others are the nearest double.
+    #[inline(always)]
     pub(crate) fn number(&mut self) -> Scanned<Raw<'a>> {
         let bytes = self.bytes();
         let start = self.at;
@@ -365,15 +369,21 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// 10^0 to 10^7.
+const TENS: [u64; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+
 /// Takes digits on, wrapping when there are too many; where they end.
 #[inline]
 fn digits(bytes: &[u8], mut at: usize, number: &mut u64) -> usize {
     while let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        let Some(eight) = eight_digits(u64::from_le_bytes(*chunk)) else {
-            break;
+        let (count, value) = leading_digits(u64::from_le_bytes(*chunk));
+        let Some(ten) = TENS.get(count) else {
+            *number = number.wrapping_mul(100_000_000).wrapping_add(value);
+            at += 8;
+            continue;
         };
-        *number = number.wrapping_mul(100_000_000).wrapping_add(eight);
-        at += 8;
+        *number = number.wrapping_mul(*ten).wrapping_add(value);
+        return at + count;
     }
     while let Some(digit @ b'0'..=b'9') = bytes.get(at) {
         *number = number
@@ -384,17 +394,24 @@ fn digits(bytes: &[u8], mut at: usize, number: &mut u64) -> usize {
     at
 }
 
-/// Eight digits at once: neighbours are put together, then pairs, then fours.
+/// How many of eight bytes are digits, from the first on, and their value.
 #[inline]
-fn eight_digits(chunk: u64) -> Option<u64> {
+fn leading_digits(chunk: u64) -> (usize, u64) {
     let low = chunk.wrapping_sub(0x3030_3030_3030_3030);
     let high = chunk.wrapping_add(0x4646_4646_4646_4646);
-    if (low | high) & 0x8080_8080_8080_8080 != 0 {
-        return None;
+    // What is no digit disturbs the bytes behind it, not those before it.
+    let others = (low | high) & 0x8080_8080_8080_8080;
+    let count = others.trailing_zeros() as usize / 8;
+    if count == 0 {
+        return (0, 0);
     }
+    // As if zeros stood before them.
+    let low = low << (64 - 8 * count);
+    // Neighbours are put together, then pairs, then fours.
     let pairs = low.wrapping_mul(10).wrapping_add(low >> 8) & 0x00ff_00ff_00ff_00ff;
     let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
-    Some(fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff)
+    let eight = fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff;
+    (count, eight)
 }
 
 #[cfg(test)]

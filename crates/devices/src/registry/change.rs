@@ -10,7 +10,7 @@ use serde::Deserialize;
 use series::DeviceNo;
 use store::{Durability, TableBatch};
 
-use super::rows::{Name, Trait, no_at_end};
+use super::rows::{Name, Trait};
 use super::{Inner, Registry, RegistryError, product_id};
 use crate::credential::{Credential, Issued, NewCredential, Shown};
 use crate::device::{Device, MAX_CREDENTIALS, MAX_NAME_BYTES, MAX_TAG_BYTES, MAX_TAGS};
@@ -327,6 +327,8 @@ struct Transaction<'a> {
     next: u32,
     /// Rows of the index that have another owner by now; `None`: nobody.
     names: HashMap<Vec<u8>, Option<DeviceNo>, RandomState>,
+    /// Names that were taken away, some of them perhaps given again.
+    forgotten: Vec<(Vec<u8>, DeviceNo)>,
     devices: HashMap<u32, Arc<Device>, RandomState>,
     counts: HashMap<Box<str>, i64, RandomState>,
     /// Those that were there before.
@@ -340,6 +342,7 @@ impl<'a> Transaction<'a> {
             batch: inner.tables.batch()?,
             next,
             names: HashMap::default(),
+            forgotten: Vec::new(),
             devices: HashMap::default(),
             counts: HashMap::default(),
             replaced: Vec::new(),
@@ -350,7 +353,7 @@ impl<'a> Transaction<'a> {
         let row = name.row();
         match self.names.get(&row) {
             Some(owner) => Ok(*owner),
-            None => Ok(self.inner.index.get_with(&row, no_at_end)?.flatten()),
+            None => self.inner.owner(&row),
         }
     }
 
@@ -512,6 +515,7 @@ impl<'a> Transaction<'a> {
         for name in Name::all_of(old) {
             let row = name.row();
             self.batch.remove(&self.inner.index, &row)?;
+            self.forgotten.push((row.clone(), old.no));
             self.names.insert(row, None);
         }
         for group in Trait::all_of(old) {
@@ -564,7 +568,18 @@ impl<'a> Transaction<'a> {
             .put(&inner.meta, b"count", &count.to_be_bytes())?;
         self.batch
             .put(&inner.meta, b"next", &self.next.to_be_bytes())?;
+        // Before they are there: who has a name is always found by it.
+        for (row, owner) in &self.names {
+            if let Some(no) = owner {
+                inner.names.add(row, *no);
+            }
+        }
         self.batch.commit(durability)?;
+        for (row, no) in &self.forgotten {
+            if self.names.get(row).copied().flatten() != Some(*no) {
+                inner.names.remove(row, *no);
+            }
+        }
         inner.count.store(count, Relaxed);
         for no in self.replaced {
             inner.cache.remove(no);

@@ -1,6 +1,6 @@
 //! All products and devices of a node: in tables of the store, the ones that were asked for lately in memory.
 //!
-//! Nothing but products is read at start. Numbers are dense and never given twice. Changes are made one after the other; those
+//! Nothing but products and names is read at start, and names of very many devices while they are used already. Numbers are dense and never given twice. Changes are made one after the other; those
 //! that read never wait for them.
 
 mod attributes;
@@ -8,6 +8,7 @@ mod cache;
 mod change;
 mod import;
 mod list;
+mod names;
 mod provision;
 mod rows;
 
@@ -31,6 +32,7 @@ use crate::device::Device;
 use crate::id::ProductId;
 use crate::product::{self, InvalidProduct, Product, ProductSlot};
 use cache::Cache;
+use names::{Candidates, Names};
 pub(crate) use rows::Name;
 use rows::no_at_end;
 
@@ -104,6 +106,7 @@ pub(crate) struct Inner {
     has_products: AtomicBool,
     has_provisioning: AtomicBool,
     cache: Cache,
+    names: Names,
     /// The next number. One change at a time.
     writing: Mutex<u32>,
     count: AtomicU32,
@@ -131,6 +134,7 @@ impl Registry {
             has_products: AtomicBool::new(false),
             has_provisioning: AtomicBool::new(false),
             cache: Cache::new(config.cached_devices),
+            names: Names::default(),
             writing: Mutex::new(0),
             count: AtomicU32::new(0),
             attribute_listeners: RwLock::default(),
@@ -141,6 +145,7 @@ impl Registry {
             inner: Arc::new(inner),
         };
         registry.inner.read_meta()?;
+        registry.inner.read_names();
         registry.read_products(objects)?;
         let (weak, stored) = (Arc::downgrade(&registry.inner), objects.downgrade());
         objects.on_change(Box::new(move |change| {
@@ -170,6 +175,7 @@ impl Registry {
                 if let Err(error) = inner.read_meta() {
                     tracing::error!(%error, "the restored devices cannot be read");
                 }
+                inner.read_names();
             }
         }));
         Ok(registry)
@@ -279,6 +285,12 @@ impl Registry {
         self.inner.count.load(Relaxed)
     }
 
+    /// Whether all names of devices are in memory; until then, those that are not are looked up on the disk.
+    #[must_use]
+    pub fn has_read_names(&self) -> bool {
+        self.inner.names.is_whole()
+    }
+
     /// How many devices a product has.
     pub fn count_of(&self, product: &str) -> Result<u64, RegistryError> {
         self.inner.count_of(product)
@@ -365,6 +377,10 @@ impl Inner {
         *next = number(self.meta.get(b"next")?);
         self.count.store(number(self.meta.get(b"count")?), Relaxed);
         Ok(())
+    }
+
+    fn read_names(&self) {
+        self.names.read(&self.index, self.count.load(Relaxed));
     }
 
     pub(crate) fn digester(&self) -> Arc<Digester> {
@@ -457,10 +473,27 @@ impl Inner {
             return Ok(Some(device));
         }
         self.cache.count(false);
-        let no = self.index.get_with(&name.row(), no_at_end)?.flatten();
-        match no {
-            None => Ok(None),
-            Some(no) => Ok(self.read(no)?.filter(|device| name.is_of(device))),
+        let row = name.row();
+        let candidates = match self.names.find(&row) {
+            Candidates::These(candidates) => candidates,
+            Candidates::NotRead => {
+                let no = self.index.get_with(&row, no_at_end)?.flatten();
+                no.into_iter().collect()
+            }
+        };
+        for no in candidates {
+            if let Some(device) = self.read(no)?.filter(|device| name.is_of(device)) {
+                return Ok(Some(device));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Who has a name, as the table of names says.
+    fn owner(&self, row: &[u8]) -> Result<Option<DeviceNo>, RegistryError> {
+        match self.names.find(row) {
+            Candidates::These(candidates) if candidates.is_empty() => Ok(None),
+            _ => Ok(self.index.get_with(row, no_at_end)?.flatten()),
         }
     }
 

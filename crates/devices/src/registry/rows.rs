@@ -26,6 +26,9 @@ pub(crate) enum Name<'a> {
     CommonName(&'a str),
 }
 
+/// The letters that rows of names begin with.
+pub(super) const NAMES: [u8; 4] = *b"ituc";
+
 impl<'a> Name<'a> {
     pub(crate) fn all_of(device: &'a Device) -> impl Iterator<Item = Name<'a>> {
         let credentials = device.credentials.iter().filter_map(Self::of);
