@@ -48,6 +48,8 @@ struct State {
     is_open: bool,
     prepared: Option<Arc<Segment>>,
     next_id: u32,
+    /// There are rows, or were since the start. Before the first one, no file takes up room.
+    is_used: bool,
 }
 
 pub(crate) struct Wal {
@@ -70,6 +72,7 @@ impl Wal {
             dir,
             segment_bytes: u64::from(segment_bytes),
             state: Mutex::new(State {
+                is_used: !kept.is_empty(),
                 all: kept.into_iter().map(Arc::new).collect(),
                 next_id,
                 ..State::default()
@@ -107,11 +110,11 @@ impl Wal {
         Ok(Segment::new(id, path, file, self.segment_bytes))
     }
 
-    /// Makes the file that follows, if there is none.
+    /// Makes the file that follows, if there is none and one will be wanted.
     pub(crate) fn prepare(&self) -> Result<(), Error> {
         let id = {
             let mut state = self.state();
-            if state.prepared.is_some() {
+            if state.prepared.is_some() || !state.is_used {
                 return Ok(());
             }
             state.next_id += 1;
@@ -139,6 +142,7 @@ impl Wal {
     /// A block for a partition, whose last one is done with.
     pub(crate) fn claim(&self, head: BlockHead) -> Result<Lane, Error> {
         let mut state = self.state();
+        state.is_used = true;
         let blocks = self.segment_bytes / BLOCK_BYTES as u64;
         if !state.is_open || state.next_block == blocks {
             let next = match state.prepared.take() {
@@ -209,6 +213,10 @@ impl Wal {
             self.bytes.fetch_sub(first.bytes, Ordering::Relaxed);
             fs::remove_file(&first.path).map_err(io_error("remove", &first.path))?;
         }
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        self.state().is_used
     }
 
     /// Partitions that the oldest file is kept for.
