@@ -88,10 +88,12 @@ fn a_torn_end_is_told_and_not_refused() {
 #[test]
 fn repair_keeps_what_can_be_read() {
     type Damage = fn(&[PathBuf]);
-    let damages: [(&str, Damage, u64); 4] = [
+    let damages: [(&str, Damage, u64); 6] = [
         ("a byte", |paths| change(&paths[2], 20_000), 1),
         ("a head", |paths| change(&paths[2], 50), 0),
         ("a head and its salt", |paths| change(&paths[2], 20), 65),
+        ("a head of zeros", |paths| clear_head(&paths[2]), 65),
+        ("the first head of zeros", |paths| clear_head(&paths[0]), 65),
         ("a file", |paths| fs::remove_file(&paths[2]).unwrap(), 65),
     ];
     for (what, damage, max_lost) in damages {
@@ -126,6 +128,12 @@ fn repair_keeps_what_can_be_read() {
 fn change(path: &Path, at: usize) {
     let mut bytes = fs::read(path).unwrap();
     bytes[at] ^= 0x40;
+    fs::write(path, bytes).unwrap();
+}
+
+fn clear_head(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[..64].fill(0);
     fs::write(path, bytes).unwrap();
 }
 

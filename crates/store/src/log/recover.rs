@@ -234,7 +234,7 @@ pub(crate) fn recover(
 }
 
 /// Whether something was ever written to one of these segments.
-fn has_begun(behind: &[Found]) -> bool {
+pub(crate) fn has_begun(behind: &[Found]) -> bool {
     behind.iter().any(|found| !matches!(found.head, Ok(None)))
 }
 

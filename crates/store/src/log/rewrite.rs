@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::files::{Files as _, RealFiles};
 use super::frame::{FLAG_GAP, SEGMENT_HEAD, SegmentHead, look_behind, seal};
-use super::recover::{Found, find, io_error, read_segment};
+use super::recover::{Found, find, has_begun, io_error, read_segment};
 use super::segments::random;
 use crate::batch::FRAME_HEAD;
 use crate::error::Error;
@@ -20,8 +20,10 @@ pub(crate) fn rewrite_damaged(log: &Path) -> Result<Repaired, Error> {
     // The number of the next frame.
     let mut expected: Option<u64> = None;
     let last = found.last().map(|last| last.id);
-    for segment in &found {
-        if let Ok(None) = segment.head {
+    for (at, segment) in found.iter().enumerate() {
+        if let Ok(None) = segment.head
+            && !has_begun(&found[at + 1..])
+        {
             continue;
         }
         if let Some(next) = whole(segment, expected, Some(segment.id) == last)? {
