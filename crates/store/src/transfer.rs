@@ -118,20 +118,28 @@ impl Objects {
         }
         put_last_version(&db, &mut batch, version);
         let has_tables = rows.is_some() || mode == ImportMode::Replace;
-        let removed_rows = match mode {
-            ImportMode::Replace => rows::clear(&db)?,
-            ImportMode::Merge => 0,
+        let mut replace = || {
+            let removed = match mode {
+                ImportMode::Replace => rows::clear(&db)?,
+                ImportMode::Merge => 0,
+            };
+            let written = match &mut rows {
+                Some(rows) => rows.write_to(&db)?,
+                None => 0,
+            };
+            Ok::<_, ImportError>((removed, written))
         };
-        let written_rows = match &mut rows {
-            Some(rows) => rows.write_to(&db)?,
-            None => 0,
-        };
-        // Last, so that an import that was cut short is seen not to have been made.
-        self.commit(batch)?;
-        let removed = changes.len() as u64 - written + removed_rows;
+        // Objects last, so that an import that was cut short is seen not to have been made.
+        let replaced = replace().and_then(|rows| {
+            self.commit(batch)?;
+            Ok(rows)
+        });
         if has_tables {
+            // Also of rows that were written before a failure.
             self.tables().tell_restored();
         }
+        let (removed_rows, written_rows) = replaced?;
+        let removed = changes.len() as u64 - written + removed_rows;
         self.tell(writing, &changes);
         Ok(Imported {
             written: written + written_rows,

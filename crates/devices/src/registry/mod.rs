@@ -172,6 +172,7 @@ impl Registry {
         registry.inner.tables.on_restore(Box::new(move || {
             if let Some(inner) = weak.upgrade() {
                 inner.cache.clear();
+                inner.names.forget();
                 if let Err(error) = inner.read_meta() {
                     tracing::error!(%error, "the restored devices cannot be read");
                 }

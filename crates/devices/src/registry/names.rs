@@ -97,15 +97,22 @@ impl Names {
         }
     }
 
+    /// What is here does not hold any more: the table is asked until it is read again.
+    pub(super) fn forget(&self) {
+        self.stop();
+    }
+
     /// Waits for the thread that reads, which gives up.
     fn stop(&self) -> u64 {
         let turn = self.shared.turn.fetch_add(1, Ordering::AcqRel) + 1;
+        self.shared.is_whole.store(false, Ordering::Release);
         let mut place = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(reader) = place.take()
             && reader.join().is_err()
         {
             tracing::error!("the thread that reads names of devices has panicked");
         }
+        // It may have been done just then.
         self.shared.is_whole.store(false, Ordering::Release);
         turn
     }
