@@ -333,6 +333,8 @@ impl Shard {
         };
         let verdict = delivery.hooks.publish(&named, &told);
         if verdict == Verdict::Stop {
+            // Who keeps a message to itself may still have it to make safe.
+            self.wait_for_hooks();
             return ReasonCode::SUCCESS;
         }
         let answer = self.send_on(view, origin);
@@ -349,6 +351,11 @@ impl Shard {
             outgoing.clear();
             self.delivery.hooks.published(outgoing);
         }
+        self.wait_for_hooks();
+    }
+
+    /// Holds acknowledgements back until what hooks have taken is safe, and publishers while they can take no more.
+    fn wait_for_hooks(&mut self) {
         if self.delivery.hooks.is_unsettled()
             && let Some(journal) = &mut self.delivery.journal
         {
