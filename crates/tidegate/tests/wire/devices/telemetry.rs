@@ -282,10 +282,7 @@ fn a_gateway_reports_for_the_devices_behind_it() {
     });
     assert_eq!(latest(&node, "t1"), json!({"a": 1, "c": 3}));
     gateway.publish_qos1("v1/gateway/disconnect", r#"{"device": "t1"}"#, 4);
-    // Acknowledged, it is told to whoever keeps states, and theirs a moment later.
-    eventually("the child is gone", || {
-        super::state(&node, "t1") == "offline"
-    });
+    assert_eq!(super::state(&node, "t1"), "offline");
 }
 
 #[test]
