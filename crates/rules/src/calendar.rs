@@ -1,5 +1,7 @@
 //! The Gregorian calendar in plain arithmetic: seconds to year, month, day and back.
 
+use std::fmt;
+
 pub(crate) const DAY_S: i64 = 86_400;
 
 /// The years the functions accept and print with four digits.
@@ -14,6 +16,24 @@ pub struct Civil {
     pub hour: i64,
     pub minute: i64,
     pub second: i64,
+}
+
+/// As `2015-03-05T23:51:47`.
+impl fmt::Display for Civil {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            year,
+            month,
+            day,
+            hour,
+            minute,
+            second,
+        } = self;
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
+        )
+    }
 }
 
 impl Civil {

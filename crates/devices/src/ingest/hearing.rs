@@ -127,17 +127,14 @@ fn begins_with(text: &[u8], start: &[u8]) -> bool {
     let Some(text) = text.get(..start.len()) else {
         return false;
     };
-    let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
-    let (Some((text_words, text_end)), Some((words, end))) = (
-        text.split_last_chunk::<8>().map(|(_, end)| (text, end)),
-        start.split_last_chunk::<8>().map(|(_, end)| (start, end)),
-    ) else {
+    let (Some(text_end), Some(end)) = (text.last_chunk::<8>(), start.last_chunk::<8>()) else {
         return text.iter().zip(start).all(|(one, other)| one == other);
     };
-    // The last eight bytes, which may have been compared in part.
-    let (text_words, words) = (text_words.as_chunks::<8>().0, words.as_chunks::<8>().0);
+    let (words, _) = start.as_chunks::<8>();
+    let (text_words, _) = text.as_chunks::<8>();
     let mut pairs = text_words.iter().zip(words);
-    pairs.all(|(one, other)| word(one) == word(other)) && word(text_end) == word(end)
+    // The last eight bytes may have been compared in part.
+    pairs.all(|(one, other)| one == other) && text_end == end
 }
 
 /// Whom a row is about.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use super::frame::{FLAG_GAP, Frame, FrameReader, Next, SEGMENT_HEAD, seal};
 use super::keeper::Mark;
-use super::segments::NOT_KNOWN;
 use super::writer::{NO_SHARD, Writer};
 use crate::batch::FRAME_HEAD;
 
@@ -22,8 +21,8 @@ impl Writer {
         self.segments.seal();
         for segment in &mut self.segments.all {
             // Its head may be among what is not on disk, and another fsync would not bring it there.
-            if segment.id >= from.segment && segment.head_lsn > 0 {
-                segment.head_lsn = NOT_KNOWN;
+            if segment.id >= from.segment {
+                segment.doubt_head();
             }
         }
         let mut files = Vec::new();

@@ -29,6 +29,15 @@ pub(crate) struct Segment {
 /// Of a segment whose head is on disk or not, whatever frames are: it was found there, or forcing it to disk failed.
 pub(crate) const NOT_KNOWN: u64 = u64::MAX;
 
+impl Segment {
+    /// No frame tells any more whether the head is on disk, unless it is known to be there.
+    pub(crate) fn doubt_head(&mut self) {
+        if self.head_lsn > 0 {
+            self.head_lsn = NOT_KNOWN;
+        }
+    }
+}
+
 /// Where segments are and how large new ones are.
 pub(crate) struct Place {
     pub(crate) dir: PathBuf,
@@ -132,7 +141,7 @@ impl Segments {
             }
             if last.used == SEGMENT_HEAD as u64 {
                 // Its first frame will be in another segment.
-                last.head_lsn = if last.head_lsn == 0 { 0 } else { NOT_KNOWN };
+                last.doubt_head();
             }
         }
         self.is_open = false;

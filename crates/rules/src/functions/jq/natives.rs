@@ -163,17 +163,8 @@ fn to_iso(item: &Item) -> ValR<Item> {
         Some(seconds) if seconds.abs() < 253_402_300_800.0 => seconds.floor() as i64,
         _ => return Err(Error::typ(item.clone(), "seconds since 1970")),
     };
-    let Civil {
-        year,
-        month,
-        day,
-        hour,
-        minute,
-        second,
-    } = Civil::from_local_s(seconds);
-    Ok(Item::text(&format!(
-        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
-    )))
+    let at = Civil::from_local_s(seconds);
+    Ok(Item::text(&format!("{at}Z")))
 }
 
 fn from_iso(item: &Item) -> ValR<Item> {
