@@ -6,24 +6,30 @@ use broker::info::ListenerInfo;
 
 use crate::node::NotReady;
 
-/// What the page links to.
-const LINKS: [(&str, &str); 9] = [
-    (
-        "/api/docs",
-        "the HTTP API: what there is to ask and to change",
-    ),
+/// What anybody may open. `/metrics` can be set to need a key.
+const OPEN_LINKS: [(&str, &str); 5] = [
+    ("/api/docs", "the HTTP API: every operation and its fields"),
     (
         "/api/v1/openapi.json",
         "the same for programs (OpenAPI 3.1)",
     ),
     ("/metrics", "metrics for Prometheus"),
-    ("/healthz", "whether the process lives"),
-    ("/readyz", "whether the node takes traffic"),
+    ("/healthz", "whether the process runs"),
+    ("/readyz", "whether the node accepts clients"),
+];
+
+/// Examples of what needs a token or an API key; a browser alone cannot open them, so they are no links.
+const PROTECTED: [(&str, &str); 4] = [
     ("/api/v1/node", "this node"),
     ("/api/v1/clients", "connected clients"),
-    ("/api/v1/subscriptions", "who subscribes to what"),
-    ("/api/v1/settings", "how it is set up"),
+    ("/api/v1/subscriptions", "subscriptions"),
+    ("/api/v1/settings", "settings"),
 ];
+
+const PROTECTED_HELP: &str = "<p>These answer 401 without credentials. On this machine, <code>tidegate ctl</code> needs \
+    none, for example <code>tidegate ctl clients list</code>. Elsewhere, create an API key with \
+    <code>tidegate ctl keys add role=viewer</code> and send it: \
+    <code>curl -u ID:SECRET http://HOST:8080/api/v1/clients</code>.</p>\n";
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:44em;margin:2em auto;padding:0 1em;\
     color-scheme:light dark}table{border-collapse:collapse}td,th{text-align:left;padding:.2em 1.5em .2em 0}\
@@ -43,15 +49,21 @@ pub(crate) fn render(
     if !listeners.is_empty() {
         write_listeners(&mut page, listeners);
     }
-    page.push_str("<h2>What is here</h2>\n<table>\n");
+    page.push_str("<h2>Open to everybody</h2>\n<table>\n");
     // Writing to a string cannot fail.
-    for (path, what) in LINKS {
+    for (path, what) in OPEN_LINKS {
         let _ = writeln!(
             page,
             "<tr><td><a href=\"{path}\"><code>{path}</code></a></td><td>{what}</td></tr>"
         );
     }
-    page.push_str("</table>\n</body></html>\n");
+    page.push_str("</table>\n<h2>With credentials</h2>\n<table>\n");
+    for (path, what) in PROTECTED {
+        let _ = writeln!(page, "<tr><td><code>{path}</code></td><td>{what}</td></tr>");
+    }
+    page.push_str("</table>\n");
+    page.push_str(PROTECTED_HELP);
+    page.push_str("</body></html>\n");
     page
 }
 

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::client::{ClientError, PubArgs, SubArgs};
-use crate::config::{self, Flag, Problems, Sources};
+use crate::config::{self, Flag, Problems, Sources, UnknownSetting};
 use crate::ctl::{CtlArgs, CtlError, RuleArgs};
 use crate::logging::LogFormat;
 use crate::password::PasswordArgs;
@@ -21,7 +21,7 @@ Exit status:
   2  wrong usage, or something is wrong with the configuration
   3  the broker (or node) cannot be reached, or the connection to it was lost
   4  the broker (or node) refused
-  5  a time limit (-W) passed";
+  5  a time limit passed (-W, or that of a command to a device)";
 
 /// What a failed command ends with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Exit {
     }
     match error.downcast_ref::<ClientError>() {
         Some(error) => error.exit(),
-        None if error.is::<Problems>() => Exit::Usage,
+        None if error.is::<Problems>() || error.is::<UnknownSetting>() => Exit::Usage,
         None => Exit::Failure,
     }
 }
@@ -58,8 +58,7 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Exit {
     version,
     after_help = EXIT_CODES,
     args_conflicts_with_subcommands = true,
-    args_override_self = true,
-    disable_help_subcommand = true
+    args_override_self = true
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -83,7 +82,7 @@ enum Command {
     Rule(RuleArgs),
     /// Put a broker under load and report how it bears it
     Bench(bench::BenchArgs),
-    /// Check or explain the configuration
+    /// Check the configuration, or explain its settings
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Check, mend, shrink or move what a stopped node has stored
@@ -171,6 +170,17 @@ enum ConfigCommand {
         #[arg(long = "set", value_name = "KEY=VALUE")]
         sets: Vec<String>,
     },
+    /// Print the value of a setting, where it comes from, what else it may be and what it means
+    Explain {
+        /// A key, such as limits.max_packet_size, or the beginning of several, such as limits
+        key: String,
+        /// Configuration file [default: the one `tidegate serve` would read]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Set a key as `tidegate serve --set` does
+        #[arg(long = "set", value_name = "KEY=VALUE")]
+        sets: Vec<String>,
+    },
     /// Print every setting with its values, its default and its meaning
     Reference {
         #[arg(long, value_enum, default_value_t = ReferenceFormat::Markdown)]
@@ -199,6 +209,11 @@ impl Cli {
             Command::Rule(arguments) => arguments.run()?,
             Command::Bench(arguments) => return bench::run(arguments),
             Command::Config(ConfigCommand::Check { file, sets }) => check(file, sets)?,
+            Command::Config(ConfigCommand::Explain { key, config, sets }) => {
+                let mut sources = Sources::of_process(config);
+                sources.sets = sets;
+                print(&config::explain(&config::load(&sources)?, &key)?)?;
+            }
             Command::Config(ConfigCommand::Reference { format }) => print(&match format {
                 ReferenceFormat::Markdown => config::markdown(),
                 ReferenceFormat::Toml => config::toml_template(),

@@ -136,18 +136,19 @@ impl Rules {
             pid: self.target.broker_pid,
         };
         let mut sides = self.measure(&target, &plan, "full load", installed.as_ref())?;
+        let full = sides.first().map(|side| side.total.measures());
+        let rate = full.and_then(|full| full.get("throughput")).unwrap_or(0.0);
+        ensure!(
+            rate > 0.0,
+            "no message was received from the rules, so there is nothing to report. The node needs the rules of this run: \
+             let them be created with --api URL, or add those that --print-rules prints to its configuration"
+        );
         let mut half = Measures::default();
         if self.half_load {
-            let full = sides.first().map(|side| side.total.measures());
-            let rate = full.and_then(|full| full.get("throughput")).unwrap_or(0.0) / 2.0;
-            ensure!(
-                rate > 0.0,
-                "nothing came out of the rules, so that there is no half of it; are they there (--api, --print-rules)?"
-            );
             let full_pace = std::mem::replace(
                 &mut plan.pace,
                 Pace::Rate {
-                    per_second: rate,
+                    per_second: rate / 2.0,
                     tick_ns: 0,
                 },
             );

@@ -54,7 +54,7 @@ impl Worker<'_> {
             if let Some(described) = self.tally.failures.first.first()
                 && strict
             {
-                bail!("{described}");
+                bail!("{}: {described}", self.access.dialer.target);
             }
             if self.shared.is_aborted() {
                 bail!(shared::Aborted);

@@ -5,6 +5,7 @@ mod auth_tables;
 mod connector_tables;
 mod draft;
 mod environment;
+mod explain;
 mod file;
 mod finish;
 mod nearest;
@@ -29,6 +30,7 @@ use api::HttpConfig;
 use broker::config::{BrokerConfig, TlsConfig};
 
 use crate::logging::LogFormat;
+pub(crate) use explain::{UnknownSetting, explain};
 pub(crate) use nearest::nearest;
 pub(crate) use object_tables::DeclaredObjects;
 pub(crate) use problem::{Origin, Problems};

@@ -38,7 +38,8 @@ Settings marked *At run time* can be changed while the node runs, with `PUT /api
 away because of a bound that has become lower, and a queue that is over it is cut, by its policy, with the next message.
 
 `tidegate config check [FILE]` tells everything that is wrong with a configuration, TLS files included, without \
-starting a node. `tidegate config reference --format toml` prints this page as a file to start from.
+starting a node. `tidegate config explain KEY` prints the value of a setting and where it comes from. \
+`tidegate config reference --format toml` prints this page as a file to start from.
 ";
 
 /// A line of the reference, whatever section type it came from.

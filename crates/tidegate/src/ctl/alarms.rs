@@ -18,7 +18,7 @@ const COLUMNS: &[Column] = &[
     ("STATE", "state"),
     ("DEVICE", "deviceId"),
     ("TYPE", "type"),
-    ("RAISED", "raised_at_ms"),
+    ("RAISED", "raised_ms"),
     ("DETAILS", "details"),
 ];
 
@@ -139,19 +139,8 @@ impl ListArgs {
         let active = self.active.then(|| "ACTIVE_UNACK,ACTIVE_ACK".to_owned());
         parameters.push(("state", self.state.or(active)));
         let path = with_query("/api/v1/alarms", &parameters);
-        let (rows, has_more) = client.rows(&path, self.limit.limit).await?;
-        let rows = match output.format {
-            super::show::Format::Json => rows,
-            // Columns of times are known by their names.
-            super::show::Format::Table => rows.into_iter().map(dated).collect(),
-        };
-        output.rows((rows, has_more), COLUMNS)
+        output.rows(client.rows(&path, self.limit.limit).await?, COLUMNS)
     }
-}
-
-fn dated(mut alarm: Value) -> Value {
-    alarm["raised_at_ms"] = alarm["raised_ms"].take();
-    alarm
 }
 
 fn told(json: &str) -> String {

@@ -456,7 +456,7 @@ impl Settings {
             }
             Self::Show { key } => output.one(&client.get(&of(&key)).await?),
             Self::Set { key, value } => {
-                let body = json!({"value": super::objects::value_of(&value)});
+                let body = json!({"value": super::objects::value_of(&key, &value)?});
                 let answer = client.put(&of(&key), &body, None).await?;
                 output.done(
                     &format!("{key} is {} until the node stops", answer["value"]),

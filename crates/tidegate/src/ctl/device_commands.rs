@@ -1,11 +1,12 @@
 //! `tidegate ctl commands`: tell devices to do something, and see what came of it.
 
-use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
+use super::CtlError;
 use super::commands::Limit;
 use super::http::{Client, encoded, with_query};
+use super::objects::{assigned, value_of};
 use super::show::{Column, Output};
 
 const COLUMNS: &[Column] = &[
@@ -106,17 +107,8 @@ impl Manner {
     }
 }
 
-fn value_of(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|_| text.into())
-}
-
-fn assigned(assignments: &[String]) -> anyhow::Result<Map<String, Value>> {
-    let pairs = assignments.iter().map(|assignment| {
-        let pair = assignment.split_once('=');
-        let (key, value) =
-            pair.with_context(|| format!("expected NAME=VALUE, found {assignment:?}"))?;
-        Ok((key.to_owned(), value_of(value)))
-    });
+fn all_assigned(assignments: &[String]) -> Result<Map<String, Value>, CtlError> {
+    let pairs = assignments.iter().map(|assignment| assigned(assignment));
     pairs.collect()
 }
 
@@ -130,7 +122,8 @@ impl Commands {
                 params,
                 manner,
             } => {
-                let params = params.as_deref().map_or(Value::Null, value_of);
+                let params = params.as_deref();
+                let params = params.map_or(Ok(Value::Null), |text| value_of("params", text))?;
                 let mut body = manner.with("params", params);
                 body["method"] = method.into();
                 (format!("{}/commands", of(&device)), body)
@@ -142,7 +135,7 @@ impl Commands {
                 manner,
             } => {
                 let path = format!("{}/functions/{}", of(&device), encoded(&function));
-                (path, manner.with("params", assigned(&inputs)?.into()))
+                (path, manner.with("params", all_assigned(&inputs)?.into()))
             }
             Self::Read {
                 device,
@@ -158,7 +151,7 @@ impl Commands {
                 manner,
             } => {
                 let path = format!("{}/properties/write", of(&device));
-                (path, manner.with("values", assigned(&values)?.into()))
+                (path, manner.with("values", all_assigned(&values)?.into()))
             }
             Self::List {
                 device,
@@ -181,6 +174,39 @@ impl Commands {
                 return output.done(&format!("command {id} is cancelled"), &answer);
             }
         };
-        output.one(&client.post(&path, &body).await?)
+        let command = client.post(&path, &body).await?;
+        output.one(&command)?;
+        Ok(ended_well(&command)?)
+    }
+}
+
+/// A command that has ended in another way than with success ends `ctl` with a status of its own. One that has not ended
+/// (`--no-wait`, `--one-way`, a device that is away) is no failure.
+fn ended_well(command: &Value) -> Result<(), CtlError> {
+    let state = command["state"].as_str().unwrap_or_default();
+    let text = |field: &str| command[field].as_str().unwrap_or_default();
+    let id = &command["id"];
+    match state {
+        "timeout" => Err(CtlError::CommandTimedOut(format!(
+            "command {id} to {}: no answer within {} ms",
+            text("device"),
+            command["timeout_ms"],
+        ))),
+        "failed" | "expired" | "cancelled" => {
+            let reason = match text("message") {
+                "" => String::new(),
+                message => format!(": {message}"),
+            };
+            Err(CtlError::CommandFailed(format!(
+                "command {id} to {} {}{reason}",
+                text("device"),
+                match state {
+                    "failed" => "failed",
+                    "expired" => "expired before the device connected",
+                    _ => "was cancelled",
+                },
+            )))
+        }
+        _ => Ok(()),
     }
 }

@@ -9,8 +9,10 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
+use super::CtlError;
 use super::commands::Limit;
 use super::http::{Client, encoded, with_query};
+use super::objects::{FieldsArgs, assigned, change, put};
 use super::show::{Column, Output};
 
 /// A piece of a file that is sent in one request.
@@ -35,6 +37,21 @@ pub(super) enum Devices {
     Show { id: String },
     /// Make one; its token is printed once
     Add(AddArgs),
+    /// Change fields of one, such as `name="Boiler 3" group=east enabled=false`; the others stay what they are
+    Set {
+        id: String,
+        #[arg(value_name = "NAME=VALUE")]
+        assignments: Vec<String>,
+        #[command(flatten)]
+        fields: FieldsArgs,
+    },
+    /// Replace the access token of one; the new token is printed once, the old one no longer holds
+    NewToken {
+        id: String,
+        /// Also replace credentials of other types
+        #[arg(long)]
+        replace_all: bool,
+    },
     /// Delete one
     Delete { id: String },
     /// How many there are, in all and of each product
@@ -126,6 +143,38 @@ impl Devices {
             Self::List(arguments) => arguments.run(client, output).await,
             Self::Show { id } => output.one(&client.get(&path_of(&id)).await?),
             Self::Add(arguments) => arguments.run(client, output).await,
+            Self::Set {
+                id,
+                assignments,
+                fields,
+            } => {
+                let changes = fields.fields(&assignments)?;
+                let changed = change(client, &path_of(&id), changes).await?;
+                match changed["issued"].is_null() {
+                    true => output.done(&format!("device {id} is changed"), &changed),
+                    false => output.one(&changed),
+                }
+            }
+            Self::NewToken { id, replace_all } => {
+                let path = path_of(&id);
+                let current = client.get_versioned(&path).await?;
+                let others = other_credentials(&current.value);
+                if !others.is_empty() && !replace_all {
+                    let others = others.join(", ");
+                    let text = format!(
+                        "device {id} also has credentials of other types ({others}), which a new token would replace; \
+                         add --replace-all if that is meant"
+                    );
+                    return Err(CtlError::Usage(text).into());
+                }
+                let changes = [("credentials".to_owned(), json!([{"type": "token"}]))];
+                let changed = put(client, &path, current, changes.into_iter().collect()).await?;
+                let token = changed["issued"][0]["token"].as_str().unwrap_or_default();
+                output.done(
+                    &format!("{id} has a new token. It is not shown again:\n{token}"),
+                    &changed,
+                )
+            }
             Self::Delete { id } => {
                 let answer = client.delete(&path_of(&id)).await?;
                 output.done(&format!("device {id} is deleted"), &answer)
@@ -157,11 +206,8 @@ impl Devices {
                 }
                 let mut values = serde_json::Map::new();
                 for assignment in &assignments {
-                    let (key, value) = assignment
-                        .split_once('=')
-                        .with_context(|| format!("expected KEY=VALUE, found {assignment:?}"))?;
-                    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-                    values.insert(key.to_owned(), value);
+                    let (key, value) = assigned(assignment)?;
+                    values.insert(key, value);
                 }
                 let answer = client.put(&path, &Value::Object(values), None).await?;
                 output.done(&format!("attributes of {id} are set"), &answer)
@@ -170,6 +216,16 @@ impl Devices {
             Self::Export(arguments) => arguments.run(client).await,
         }
     }
+}
+
+/// The types of a device's credentials that are no tokens.
+fn other_credentials(device: &Value) -> Vec<&str> {
+    let credentials = device["credentials"].as_array();
+    let types = credentials.into_iter().flatten();
+    types
+        .filter_map(|credential| credential["type"].as_str())
+        .filter(|kind| *kind != "token")
+        .collect()
 }
 
 impl ListArgs {

@@ -11,6 +11,12 @@ pub(crate) enum CtlError {
     /// The node answered that it will not.
     #[error("the node refused ({status}): {detail}")]
     Refused { status: u16, detail: String },
+    /// A command to a device had no answer in time.
+    #[error("{0}")]
+    CommandTimedOut(String),
+    /// A device rejected a command, or never got it.
+    #[error("{0}")]
+    CommandFailed(String),
     /// Something answered that is no node.
     #[error("{url} does not answer like a node: {reason}")]
     Strange { url: String, reason: String },
@@ -22,6 +28,8 @@ impl CtlError {
             Self::Usage(_) => Exit::Usage,
             Self::Unreachable { .. } | Self::Strange { .. } => Exit::Connection,
             Self::Refused { .. } => Exit::Refused,
+            Self::CommandTimedOut(_) => Exit::TimedOut,
+            Self::CommandFailed(_) => Exit::Failure,
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::CtlError;
 use super::commands::Limit;
-use super::http::{Client, encoded, with_query};
+use super::http::{Client, Versioned, encoded, with_query};
 use super::show::{Column, Output};
 use crate::password;
 
@@ -219,7 +219,7 @@ pub(super) struct FieldsArgs {
 
 impl FieldsArgs {
     /// All that was said, what stands as NAME=VALUE last.
-    fn fields(&self, assignments: &[String]) -> anyhow::Result<Map<String, Value>> {
+    pub(super) fn fields(&self, assignments: &[String]) -> anyhow::Result<Map<String, Value>> {
         let mut fields = match &self.from {
             None => Map::new(),
             Some(file) => {
@@ -254,20 +254,62 @@ impl FieldsArgs {
             fields.insert("password".to_owned(), json!(password));
         }
         for assignment in assignments {
-            let (name, value) = assignment.split_once('=').ok_or_else(|| {
-                CtlError::Usage(format!(
-                    "{assignment:?}: expected NAME=VALUE, such as role=viewer"
-                ))
-            })?;
-            fields.insert(name.to_owned(), value_of(value));
+            let (name, value) = assigned(assignment)?;
+            fields.insert(name, value);
         }
         Ok(fields)
     }
 }
 
-/// What a value on the command line means: JSON if it is, else text.
-pub(super) fn value_of(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|_| json!(text))
+/// A `NAME=VALUE` of the command line.
+pub(super) fn assigned(assignment: &str) -> Result<(String, Value), CtlError> {
+    let (name, value) = assignment.split_once('=').ok_or_else(|| {
+        CtlError::Usage(format!(
+            "{assignment:?}: expected NAME=VALUE, such as role=viewer"
+        ))
+    })?;
+    Ok((name.to_owned(), value_of(name, value)?))
+}
+
+/// A value of the command line: JSON if it is valid JSON, text otherwise. A text that begins as a JSON object, array or
+/// string does is more likely a mistake in JSON than a text, and would reach its target as something else than was meant.
+pub(super) fn value_of(name: &str, text: &str) -> Result<Value, CtlError> {
+    match serde_json::from_str(text) {
+        Ok(value) => Ok(value),
+        Err(error) if text.trim_start().starts_with(['{', '[', '"']) => {
+            let as_text = json!(text);
+            Err(CtlError::Usage(format!(
+                "{name}: {text} is not valid JSON ({error}). Names and texts in JSON stand in double quotes, such as \
+                 {{\"delay_s\": 3}}; to send it as a text, write {as_text}"
+            )))
+        }
+        Err(_) => Ok(json!(text)),
+    }
+}
+
+/// Reads the object at `path` and writes it back with changed fields, unless somebody else has changed it meanwhile.
+pub(super) async fn change(
+    client: &Client,
+    path: &str,
+    changes: Map<String, Value>,
+) -> Result<Value, CtlError> {
+    let current = client.get_versioned(path).await?;
+    put(client, path, current, changes).await
+}
+
+/// Writes an object that was read back with changed fields. `null` removes a field.
+pub(super) async fn put(
+    client: &Client,
+    path: &str,
+    current: Versioned,
+    changes: Map<String, Value>,
+) -> Result<Value, CtlError> {
+    let mut body = current.value;
+    if let Some(body) = body.as_object_mut() {
+        body.extend(changes);
+        body.retain(|_, value| !value.is_null());
+    }
+    client.put(path, &body, current.etag.as_deref()).await
 }
 
 impl Objects {
@@ -309,16 +351,7 @@ impl Objects {
                 fields,
             } => {
                 let changes = fields.fields(&assignments)?;
-                let current = client.get_versioned(&one(&id)).await?;
-                let mut body = current.value;
-                if let Some(body) = body.as_object_mut() {
-                    body.extend(changes);
-                    // `name=null` takes a field away.
-                    body.retain(|_, value| !value.is_null());
-                }
-                let changed = client
-                    .put(&one(&id), &body, current.etag.as_deref())
-                    .await?;
+                let changed = change(client, &one(&id), changes).await?;
                 output.done(&format!("{id} is changed"), &changed)
             }
             Self::Delete { id } => {

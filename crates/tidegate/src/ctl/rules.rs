@@ -216,10 +216,8 @@ impl TestArgs {
     fn event(&self) -> anyhow::Result<Value> {
         let mut fields = Map::new();
         for field in &self.fields {
-            let (name, value) = field.split_once('=').ok_or_else(|| {
-                CtlError::Usage(format!("{field:?}: expected NAME=VALUE, such as level=3"))
-            })?;
-            fields.insert(name.to_owned(), super::objects::value_of(value));
+            let (name, value) = super::objects::assigned(field)?;
+            fields.insert(name, value);
         }
         let mut event = json!({"qos": self.qos, "retain": self.retain, "fields": fields});
         for (name, value) in [

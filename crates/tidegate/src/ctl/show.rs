@@ -112,7 +112,7 @@ fn cell(field: &str, value: &Value) -> String {
         Value::Null => "-".to_owned(),
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
-        Value::Number(number) if field.ends_with("at_ms") || field == "until_ms" => {
+        Value::Number(number) if is_time(field) => {
             number.as_u64().map_or_else(|| number.to_string(), date)
         }
         Value::Number(number) => number.to_string(),
@@ -129,6 +129,19 @@ fn cell(field: &str, value: &Value) -> String {
         shown.push('…');
     }
     shown
+}
+
+/// Whether a field with milliseconds is a time since 1970 and not a duration.
+fn is_time(field: &str) -> bool {
+    const TIMES: [&str; 6] = [
+        "until_ms",
+        "raised_ms",
+        "changed_ms",
+        "cleared_ms",
+        "acknowledged_ms",
+        "updated_ms",
+    ];
+    field.ends_with("at_ms") || TIMES.contains(&field)
 }
 
 /// Milliseconds since 1970 as `2026-11-21T10:02:04Z`.
@@ -154,6 +167,8 @@ mod tests {
             "ID      N  ON   SINCE\na\u{fffd}\u{fffd}[2J  1  yes  1970-01-01T00:00:00Z\nää      -  -    -\n"
         );
         assert!(cell("a", &json!("x".repeat(100))).ends_with('…'));
+        assert_eq!(cell("cleared_ms", &json!(0)), "1970-01-01T00:00:00Z");
+        assert_eq!(cell("timeout_ms", &json!(5000)), "5000");
     }
 
     #[test]

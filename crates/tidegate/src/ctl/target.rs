@@ -20,7 +20,8 @@ pub(super) struct TargetArgs {
     /// the node of the data directory]
     #[arg(long, value_name = "URL", global = true)]
     url: Option<String>,
-    /// Data directory of a node on this machine [default: the one `tidegate serve` would use]
+    /// Data directory of a node on this machine (or in the environment variable TIDEGATE_DATA_DIR) [default: the one
+    /// `tidegate serve` would use]
     #[arg(
         id = "ctl_data_dir",
         long = "data-dir",
@@ -165,7 +166,8 @@ fn address_of(data_dir: &Path) -> anyhow::Result<String> {
     let shown = data_dir.display();
     let text = std::fs::read_to_string(data_dir.join("node.json")).map_err(|_| {
         CtlError::Usage(format!(
-            "no node runs with the data directory {shown}; start one, or say with --url or --data-dir which one is meant"
+            "no node runs with the data directory {shown}. For a node with another one, give --data-dir DIR or set the \
+             environment variable TIDEGATE_DATA_DIR; for a node elsewhere, give --url URL"
         ))
     })?;
     let node: Value =

@@ -68,6 +68,55 @@ fn version_completions_and_help() {
 }
 
 #[test]
+fn help_is_a_command_too_and_settings_are_explained() {
+    let help = run(&["help", "config"]).succeeded();
+    assert!(help.contains("explain"), "{help}");
+    let explained = run(&[
+        "config",
+        "explain",
+        "limits.max_qos",
+        "--set",
+        "limits.max_qos=1",
+    ]);
+    let explained = explained.succeeded();
+    for part in [
+        "limits.max_qos\n",
+        "value     1\n",
+        "from      --set limits.max_qos",
+    ] {
+        assert!(explained.contains(part), "{part}: {explained}");
+    }
+    let section = run(&["config", "explain", "limits"]).succeeded();
+    assert!(section.contains("limits.max_packet_size\n"), "{section}");
+    let unknown = run(&["config", "explain", "limits.max_packet_siz"]).failed(2);
+    assert!(
+        unknown.contains("did you mean `limits.max_packet_size`?"),
+        "{unknown}"
+    );
+}
+
+#[test]
+fn a_benchmark_that_cannot_measure_says_so() {
+    let node = super::program::Node::start(&[]);
+    let broker = node.address("mqtt");
+    // Nobody has created the rules, so that nothing comes out of them.
+    let arguments = [
+        "bench", "mqtt", "rules", "--broker", &broker, "--pairs", "1",
+    ];
+    let quick = ["--duration", "100ms", "--warmup", "0s"];
+    let nothing = run(&[&arguments[..], &quick].concat()).failed(1);
+    assert!(nothing.contains("--api"), "{nothing}");
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = closed.local_addr().unwrap().to_string();
+    drop(closed);
+    let refused = run(&["bench", "mqtt", "p2p", "--broker", &address]).failed(1);
+    assert!(
+        refused.contains(&address) && refused.contains("refused"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn a_password_is_never_shown() {
     let credential = run_with_input(&["password"], "correct horse\n").succeeded();
     assert!(

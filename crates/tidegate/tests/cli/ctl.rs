@@ -196,3 +196,85 @@ fn a_node_with_tls_is_reached_by_its_data_directory_and_by_its_name() {
     let by_name = ctl(&node, &["--url", &url, "--cafile", right, "whoami"]).succeeded();
     assert!(by_name.contains("admin"), "{by_name}");
 }
+
+#[test]
+fn devices_are_changed_get_new_tokens_and_their_commands_end_with_a_status() {
+    let node = Node::start(&[]);
+    ctl(&node, &["products", "add", "boilers", "name=Boilers"]).succeeded();
+    let added = ctl(
+        &node,
+        &["--json", "devices", "add", "b1", "--product", "boilers"],
+    );
+    let added: serde_json::Value = serde_json::from_str(&added.succeeded()).unwrap();
+    let first = added["issued"][0]["token"].as_str().unwrap().to_owned();
+
+    let set = ["devices", "set", "b1", "name=Boiler 3", "group=east"];
+    assert_eq!(ctl(&node, &set).succeeded(), "device b1 is changed\n");
+    let shown = ctl(&node, &["devices", "show", "b1"]).succeeded();
+    assert!(
+        shown.contains("Boiler 3") && shown.contains("east"),
+        "{shown}"
+    );
+
+    let renewed = ctl(&node, &["devices", "new-token", "b1"]).succeeded();
+    let token = renewed.lines().last().unwrap();
+    assert_ne!(token, first);
+    let publish = |token: &str| {
+        let telemetry = [
+            "-t",
+            "v1/devices/me/telemetry",
+            "-m",
+            r#"{"t":1}"#,
+            "-q",
+            "1",
+        ];
+        node.publish(&[&telemetry[..], &["-u", token]].concat())
+    };
+    publish(token).succeeded();
+
+    ctl(&node, &["devices", "attributes", "b1", "server", "floor=2"]).succeeded();
+    let attributes = ctl(&node, &["devices", "attributes", "b1"]).succeeded();
+    assert!(
+        attributes.contains("floor") && attributes.contains('T') && attributes.contains('Z'),
+        "times are shown as dates: {attributes}"
+    );
+
+    // The device is away: nothing is kept for it, and nothing answers.
+    let command = ["commands", "send", "b1", "restart", "{delay_s: 3}"];
+    let not_json = ctl(&node, &command).failed(2);
+    assert!(
+        not_json.contains("params") && not_json.contains("not valid JSON"),
+        "{not_json}"
+    );
+    let subscriber = node.subscriber(&["-t", "v1/devices/me/rpc/request/+", "-u", token]);
+    let silent = ["commands", "send", "b1", "restart", "--timeout-ms", "100"];
+    let timed_out = ctl(&node, &silent).failed(5);
+    assert!(timed_out.contains("no answer within 100 ms"), "{timed_out}");
+    drop(subscriber);
+
+    ctl(
+        &node,
+        &[
+            "devices",
+            "set",
+            "b1",
+            r#"credentials=[{"type":"password","password":"a long password here"}]"#,
+        ],
+    )
+    .succeeded();
+    let mixed = ctl(&node, &["devices", "new-token", "b1"]).failed(2);
+    assert!(
+        mixed.contains("password") && mixed.contains("--replace-all"),
+        "{mixed}"
+    );
+}
+
+#[test]
+fn a_node_with_another_data_directory_is_named_in_the_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let elsewhere = folder.path().to_str().unwrap();
+    let error = run(&["ctl", "--data-dir", elsewhere, "status"]).failed(2);
+    for part in ["--data-dir", "TIDEGATE_DATA_DIR", "--url"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}

@@ -1,0 +1,61 @@
+//! `tidegate config explain`: the value of a setting, where it comes from, what it may be and what it means.
+
+use std::fmt::Write as _;
+
+use api::SettingInfo;
+
+use super::Config;
+use super::nearest::nearest_key;
+
+/// No setting has this key, and none begins with it.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no setting {key:?}; {suggestion}`tidegate config reference` lists all of them")]
+pub(crate) struct UnknownSetting {
+    key: String,
+    /// Empty, or a question that ends with a blank.
+    suggestion: String,
+}
+
+/// The setting `key`, or all settings whose keys begin with it (`limits`, `listener.mqtt`).
+pub(crate) fn explain(config: &Config, key: &str) -> Result<String, UnknownSetting> {
+    let section = format!("{key}.");
+    let mut text = String::new();
+    let matching = config
+        .settings
+        .iter()
+        .filter(|setting| setting.key == key || setting.key.starts_with(&section));
+    for setting in matching {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        write_setting(&mut text, setting);
+    }
+    if !text.is_empty() {
+        return Ok(text);
+    }
+    let keys = config.settings.iter().map(|setting| setting.key.as_str());
+    let suggestion = match nearest_key(key, keys) {
+        Some(near) => format!("did you mean `{near}`? "),
+        None => String::new(),
+    };
+    Err(UnknownSetting {
+        key: key.to_owned(),
+        suggestion,
+    })
+}
+
+fn write_setting(text: &mut String, setting: &SettingInfo) {
+    let value = match &setting.value {
+        serde_json::Value::Null => "not set".to_owned(),
+        value => value.to_string(),
+    };
+    let change = match setting.changeable {
+        true => "while the node runs (`tidegate ctl settings set`)",
+        false => "at the next start",
+    };
+    let _ = write!(
+        text,
+        "{}\n  value     {value}\n  from      {}\n  expected  {}\n  changes   {change}\n  meaning   {}\n",
+        setting.key, setting.origin, setting.expected, setting.help,
+    );
+}
