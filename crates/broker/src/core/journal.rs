@@ -67,6 +67,8 @@ pub(crate) struct Journal {
     unsettled: VecDeque<u64>,
     /// Whether this turn will be one.
     waits_for_hooks: bool,
+    /// Delayed messages that were due, to be deleted when what came of them in this turn is safe.
+    due: VecDeque<(u64, [u8; 16])>,
     /// For each other shard the turns whose words it has not confirmed.
     unconfirmed: Vec<VecDeque<u64>>,
     /// Shards that get words in this turn that they have to confirm.
@@ -118,6 +120,7 @@ impl Journal {
             unlogged: VecDeque::new(),
             unsettled: VecDeque::new(),
             waits_for_hooks: false,
+            due: VecDeque::new(),
             unconfirmed: (0..shards).map(|_| VecDeque::new()).collect(),
             to_confirm: 0,
             held: VecDeque::new(),
@@ -358,6 +361,31 @@ impl Journal {
     /// What is answered from now on in this turn waits for what hooks have made of it.
     pub(crate) fn wait_for_hooks(&mut self) {
         self.waits_for_hooks = true;
+    }
+
+    pub(crate) fn waits_for_hooks(&self) -> bool {
+        self.waits_for_hooks
+    }
+
+    /// Deletes a delayed message when this turn is complete.
+    pub(crate) fn delete_when_complete(&mut self, key: [u8; 16]) {
+        self.due.push_back((self.turn, key));
+    }
+
+    #[cfg(test)]
+    pub(super) fn keeps_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Deletes the delayed messages whose turn is complete.
+    pub(crate) fn delete_complete(&mut self) {
+        let complete = self.complete();
+        while let Some(&(turn, key)) = self.due.front()
+            && turn <= complete
+        {
+            self.due.pop_front();
+            self.batch.delete(Space::Delayed, &key);
+        }
     }
 
     /// What hooks have made of a turn is safe. Turns are told in any order.

@@ -20,6 +20,7 @@ pub(crate) mod publish;
 pub(crate) mod pump;
 pub(crate) mod queue;
 pub(crate) mod recovery;
+mod redelivery;
 pub(crate) mod restore;
 pub(crate) mod retained;
 pub(crate) mod route;

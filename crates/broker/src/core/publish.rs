@@ -17,12 +17,38 @@ use crate::hooks::{
 use crate::metrics::Metric;
 use store::Space;
 
-const DELAYED: &str = "$delayed/";
+pub(super) const DELAYED: &str = "$delayed/";
 /// Topics of the broker itself.
 pub(crate) const SYS: &str = "$SYS/";
 
 fn refused(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> Closing {
     Closing::new(code, "protocol_error").with_detail(detail)
+}
+
+#[inline]
+pub(super) fn view_of<'p>(publish: &Publish<'p>, now_ms: u64) -> MessageView<'p> {
+    MessageView {
+        topic: publish.topic,
+        properties: publish.properties,
+        payload: publish.payload,
+        shared_payload: None,
+        qos: publish.qos,
+        retain: publish.retain,
+        received_ms: now_ms,
+        expires_ms: expires_ms(publish.properties, now_ms),
+        from_client_id: "",
+        from_username: "",
+        is_derived: false,
+    }
+}
+
+#[inline]
+pub(super) fn origin_of<'o>(publish: &Publish<'_>) -> Origin<'o> {
+    Origin {
+        packet_id: publish.packet_id,
+        dup: publish.dup,
+        ..Origin::default()
+    }
 }
 
 impl Shard {
@@ -121,6 +147,7 @@ impl Shard {
         publish: &Publish<'_>,
     ) -> Result<Flow, Closing> {
         if publish.qos == QoS::ExactlyOnce && self.is_repeated(at, session, publish)? {
+            self.tell_again(session, publish)?;
             self.ack(
                 at,
                 PacketType::PubRec,
@@ -207,21 +234,7 @@ impl Shard {
     /// Checks a message that is here for the first time and sends it on its way; the answer is for its publisher.
     #[inline]
     fn admit(&mut self, session: u32, publish: &Publish<'_>) -> Result<ReasonCode, Closing> {
-        let now_ms = self.now_ms();
-        let view = MessageView {
-            topic: publish.topic,
-            properties: publish.properties,
-            payload: publish.payload,
-            shared_payload: None,
-            qos: publish.qos,
-            retain: publish.retain,
-            received_ms: now_ms,
-            expires_ms: expires_ms(publish.properties, now_ms),
-            from_client_id: "",
-            from_username: "",
-            is_derived: false,
-        };
-        let mut view = view;
+        let mut view = view_of(publish, self.now_ms());
         let mut delay_s = None;
         if view.topic.starts_with('$') {
             if let Some(rest) = view.topic.strip_prefix(DELAYED) {
@@ -243,16 +256,11 @@ impl Shard {
         if let Some(delay_s) = delay_s {
             return Ok(self.delay(session, delay_s, &view));
         }
-        let origin = Origin {
-            packet_id: publish.packet_id,
-            dup: publish.dup,
-            ..Origin::default()
-        };
-        Ok(self.publish_from(&view, Some(session), &origin))
+        Ok(self.publish_from(&view, Some(session), &origin_of(publish)))
     }
 
     #[inline]
-    fn is_refused(
+    pub(super) fn is_refused(
         &mut self,
         session: u32,
         view: &MessageView<'_>,
@@ -324,14 +332,7 @@ impl Shard {
         origin: Option<u32>,
         told: &Origin<'_>,
     ) -> ReasonCode {
-        let delivery = &mut self.delivery;
-        let named = with_publisher(&delivery.sessions, origin, view);
-        let told = Origin {
-            client: origin
-                .map(|at| client_of(&delivery.sessions[at as usize], &delivery.connections)),
-            ..*told
-        };
-        let verdict = delivery.hooks.publish(&named, &told);
+        let verdict = self.tell_hooks(view, origin, told);
         if verdict == Verdict::Stop {
             // Who keeps a message to itself may still have it to make safe.
             self.wait_for_hooks();
@@ -342,6 +343,22 @@ impl Shard {
             self.follow_hooks();
         }
         answer
+    }
+
+    pub(super) fn tell_hooks(
+        &mut self,
+        view: &MessageView<'_>,
+        origin: Option<u32>,
+        told: &Origin<'_>,
+    ) -> Verdict {
+        let delivery = &mut self.delivery;
+        let named = with_publisher(&delivery.sessions, origin, view);
+        let told = Origin {
+            client: origin
+                .map(|at| client_of(&delivery.sessions[at as usize], &delivery.connections)),
+            ..*told
+        };
+        delivery.hooks.publish(&named, &told)
     }
 
     /// Publishes what hooks want published, and asks them whether publishers are to wait.

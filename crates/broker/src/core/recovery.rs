@@ -234,7 +234,7 @@ fn read_delayed(
             unreadable += 1;
             return;
         };
-        *highest = (*highest).max(number);
+        *highest = (*highest).max(number & !stored::DELAYED_ROUTED);
         let shard = next % recovered.len();
         next += 1;
         recovered[shard].delayed.push(StoredDelayed {

@@ -251,7 +251,7 @@ impl Shard {
             if !queue.received.is_empty() {
                 let incoming = session.incoming_qos2.get_or_insert_default();
                 for &packet_id in &queue.received {
-                    incoming.insert(packet_id);
+                    incoming.restore(packet_id);
                 }
             }
             if queue.messages > 0 {
@@ -402,6 +402,9 @@ impl Shard {
                 }
                 self.delivery.touch(at);
             }
+        }
+        if let Some(journal) = &mut self.delivery.journal {
+            journal.delete_complete();
         }
         while let Some(journal) = &mut self.delivery.journal
             && let Some((shard, turn)) = journal.confirmation()

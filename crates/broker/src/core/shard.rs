@@ -20,7 +20,6 @@ use super::directory::Directory;
 use super::estate::Estate;
 use super::retained::Retained;
 use super::steer::AwaitedAnswer;
-use super::stored;
 use super::subscribe::AwaitedSubAck;
 use super::timers::{Table, Timer, Wheel};
 use super::tree::SubscriptionTree;
@@ -29,7 +28,7 @@ use crate::events::Events;
 use crate::hooks::{Authentication, CertificateNames, Client, Hooks, Interest, Peer};
 use crate::metrics::{Metric, ShardMetrics};
 use crate::scram::{Credential, Decoy};
-use store::{Page, Space};
+use store::Page;
 
 /// A listener as all shards see it.
 pub(crate) struct ListenerState {
@@ -508,13 +507,9 @@ impl Shard {
                     bytes,
                     number,
                 } => {
-                    if let Some(journal) = &mut self.delivery.journal {
-                        let key = stored::delayed_key(message.received_ms(), number);
-                        journal.delete(Space::Delayed, &key);
-                    }
                     self.node.directory.give_delayed_back(bytes);
                     self.delivery.metrics.sub(Metric::DelayedMessages, 1);
-                    self.publish_internal(&message.view());
+                    self.publish_delayed(&message, number);
                 }
             }
         }

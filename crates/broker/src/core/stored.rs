@@ -332,6 +332,9 @@ pub(crate) fn read_subscription(bytes: &[u8]) -> Option<(SubscriptionOptions, u3
     Some((options, u32::try_from(reader.number()?).ok()?))
 }
 
+/// In the number of a delayed message: it was due, and its subscribers have got it.
+pub(crate) const DELAYED_ROUTED: u64 = 1 << 63;
+
 /// Delayed messages are stored in the order in which they are due.
 pub(crate) fn delayed_key(due_ms: u64, number: u64) -> [u8; 16] {
     let mut key = [0; 16];

@@ -48,25 +48,41 @@ fn what_was_acknowledged_survives_kills() {
     if external().is_some() {
         return testkit::skipped("needs a node of its own");
     }
-    let kills = std::env::var("TIDEGATE_TEST_KILLS").map_or(30, |text| text.parse().unwrap());
-    Play::new(Random::seed()).run(kills);
+    Play::new(Random::seed(), CONFIG.to_owned()).run(kills(30));
+}
+
+/// The same with a rule that writes all messages to a sink with a disk queue: each has its row.
+#[test]
+fn rows_of_what_was_acknowledged_survive_kills() {
+    if external().is_some() {
+        return testkit::skipped("needs a node of its own");
+    }
+    let config = format!("{CONFIG}{}", sinks::CONFIG);
+    Play::new(Random::seed(), config).run(kills(12));
+}
+
+/// How often nodes are killed.
+fn kills(unless_told: usize) -> usize {
+    std::env::var("TIDEGATE_TEST_KILLS").map_or(unless_told, |text| text.parse().unwrap())
 }
 
 struct Play {
     seed: u64,
     random: Random,
     arguments: Vec<String>,
+    config: String,
     starting: Cell<Duration>,
     stage: Arc<Stage>,
     retainer: Retainer,
 }
 
 impl Play {
-    fn new(seed: u64) -> Play {
+    fn new(seed: u64, config: String) -> Play {
         let shards = std::env::var("TIDEGATE_TEST_SHARDS").ok();
         let arguments = shards.map_or_else(Vec::new, |shards| vec!["--shards".into(), shards]);
         Play {
             arguments,
+            config,
             starting: Cell::default(),
             seed,
             random: Random::new(seed),
@@ -99,6 +115,9 @@ impl Play {
         self.stage.settle();
         let sent: Vec<Sent> = self.join(publishers);
         let messages: u32 = sent.iter().map(|sent| sent.messages).sum();
+        if self.config.contains(sinks::CONFIG) {
+            sinks::check(&node, &sent, self.seed);
+        }
         self.stage.all_sent(sent);
         self.join(others);
         self.retainer.check(node.address("mqtt"));
@@ -130,7 +149,7 @@ impl Play {
 
     fn spawn(&self, dir: PathBuf) -> Node {
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
-        Node::spawn(dir, &arguments, CONFIG)
+        Node::spawn(dir, &arguments, &self.config)
     }
 
     /// A node that is killed while it starts, in the middle of its recovery perhaps.

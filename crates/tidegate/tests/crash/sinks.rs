@@ -1,5 +1,5 @@
-//! Rows that a rule hands to a sink with a disk queue: whoever has published a message with QoS 1 and has its acknowledgement finds
-//! its row at the end, whenever the node was killed.
+//! Rows that a rule hands to a sink with a disk queue: whoever has published a message with QoS 1 or 2 and has its acknowledgement
+//! finds its row at the end, whenever the node was killed.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::line::{Gone, LIMIT, Line};
+use crate::stage::Sent;
 use crate::support::{Connect, Node, Publish, Random, external, kind, temporary_directory};
 
 /// Rows stay in the queue for a while before they are written, so that kills find some there.
-const CONFIG: &str = r#"
+pub(crate) const CONFIG: &str = r#"
 [[connector]]
 name = "files"
 type = "file"
@@ -26,6 +27,11 @@ queue = { disk = { sync = "never" } }
 name = "all"
 sql = 'SELECT payload FROM "row/#"'
 actions = [{ kind = "sink", sink = "rows" }]
+
+[[rule]]
+name = "numbers"
+sql = 'SELECT topic, payload FROM "crash/#"'
+actions = [{ kind = "sink", sink = "rows" }]
 "#;
 
 const PUBLISHERS: usize = 3;
@@ -35,7 +41,7 @@ fn the_row_of_every_acknowledged_message_arrives() {
     if external().is_some() {
         return testkit::skipped("needs a node of its own");
     }
-    let kills = std::env::var("TIDEGATE_TEST_KILLS").map_or(12, |text| text.parse().unwrap());
+    let kills = crate::kills(12);
     let seed = Random::seed();
     let mut random = Random::new(seed);
     let acknowledged: Mutex<Vec<String>> = Mutex::default();
@@ -65,33 +71,44 @@ fn the_row_of_every_acknowledged_message_arrives() {
     node.wait_until_it_listens().unwrap();
     let acknowledged = acknowledged.into_inner().unwrap();
     assert!(acknowledged.len() > kills, "hardly anything was published");
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        let path = node.data_dir().join("sinks/files/rows.jsonl");
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let rows: HashSet<&str> = text.lines().collect();
-        let missing = acknowledged.iter().filter(|payload| {
-            let row = format!("{{\"payload\":\"{payload}\"}}");
-            !rows.contains(&*row)
-        });
-        let missing: Vec<_> = missing.collect();
-        if missing.is_empty() {
-            break;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "seed {seed}: of {} rows {} are missing, such as {:?}",
-            acknowledged.len(),
-            missing.len(),
-            missing[0]
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let row = |payload: &String| format!("{{\"payload\":\"{payload}\"}}");
+    wait_for_rows(&node, acknowledged.iter().map(row).collect(), seed);
     println!(
         "{} of {} messages acknowledged through {kills} kills, seed {seed}",
         acknowledged.len(),
         sent.load(Relaxed)
     );
+}
+
+/// Whether the sink gets a row for every message of these publishers, all of which were acknowledged.
+pub(crate) fn check(node: &Node, sent: &[Sent], seed: u64) {
+    let rows = sent.iter().flat_map(|sent| {
+        let row = |number| format!("{{\"topic\":\"{}\",\"payload\":\"{number}\"}}", sent.topic);
+        (0..sent.messages).map(row)
+    });
+    wait_for_rows(node, rows.collect(), seed);
+}
+
+fn wait_for_rows(node: &Node, expected: Vec<String>, seed: u64) {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let path = node.data_dir().join("sinks/files/rows.jsonl");
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let rows: HashSet<&str> = text.lines().collect();
+        let missing = expected.iter().filter(|row| !rows.contains(row.as_str()));
+        let missing: Vec<_> = missing.collect();
+        if missing.is_empty() {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "seed {seed}: of {} rows {} are missing, such as {}",
+            expected.len(),
+            missing.len(),
+            missing[0]
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Publishes one burst after the other, and notes what was acknowledged.

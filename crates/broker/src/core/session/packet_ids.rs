@@ -5,6 +5,8 @@
 pub(crate) struct PacketIdSet {
     pages: [Option<Box<[u64; 64]>>; 16],
     len: u32,
+    /// Those that a start has found in the store, until their message comes again or is released.
+    restored: Vec<u16>,
 }
 
 impl PacketIdSet {
@@ -34,12 +36,26 @@ impl PacketIdSet {
         is_new
     }
 
+    /// As [`insert`](Self::insert), of a packet id that a start has found in the store.
+    pub(crate) fn restore(&mut self, packet_id: u16) {
+        if self.insert(packet_id) {
+            self.restored.push(packet_id);
+        }
+    }
+
+    /// Whether a packet id comes from before the start; true once for each.
+    pub(crate) fn take_restored(&mut self, packet_id: u16) -> bool {
+        let at = self.restored.iter().position(|&other| other == packet_id);
+        at.map(|at| self.restored.swap_remove(at)).is_some()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = u16> {
         (0..=u16::MAX).filter(|&packet_id| self.contains(packet_id))
     }
 
     /// Returns whether it was there.
     pub(crate) fn remove(&mut self, packet_id: u16) -> bool {
+        self.take_restored(packet_id);
         let (page, word, bit) = Self::bit(packet_id);
         let Some(page) = &mut self.pages[page] else {
             return false;

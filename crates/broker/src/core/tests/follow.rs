@@ -130,12 +130,7 @@ fn answers_wait_for_what_hooks_have_made_of_a_turn() {
         (QoS::AtLeastOnce, PacketType::PubAck),
         (QoS::ExactlyOnce, PacketType::PubRec),
     ] {
-        let turn = sim.shards[0]
-            .delivery
-            .journal
-            .as_ref()
-            .map(|journal| journal.turn())
-            .expect("there is a journal");
+        let turn = sim.turn(0);
         sim.publish(&mut bob, "row/1", b"x", qos, 2);
         while sim.log_one(0) {}
         assert!(!sim.has(bob, kind), "{kind:?} came before it was safe");
@@ -145,4 +140,101 @@ fn answers_wait_for_what_hooks_have_made_of_a_turn() {
         assert!(sim.has(bob, kind), "no {kind:?}");
         sim.take_bytes(bob);
     }
+}
+
+/// Counts what it is told, of which nothing is safe until it is said to be.
+#[derive(Default)]
+struct Counting(std::rc::Rc<std::cell::RefCell<Vec<String>>>, bool);
+
+impl Hooks for Counting {
+    fn publish(&mut self, message: &MessageView<'_>, _origin: &Origin<'_>) -> Verdict {
+        let text = String::from_utf8_lossy(message.payload);
+        self.0
+            .borrow_mut()
+            .push(format!("{} {text}", message.from_client_id));
+        self.1 = true;
+        Verdict::Follow
+    }
+
+    fn is_unsettled(&mut self) -> bool {
+        std::mem::take(&mut self.1)
+    }
+}
+
+/// The packet id of a QoS 2 message was in the log when the node died, what hooks had made of the message may not have been safe.
+#[test]
+fn hooks_hear_again_of_a_qos_2_message_that_comes_again_after_a_start() {
+    let mut sim = Sim::new(1, Limits::default(), 7);
+    sim.keep_journals();
+    let mut ann = sim.connect(0, "ann", true);
+    sim.subscribe(&mut ann, "#", QoS::ExactlyOnce);
+    let told = std::rc::Rc::<std::cell::RefCell<Vec<String>>>::default();
+    sim.shards[0].delivery.hooks = Box::new(Counting(told.clone(), false));
+    sim.shards[0].delivery.interest = Interest::PUBLISH;
+    let mut bob = sim.connect(0, "bob", false);
+    while sim.log_one(0) {}
+    (sim.take_bytes(ann), sim.take_bytes(bob));
+    let session = sim.shards[0].session_of(bob.at) as usize;
+    let incoming = &mut sim.shards[0].delivery.sessions[session].incoming_qos2;
+    for packet_id in [7, 8] {
+        incoming.get_or_insert_default().restore(packet_id);
+    }
+    for times in 1..=2 {
+        let first = sim.turn(0);
+        sim.publish(&mut bob, "row/1", b"again", QoS::ExactlyOnce, 7);
+        while sim.log_one(0) {}
+        if times == 1 {
+            assert!(!sim.has(bob, PacketType::PubRec), "its row is not safe");
+        }
+        let last = sim.turn(0);
+        (first..=last).for_each(|turn| sim.shards[0].settled(turn));
+        assert!(sim.has(bob, PacketType::PubRec));
+        sim.take_bytes(bob);
+        assert_eq!(*told.borrow(), ["bob again"], "{times} times");
+    }
+    assert!(!sim.has(ann, PacketType::Publish), "subscribers have it");
+    // Released, the packet id is one like all others.
+    sim.send(&mut bob, &[0x62, 2, 0, 8]);
+    for _ in 0..2 {
+        sim.publish(&mut bob, "row/1", b"new", QoS::ExactlyOnce, 8);
+    }
+    assert_eq!(*told.borrow(), ["bob again", "bob new"]);
+}
+
+/// A delayed message that is due stays in the store until what hooks have made of it is safe.
+#[test]
+fn a_delayed_message_is_kept_until_hooks_have_made_theirs_safe() {
+    let mut sim = Sim::new(1, Limits::default(), 7);
+    sim.keep_journals();
+    let told = std::rc::Rc::<std::cell::RefCell<Vec<String>>>::default();
+    sim.shards[0].delivery.hooks = Box::new(Counting(told.clone(), false));
+    sim.shards[0].delivery.interest = Interest::PUBLISH;
+    let mut ann = sim.connect(0, "ann", true);
+    sim.subscribe(&mut ann, "#", QoS::AtLeastOnce);
+    let mut bob = sim.connect(0, "bob", true);
+    sim.publish(&mut bob, "$delayed/1/row/1", b"later", QoS::AtLeastOnce, 1);
+    while sim.log_one(0) {}
+    (sim.take_bytes(ann), sim.take_bytes(bob));
+    let first = sim.turn(0);
+    sim.pass(1500);
+    while sim.log_one(0) {}
+    assert_eq!(*told.borrow(), ["bob later"]);
+    let kept = |sim: &Sim| {
+        let journal = sim.shards[0].delivery.journal.as_ref();
+        journal.expect("there is a journal").keeps_due()
+    };
+    assert!(kept(&sim), "it was given up too early");
+    (first..=sim.turn(0)).for_each(|turn| sim.shards[0].settled(turn));
+    assert!(!kept(&sim), "it is never given up");
+    // A start that finds it tells hooks alone.
+    sim.take_bytes(ann);
+    let view = MessageView::of_client("bob", "row/1", b"later", 7);
+    let message = crate::core::message::Message::new(&view);
+    sim.shards[0].publish_delayed(&message, 1);
+    assert!(sim.has(ann, PacketType::Publish));
+    sim.take_bytes(ann);
+    let number = 1 | crate::core::stored::DELAYED_ROUTED;
+    sim.shards[0].publish_delayed(&message, number);
+    assert!(!sim.has(ann, PacketType::Publish));
+    assert_eq!(told.borrow().len(), 3);
 }

@@ -155,6 +155,12 @@ impl Sim {
         }
     }
 
+    /// The turn that a shard is filling.
+    pub(super) fn turn(&self, shard: usize) -> u64 {
+        let journal = self.shards[shard].delivery.journal.as_ref();
+        journal.expect("the shards keep journals").turn()
+    }
+
     /// The oldest batch of a shard is in the log; false if none is on its way.
     pub(super) fn log_one(&mut self, shard: usize) -> bool {
         let Some(turn) = self.unlogged[shard].pop_front() else {

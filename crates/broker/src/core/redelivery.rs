@@ -1,0 +1,77 @@
+//! Messages whose subscribers are written down, while what hooks have made of them may not be: the node died in between.
+//!
+//! A QoS 2 packet id and the entries of subscribers are in the log with the batch of their turn; rows of hooks become safe a little
+//! later, and PUBREC waits for both. Whoever got no PUBREC sends the message again: then hooks hear of it a second time, and
+//! subscribers do not. So what hooks make of a message is there at least once, and its subscribers get it exactly once. What hooks
+//! have published because of it goes out again. A delayed message, which nobody sends again, stays in the store until both are safe.
+
+use mqtt::Publish;
+use store::Space;
+
+use super::connection::Closing;
+use super::message::{Message, MessageView};
+use super::publish::{DELAYED, SYS, origin_of, view_of};
+use super::shard::Shard;
+use super::stored;
+use crate::hooks::{Interest, Origin};
+
+impl Shard {
+    /// A QoS 2 message has come again whose packet id is known. If the node has started since, hooks are told of it.
+    #[inline]
+    pub(super) fn tell_again(
+        &mut self,
+        session: u32,
+        publish: &Publish<'_>,
+    ) -> Result<(), Closing> {
+        let incoming = &mut self.delivery.sessions[session as usize].incoming_qos2;
+        let is_restored =
+            (incoming.as_mut()).is_some_and(|incoming| incoming.take_restored(publish.packet_id));
+        match is_restored {
+            true => self.tell_restored(session, publish),
+            false => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn tell_restored(&mut self, session: u32, publish: &Publish<'_>) -> Result<(), Closing> {
+        let view = view_of(publish, self.now_ms());
+        // A delayed message is in the store as a whole, and hooks hear of it when it is due.
+        let is_told_otherwise = view.topic.starts_with(DELAYED) || view.topic.starts_with(SYS);
+        if !is_told_otherwise && self.is_refused(session, &view)?.is_none() {
+            self.tell_hooks_alone(&view, Some(session), &origin_of(publish));
+        }
+        Ok(())
+    }
+
+    /// Tells hooks of a message that its subscribers have got.
+    fn tell_hooks_alone(&mut self, view: &MessageView<'_>, origin: Option<u32>, told: &Origin<'_>) {
+        if self.delivery.interest.contains(Interest::PUBLISH)
+            && self.delivery.hooks.wants_topic(view.topic)
+        {
+            self.tell_hooks(view, origin, told);
+            self.follow_hooks();
+        }
+    }
+
+    /// A message published to `$delayed/...` is due. `number` is that of its place in the store.
+    pub(crate) fn publish_delayed(&mut self, message: &Message, number: u64) {
+        if let Some(journal) = &mut self.delivery.journal {
+            let key = stored::delayed_key(message.received_ms(), number);
+            journal.delete(Space::Delayed, &key);
+        }
+        let view = message.view();
+        match number & stored::DELAYED_ROUTED {
+            0 => self.publish_internal(&view),
+            _ => self.tell_hooks_alone(&view, None, &Origin::default()),
+        }
+        if let Some(journal) = &mut self.delivery.journal
+            && journal.waits_for_hooks()
+        {
+            // Its subscribers have it with this turn. Hooks are told again if the node dies before they have made theirs safe.
+            let number = number | stored::DELAYED_ROUTED;
+            let key = stored::delayed_key(message.received_ms(), number);
+            journal.put(Space::Delayed, &key, &stored::message_bytes(&view));
+            journal.delete_when_complete(key);
+        }
+    }
+}
