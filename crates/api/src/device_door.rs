@@ -21,6 +21,8 @@ pub enum DoorProblem {
     Malformed(String),
     /// Not now: it takes no more.
     Busy,
+    /// There is no room to store it.
+    NoRoom,
     Unavailable(String),
 }
 

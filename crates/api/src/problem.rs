@@ -116,6 +116,10 @@ impl Problem {
         }
     }
 
+    pub(crate) fn no_room(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::INSUFFICIENT_STORAGE, detail)
+    }
+
     pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }

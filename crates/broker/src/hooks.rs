@@ -240,6 +240,9 @@ pub enum Verdict {
     Follow,
     /// It ends here; its publisher is answered as if it had been delivered.
     Stop,
+    /// It ends here, and is not accepted: what would keep it has no room now. Its publisher is told so with reason 0x97; before version 5
+    /// its connection is closed.
+    Refuse,
 }
 
 /// Why a message did not reach a subscriber.
@@ -383,6 +386,13 @@ pub trait Hooks {
     fn wants_topic(&mut self, topic: &str) -> bool {
         let _ = topic;
         true
+    }
+
+    /// Whether a QoS 1 or 2 message is refused as by [`Verdict::Refuse`]. Asked of all hooks before the first is told, so that none has
+    /// made anything of a message that its publisher will send again.
+    fn refuses(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> bool {
+        let _ = (message, origin);
+        false
     }
 
     /// A message was accepted from a client, or from the broker itself (wills, delayed messages, the API).

@@ -6,10 +6,10 @@ use broker::hooks::{
     Accepted, Client, Hooks, HooksFactory, Interest, MessageView, Origin, Settled, Verdict,
 };
 use hashbrown::HashMap;
-use mqtt::{Properties, SubscriptionOptions};
+use mqtt::{Properties, QoS, SubscriptionOptions};
 
 use crate::dialect;
-use crate::ingest::{Lane, Message, Pipeline, Speaker};
+use crate::ingest::{Admission, Lane, Message, Pipeline, Speaker};
 use crate::rights::PROVISION_REQUEST;
 
 /// Which clients are devices.
@@ -108,6 +108,17 @@ impl Hooks for Ears {
         }
     }
 
+    #[inline]
+    fn refuses(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> bool {
+        let device = origin
+            .client
+            .and_then(|client| self.devices.get(client.client_id));
+        device.is_some_and(|device| {
+            let voice = device.voice();
+            self.pipeline.refuses(&mut self.lane, voice, message.topic)
+        })
+    }
+
     fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
         // What the node itself publishes there is for devices, not from them.
         let Some(client) = origin.client else {
@@ -121,6 +132,7 @@ impl Hooks for Ears {
             }
             return Verdict::Continue;
         };
+        let qos = message.qos;
         let is_for_node_alone = goes_both_ways(message.topic);
         let message = Message {
             by: device.voice(),
@@ -128,7 +140,10 @@ impl Hooks for Ears {
             payload: message.payload,
             received_ms: message.received_ms as i64,
         };
-        self.pipeline.take(&mut self.lane, &message);
+        let admission = self.pipeline.take(&mut self.lane, &message);
+        if admission == Admission::NoRoom && qos != QoS::AtMostOnce {
+            return Verdict::Refuse;
+        }
         match self.lane.has_left() || self.pipeline.is_saturated() {
             _ if is_for_node_alone => Verdict::Stop,
             true => Verdict::Follow,

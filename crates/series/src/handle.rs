@@ -357,6 +357,15 @@ impl Series {
         self.shared().has(Trouble::Behind)
     }
 
+    /// Whether rows are refused: the file system has too little room, or segment files cannot be written.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        let shared = self.shared();
+        shared.has(Trouble::DiskFull)
+            || shared.has(Trouble::Behind)
+                && (shared.has(Trouble::Flush) || shared.has(Trouble::Settle))
+    }
+
     pub fn health(&self) -> Health {
         let shared = self.shared();
         if shared.has(Trouble::DiskFull) {

@@ -71,7 +71,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("A device's telemetry")
             .description("`{\"key\": value}`, `{\"ts\": ms, \"values\": {..}}`, or an array of both. The answer has no body.")
             .raw_body("application/json")
-            .answers_nothing(200, "It is taken."),
+            .answers_nothing(200, "It is taken.")
+            .problem(507, "The telemetry store has no room. Nothing, or not all of it, was stored."),
         of_device(post("/api/v1/{token}/attributes", "postAttributes", attributes))
             .summary("A device's client attributes")
             .raw_body("application/json")
@@ -121,6 +122,9 @@ fn problem(problem: DoorProblem) -> Problem {
         DoorProblem::Nobody => Problem::unauthorized("No device that is let in has this token."),
         DoorProblem::Malformed(detail) => Problem::bad_request(format!("{detail}.")),
         DoorProblem::Busy => Problem::busy(1, "Nothing is taken now, there is too much to do."),
+        DoorProblem::NoRoom => Problem::no_room(
+            "The telemetry store has no room; the disk is full, or below telemetry.min_free_bytes.",
+        ),
         DoorProblem::Unavailable(detail) => Problem::unavailable(format!("{detail}.")),
     }
 }

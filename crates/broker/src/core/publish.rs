@@ -165,7 +165,11 @@ impl Shard {
             QoS::ExactlyOnce => Metric::ReceivedQos2,
         });
         self.delivery.sessions[session as usize].received += 1;
+        self.refused_by_hooks = false;
         let reason = self.admit(session, publish)?;
+        if reason.is_error() && self.refused_by_hooks {
+            return self.refuse_for_now(at, publish);
+        }
         match publish.qos {
             QoS::AtMostOnce => {}
             QoS::AtLeastOnce => self.ack(at, PacketType::PubAck, publish.packet_id, reason),
@@ -186,7 +190,7 @@ impl Shard {
         Ok(self.flow_after_publish(at))
     }
 
-    /// The store takes nothing now. Before version 5 there is no answer but to close [MQTT-3.3.5-2].
+    /// A store takes nothing now. Before version 5 there is no answer but to close [MQTT-3.3.5-2].
     fn refuse_for_now(&mut self, at: u32, publish: &Publish<'_>) -> Result<Flow, Closing> {
         let refusal = ReasonCode::QUOTA_EXCEEDED;
         self.metrics().inc(Metric::DroppedStoreFull);
@@ -333,10 +337,14 @@ impl Shard {
         told: &Origin<'_>,
     ) -> ReasonCode {
         let verdict = self.tell_hooks(view, origin, told);
-        if verdict == Verdict::Stop {
+        if matches!(verdict, Verdict::Stop | Verdict::Refuse) {
             // Who keeps a message to itself may still have it to make safe.
             self.wait_for_hooks();
-            return ReasonCode::SUCCESS;
+            self.refused_by_hooks = verdict == Verdict::Refuse;
+            return match verdict {
+                Verdict::Refuse => ReasonCode::QUOTA_EXCEEDED,
+                _ => ReasonCode::SUCCESS,
+            };
         }
         let answer = self.send_on(view, origin);
         if verdict == Verdict::Follow {
@@ -358,6 +366,9 @@ impl Shard {
                 .map(|at| client_of(&delivery.sessions[at as usize], &delivery.connections)),
             ..*told
         };
+        if view.qos != QoS::AtMostOnce && delivery.hooks.refuses(&named, &told) {
+            return Verdict::Refuse;
+        }
         delivery.hooks.publish(&named, &told)
     }
 

@@ -5,7 +5,7 @@
 //! subscribers do not. So what hooks make of a message is there at least once, and its subscribers get it exactly once. What hooks
 //! have published because of it goes out again. A delayed message, which nobody sends again, stays in the store until both are safe.
 
-use mqtt::Publish;
+use mqtt::{Publish, ReasonCode};
 use store::Space;
 
 use super::connection::Closing;
@@ -13,7 +13,7 @@ use super::message::{Message, MessageView};
 use super::publish::{DELAYED, SYS, origin_of, view_of};
 use super::shard::Shard;
 use super::stored;
-use crate::hooks::{Interest, Origin};
+use crate::hooks::{Interest, Origin, Verdict};
 
 impl Shard {
     /// A QoS 2 message has come again whose packet id is known. If the node has started since, hooks are told of it.
@@ -38,19 +38,32 @@ impl Shard {
         // A delayed message is in the store as a whole, and hooks hear of it when it is due.
         let is_told_otherwise = view.topic.starts_with(DELAYED) || view.topic.starts_with(SYS);
         if !is_told_otherwise && self.is_refused(session, &view)?.is_none() {
-            self.tell_hooks_alone(&view, Some(session), &origin_of(publish));
+            let verdict = self.tell_hooks_alone(&view, Some(session), &origin_of(publish));
+            if verdict == Verdict::Refuse {
+                // It comes again with the next connection, until hooks take it.
+                let incoming = &mut self.delivery.sessions[session as usize].incoming_qos2;
+                (incoming.get_or_insert_default()).put_restored_back(publish.packet_id);
+                return Err(Closing::new(ReasonCode::QUOTA_EXCEEDED, "store_full"));
+            }
         }
         Ok(())
     }
 
     /// Tells hooks of a message that its subscribers have got.
-    fn tell_hooks_alone(&mut self, view: &MessageView<'_>, origin: Option<u32>, told: &Origin<'_>) {
+    fn tell_hooks_alone(
+        &mut self,
+        view: &MessageView<'_>,
+        origin: Option<u32>,
+        told: &Origin<'_>,
+    ) -> Verdict {
+        let mut verdict = Verdict::Continue;
         if self.delivery.interest.contains(Interest::PUBLISH)
             && self.delivery.hooks.wants_topic(view.topic)
         {
-            self.tell_hooks(view, origin, told);
+            verdict = self.tell_hooks(view, origin, told);
             self.follow_hooks();
         }
+        verdict
     }
 
     /// A message published to `$delayed/...` is due. `number` is that of its place in the store.
@@ -62,7 +75,7 @@ impl Shard {
         let view = message.view();
         match number & stored::DELAYED_ROUTED {
             0 => self.publish_internal(&view),
-            _ => self.tell_hooks_alone(&view, None, &Origin::default()),
+            _ => drop(self.tell_hooks_alone(&view, None, &Origin::default())),
         }
         if let Some(journal) = &mut self.delivery.journal
             && journal.waits_for_hooks()

@@ -104,6 +104,8 @@ pub(crate) struct Shard {
     pub(crate) congested: bool,
     /// As hooks said when they were asked last.
     pub(crate) hooks_saturated: bool,
+    /// Hooks have refused the message that is being published.
+    pub(crate) refused_by_hooks: bool,
     pub(crate) stopping: bool,
     pub(crate) scratch: Vec<u8>,
     /// Spare room for a packet that goes to many sessions.
@@ -145,6 +147,7 @@ impl Shard {
             to_wake: Vec::new(),
             congested: false,
             hooks_saturated: false,
+            refused_by_hooks: false,
             stopping: false,
             scratch: Vec::new(),
             packet: Vec::new(),

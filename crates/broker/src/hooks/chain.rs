@@ -183,13 +183,18 @@ impl Hooks for Linked {
             .any(|hooks| hooks.wants_topic(topic))
     }
 
+    fn refuses(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> bool {
+        self.at(Interest::PUBLISH)
+            .any(|hooks| hooks.refuses(message, origin))
+    }
+
     fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
         let mut verdict = Verdict::Continue;
         for hooks in self.at(Interest::PUBLISH) {
             match hooks.publish(message, origin) {
                 Verdict::Continue => {}
                 Verdict::Follow => verdict = Verdict::Follow,
-                Verdict::Stop => return Verdict::Stop,
+                last @ (Verdict::Stop | Verdict::Refuse) => return last,
             }
         }
         verdict

@@ -98,6 +98,16 @@ pub fn route(topic: &str) -> Option<Route<'_>> {
     }
 }
 
+/// Whether values for the telemetry store come on this topic.
+pub fn has_rows(topic: &str) -> bool {
+    route(topic).is_some_and(|route| {
+        matches!(
+            route.kind,
+            Kind::Telemetry | Kind::Gateway(Gateway::Telemetry)
+        )
+    })
+}
+
 /// Not empty and one level.
 fn level(text: &str) -> Option<&str> {
     (!text.is_empty() && !text.contains('/')).then_some(text)

@@ -2,7 +2,9 @@
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Cache};
 use bumpalo::Bump;
@@ -11,7 +13,7 @@ use series::{KeyId, Point};
 
 use super::hearing::{About, Desk, Desks, Heard, HeardRow, Hearing, Room};
 use super::metrics::Counters;
-use super::outside::{Outside, StorageError, StoredRow};
+use super::outside::{Outside, StorageError, StorageErrorKind, StoredRow};
 use super::pipeline::{Message, Shared};
 use super::profile::{Mode, Profile, Voice};
 use crate::chain::{Effects, Passing};
@@ -19,6 +21,8 @@ use crate::dialect;
 
 /// Memory kept between messages.
 const KEPT_BYTES: usize = 256 << 10;
+/// Between two looks at a store without room.
+const ROOM_PAUSE: Duration = Duration::from_millis(50);
 /// Messages of which one is timed.
 const TIMED_ONE_IN: u32 = 16;
 
@@ -44,8 +48,11 @@ pub struct Lane {
     is_last: bool,
     is_patient: bool,
     is_reporting: bool,
+    waits_for_room: bool,
     /// Others have been left something, or rows have to be waited for.
     has_left: bool,
+    /// Rows were not stored that the store may take later.
+    had_no_room: bool,
 }
 
 /// A row that others are told of.
@@ -79,7 +86,9 @@ impl Lane {
             is_last: false,
             is_patient: false,
             is_reporting: false,
+            waits_for_room: false,
             has_left: false,
+            had_no_room: false,
             shared,
         }
     }
@@ -100,6 +109,45 @@ impl Lane {
     pub(super) fn patient(mut self) -> Self {
         self.is_patient = true;
         self
+    }
+
+    /// It waits for a store without room, too, until the pipeline ends.
+    pub(super) fn waiting_for_room(mut self) -> Self {
+        self.waits_for_room = true;
+        self
+    }
+
+    /// Waits a moment while the store has no room. `false`: the pipeline ends.
+    pub(super) fn wait_for_room(&self) -> bool {
+        while self.shared.storage.is_full() {
+            if self.shared.is_stopping.load(Ordering::Relaxed) {
+                return false;
+            }
+            thread::sleep(ROOM_PAUSE);
+        }
+        !self.shared.is_stopping.load(Ordering::Relaxed)
+    }
+
+    /// Whether rows were refused since this was asked last that the store may take later.
+    #[inline]
+    pub fn take_no_room(&mut self) -> bool {
+        std::mem::take(&mut self.had_no_room)
+    }
+
+    /// Whether rows of a device are stored.
+    pub(super) fn stores(&mut self, voice: Voice<'_>) -> bool {
+        let profiles = self.profiles.load();
+        let profile = profiles.get(voice.product.0 as usize);
+        (profile.and_then(Option::as_ref)).is_some_and(|profile| profile.is_stored)
+    }
+
+    /// Counts a message that is not taken, since there is no room for its rows.
+    #[cold]
+    pub(super) fn discard(&mut self, message: &Message<'_>) {
+        self.counters.unstored.add(1);
+        let (book, now_ms) = (&self.shared.book, message.received_ms);
+        let reason = "the telemetry store has no room";
+        book.note(message.by.no, now_ms, "telemetry", reason);
     }
 
     #[inline]
@@ -258,7 +306,7 @@ impl Lane {
             }
         }
         let mut refused = std::mem::take(&mut self.refused);
-        self.keep(messages, &heard.points, &mut refused);
+        self.had_no_room |= self.keep(messages, &heard.points, &mut refused);
         self.refused = refused;
         self.has_left |= !self.stored.is_empty() && shared.storage.has_to_settle();
         let profiles: &Profiles = self.profiles.load();
@@ -277,11 +325,14 @@ impl Lane {
         }
     }
 
+    /// Stores rows; whether some were not stored that the store may take later.
     #[inline]
-    fn keep(&self, messages: &[Message<'_>], points: &[Point<'_>], refused: &mut Vec<u32>) {
+    fn keep(&self, messages: &[Message<'_>], points: &[Point<'_>], refused: &mut Vec<u32>) -> bool {
         let shared = &*self.shared;
+        let mut had_no_room = false;
         let mut refuse = |at: usize, row: &StoredRow, error: &StorageError| {
             refused.push(at as u32);
+            had_no_room |= error.kind != StorageErrorKind::Invalid;
             let message = &messages[self.messages_of[at] as usize];
             let (book, now_ms) = (&shared.book, message.received_ms);
             book.note(row.device, now_ms, "telemetry", &error.reason);
@@ -290,20 +341,20 @@ impl Lane {
             let (first, count) = (row.first as usize, row.count as usize);
             let points = &points[first..first + count];
             match shared.storage.append(row.device, row.ts_ms, points) {
-                // What was accepted is not given up because the disk is slow.
-                Err(error) if error.is_passing && self.is_patient => continue,
+                // What was accepted is not given up because the disk is slow or full.
+                Err(error) if self.waits_for(&error) => continue,
                 result => return result,
             }
         };
         match &*self.stored {
-            [] => return,
+            [] => return false,
             [row] => {
                 if let Err(error) = take(row) {
                     refuse(0, row, &error);
                 }
             }
             rows => shared.storage.append_all(rows, points, &mut |at, error| {
-                let again = match error.is_passing && self.is_patient {
+                let again = match self.waits_for(&error) {
                     true => take(&rows[at]),
                     false => Err(error),
                 };
@@ -319,6 +370,21 @@ impl Lane {
         self.counters.rows.add(all - count);
         self.counters.points.add(points - refused_points);
         self.counters.unstored.add(count);
+        had_no_room
+    }
+
+    /// Whether a row is tried again, having waited for what is in its way.
+    #[cold]
+    fn waits_for(&self, error: &StorageError) -> bool {
+        match error.kind {
+            StorageErrorKind::Invalid => false,
+            StorageErrorKind::Busy => self.is_patient,
+            StorageErrorKind::NoRoom if self.waits_for_room => {
+                thread::sleep(ROOM_PAUSE);
+                self.wait_for_room()
+            }
+            StorageErrorKind::NoRoom => false,
+        }
     }
 }
 

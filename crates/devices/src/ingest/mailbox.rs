@@ -4,9 +4,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::pipeline::Message;
 use super::segment::Segment;
+
+/// Whoever waits for the worker looks so often whether it is worth waiting.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// What became of a message for a mailbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pushed {
+    Taken,
+    /// It is larger than any room, or the mailbox is closed.
+    TooLarge,
+    /// The mailbox is full and its worker is stuck.
+    NoRoom,
+}
 
 pub(super) struct Mailbox {
     state: Mutex<State>,
@@ -96,23 +110,26 @@ impl Mailbox {
         self.is_high.load(Ordering::Relaxed)
     }
 
-    /// Puts a message in; waits for room. `false`: it is larger than any room, or the mailbox is closed.
+    /// Puts a message in; waits for room, unless `is_hopeless` says that the worker makes none.
     #[inline]
-    pub(super) fn push(&self, message: &Message<'_>, handed_ns: u64) -> bool {
+    pub(super) fn push(
+        &self,
+        message: &Message<'_>,
+        handed_ns: u64,
+        is_hopeless: impl Fn() -> bool,
+    ) -> Pushed {
         let mut state = self.lock();
         loop {
             if state.is_stopped || Segment::size_of(message) > state.filling.room_bytes() {
-                return false;
+                return Pushed::TooLarge;
             }
             if state.filling.push(message, handed_ns) {
                 break;
             }
-            state.waiting += 1;
-            state = self
-                .emptied
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-            state.waiting -= 1;
+            if is_hopeless() {
+                return Pushed::NoRoom;
+            }
+            state = self.wait_a_while(state);
         }
         let used = state.filling.used_bytes();
         self.queued
@@ -126,7 +143,15 @@ impl Mailbox {
             drop(state);
             self.filled.notify_one();
         }
-        true
+        Pushed::Taken
+    }
+
+    fn wait_a_while<'s>(&self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        state.waiting += 1;
+        let waited = self.emptied.wait_timeout(state, LOOK_AGAIN);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        state
     }
 
     /// What has come in, for the worker, who gives back what it had. `None`: there is nothing, and there will be nothing.
@@ -166,18 +191,24 @@ impl Mailbox {
         Some(full)
     }
 
-    /// Waits until everything that is in it now has been worked off.
-    pub(super) fn flush(&self) {
+    /// Waits until everything that is in it now has been worked off. `false`: it is not, and `is_hopeless` says that it will not be
+    /// soon.
+    pub(super) fn flush(&self, is_hopeless: impl Fn() -> bool) -> bool {
         let mut state = self.lock();
         let target = state.taken + u64::from(!state.filling.is_empty());
-        state.waiting += 1;
         while state.done < target && !state.has_ended {
-            state = self
-                .emptied
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            if is_hopeless() {
+                return false;
+            }
+            state = self.wait_a_while(state);
         }
-        state.waiting -= 1;
+        true
+    }
+
+    /// There is no worker any more.
+    pub(super) fn end(&self) {
+        self.lock().has_ended = true;
+        self.emptied.notify_all();
     }
 
     /// Takes no more. What is in it is worked off.

@@ -35,7 +35,7 @@ mod tests;
 
 pub use lane::Lane;
 pub use metrics::{Counters, Histogram, Snapshot, Times};
-pub use outside::{Family, NoOutside, Outside, Storage, StorageError, StoredRow};
-pub use pipeline::{Config, Message, Pipeline, StartError};
+pub use outside::{Family, NoOutside, Outside, Storage, StorageError, StorageErrorKind, StoredRow};
+pub use pipeline::{Admission, Config, Message, Pipeline, StartError};
 pub use profile::{KeyRule, Mode, Model, OpenModel, ProductNo, Profile, Speaker, Voice};
 pub use trouble::{DeviceTrouble, Trouble};

@@ -14,8 +14,17 @@ use crate::dialect::{Dialect, Said};
 #[error("{reason}")]
 pub struct StorageError {
     pub reason: Box<str>,
-    /// It may be taken later: nothing is wrong with it.
-    pub is_passing: bool,
+    pub kind: StorageErrorKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StorageErrorKind {
+    /// The row cannot be stored, now or later.
+    Invalid,
+    /// The store is behind with writing, and takes rows again in a moment.
+    Busy,
+    /// The store has no room, or its disk fails: it may take rows again when somebody has seen to that.
+    NoRoom,
 }
 
 /// Points of one device and time, among the points of a batch.
@@ -63,6 +72,11 @@ pub trait Storage: Send + Sync {
 
     /// Whether publishers are to wait, because whoever appends has to.
     fn is_behind(&self) -> bool {
+        false
+    }
+
+    /// Whether rows are refused until somebody makes room.
+    fn is_full(&self) -> bool {
         false
     }
 

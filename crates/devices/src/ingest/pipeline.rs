@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -13,12 +13,22 @@ use broker::hooks::Settled;
 use series::DeviceNo;
 
 use super::lane::{Lane, Profiles};
-use super::mailbox::Mailbox;
+use super::mailbox::{Mailbox, Pushed};
 use super::metrics::{Counters, Snapshot, snapshot};
 use super::outside::{Family, Outside, Storage};
 use super::profile::{Mode, ProductNo, Profile, Voice};
 use super::segment::{Segment, Waiting};
 use super::trouble::{Book, DeviceTrouble};
+use crate::dialect;
+
+/// Whether a message was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Admission {
+    Taken,
+    /// The telemetry store has no room for its rows: whoever sent it has to send it again.
+    NoRoom,
+}
 
 /// What a device has sent.
 #[derive(Debug, Clone, Copy)]
@@ -76,6 +86,8 @@ pub(super) struct Shared {
     pub(super) book: Book,
     lanes: Mutex<Vec<Arc<Counters>>>,
     random: RandomState,
+    /// Nobody waits for room any more.
+    pub(super) is_stopping: AtomicBool,
 }
 
 impl Shared {
@@ -102,6 +114,23 @@ impl Shared {
         }));
         // Whoever cannot say it any more has dropped it.
         let _ = is_done.recv();
+    }
+
+    /// What a process before has accepted and not done. `false`: the store has no room for all of it.
+    fn work_off(self: &Arc<Self>, halves: &[Segment]) -> bool {
+        let mut lane: Option<Lane> = None;
+        for waiting in halves.iter().flat_map(Segment::messages) {
+            let lane = lane.get_or_insert_with(|| Lane::new(Arc::clone(self)).last().patient());
+            let mut message = waiting.message;
+            // Products have new numbers since.
+            let speaker = self.family.speaker(message.by.no);
+            if let Some(speaker) = speaker.filter(|speaker| speaker.id.as_str() == message.by.id) {
+                message.by = speaker.voice();
+                self.family.bring(&message);
+                lane.work_safely(&[message]);
+            }
+        }
+        lane.is_none_or(|mut lane| !lane.take_no_room())
     }
 
     /// Randomness for the functions of expressions; it is not for secrets.
@@ -144,6 +173,7 @@ impl Pipeline {
             book: Book::default(),
             lanes: Mutex::default(),
             random: RandomState::new(),
+            is_stopping: AtomicBool::new(false),
         });
         let mut mailboxes = Vec::new();
         let mut left = Vec::new();
@@ -170,15 +200,24 @@ impl Pipeline {
         for (product, profile) in profiles {
             pipeline.set_profile(product, Some(profile));
         }
+        let mut for_workers = Vec::new();
         for (mailbox, halves) in pipeline.mailboxes.iter().zip(left) {
-            pipeline.work_off(&halves);
-            pipeline.wait_until_settled();
-            mailbox.begin(halves);
+            match pipeline.shared.work_off(&halves) {
+                true => {
+                    pipeline.wait_until_settled();
+                    mailbox.begin(halves);
+                    for_workers.push(None);
+                }
+                // Until then the mailbox takes nothing.
+                false => for_workers.push(Some(halves)),
+            }
         }
         pipeline.work_off_surplus(config).map_err(of_directory)?;
-        for number in 0..pipeline.mailboxes.len() {
+        for (number, left) in for_workers.into_iter().enumerate() {
             let worker = Worker {
-                lane: pipeline.lane().patient(),
+                lane: pipeline.lane().patient().waiting_for_room(),
+                shared: pipeline.shared.clone(),
+                left,
                 mailboxes: pipeline.mailboxes.clone(),
                 number,
                 max_batch: config.max_batch.max(1),
@@ -197,22 +236,6 @@ impl Pipeline {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a process before has accepted and not done.
-    fn work_off(&self, halves: &[Segment]) {
-        let mut lane = None;
-        for waiting in halves.iter().flat_map(Segment::messages) {
-            let lane = lane.get_or_insert_with(|| self.last_lane().patient());
-            let mut message = waiting.message;
-            // Products have new numbers since.
-            let speaker = self.shared.family.speaker(message.by.no);
-            if let Some(speaker) = speaker.filter(|speaker| speaker.id.as_str() == message.by.id) {
-                message.by = speaker.voice();
-                self.shared.family.bring(&message);
-                lane.work_safely(&[message]);
-            }
-        }
-    }
-
     /// Mailboxes of a process that had more of them.
     fn work_off_surplus(&self, config: &Config) -> io::Result<()> {
         let Some(directory) = &config.directory else {
@@ -224,7 +247,13 @@ impl Pipeline {
                 break;
             }
             let (_, halves) = Mailbox::open(Some(directory), number, config.mailbox_bytes)?;
-            self.work_off(&halves);
+            if !self.shared.work_off(&halves) {
+                tracing::warn!(
+                    mailbox = number,
+                    "the telemetry store has no room for what devices sent before; it is tried again at the next start"
+                );
+                continue;
+            }
             self.wait_until_settled();
             drop(halves);
             files.iter().try_for_each(std::fs::remove_file)?;
@@ -268,25 +297,49 @@ impl Pipeline {
 
     /// Takes a message. What holds when it returns is said in the [module](super).
     #[inline]
-    pub fn take(&self, lane: &mut Lane, message: &Message<'_>) {
+    pub fn take(&self, lane: &mut Lane, message: &Message<'_>) -> Admission {
         match lane.mode_of(message.by) {
-            Some(Mode::Actor) => self.queue(lane, message),
+            Some(Mode::Actor) => return self.queue(lane, message),
             Some(Mode::Sync) => lane.work_one(message),
             None => lane.counters().unknown.add(1),
         }
+        match lane.take_no_room() {
+            true => Admission::NoRoom,
+            false => Admission::Taken,
+        }
+    }
+
+    /// Whether a message would be refused, because its rows are to be stored and the store has no room. May say `false` of one that
+    /// [`Pipeline::take`] refuses a moment later.
+    #[inline]
+    pub fn refuses(&self, lane: &mut Lane, by: Voice<'_>, topic: &str) -> bool {
+        self.shared.storage.is_full() && lane.stores(by) && dialect::has_rows(topic)
     }
 
     #[inline]
-    fn queue(&self, lane: &mut Lane, message: &Message<'_>) {
+    fn queue(&self, lane: &mut Lane, message: &Message<'_>) -> Admission {
+        let is_full = || self.shared.storage.is_full();
+        if self.refuses(lane, message.by, message.topic) {
+            lane.discard(message);
+            return Admission::NoRoom;
+        }
         let mailbox = self.mailbox_of(message.by.no);
         let handed_ns = match lane.is_timed() {
             true => self.started.elapsed().as_nanos() as u64,
             false => UNTIMED,
         };
-        if !mailbox.push(message, handed_ns) {
+        match mailbox.push(message, handed_ns, is_full) {
+            Pushed::Taken => return Admission::Taken,
             // Behind what the device has said before.
-            mailbox.flush();
-            lane.work_one(message);
+            Pushed::TooLarge if mailbox.flush(is_full) => lane.work_one(message),
+            Pushed::TooLarge | Pushed::NoRoom => {
+                lane.discard(message);
+                return Admission::NoRoom;
+            }
+        }
+        match lane.take_no_room() {
+            true => Admission::NoRoom,
+            false => Admission::Taken,
         }
     }
 
@@ -299,8 +352,9 @@ impl Pipeline {
     /// Whether publishers are to wait.
     #[inline]
     pub fn is_saturated(&self) -> bool {
-        self.mailboxes.iter().any(Mailbox::is_high)
-            || self.shared.storage.is_behind()
+        // While the store has no room, messages are refused rather than waited for.
+        (self.mailboxes.iter().any(Mailbox::is_high) || self.shared.storage.is_behind())
+            && !self.shared.storage.is_full()
             || self.shared.outside.is_full()
     }
 
@@ -316,11 +370,14 @@ impl Pipeline {
 
     /// Waits until all mailboxes are empty and all that was in them is done.
     pub fn flush(&self) {
-        self.mailboxes.iter().for_each(Mailbox::flush);
+        for mailbox in &*self.mailboxes {
+            mailbox.flush(|| false);
+        }
     }
 
     /// Works off what is in the mailboxes, and ends the workers. What comes after this is worked off by who brings it.
     pub fn stop(&self) {
+        self.shared.is_stopping.store(true, Ordering::Relaxed);
         self.mailboxes.iter().for_each(Mailbox::stop);
         for worker in std::mem::take(&mut *self.workers()) {
             if worker.join().is_err() {
@@ -360,6 +417,9 @@ impl Drop for Pipeline {
 /// Empties one mailbox.
 struct Worker {
     lane: Lane,
+    shared: Arc<Shared>,
+    /// What a process before has left there, for which there was no room at the start.
+    left: Option<Vec<Segment>>,
     mailboxes: Arc<[Mailbox]>,
     number: usize,
     max_batch: usize,
@@ -370,15 +430,36 @@ impl Worker {
     fn run(mut self) {
         let mailboxes = self.mailboxes.clone();
         let mailbox = &mailboxes[self.number];
+        if let Some(halves) = self.left.take() {
+            if !self.wait_and_work_off(&halves) {
+                return mailbox.end();
+            }
+            mailbox.begin(halves);
+        }
         let mut done = None;
         while let Some(full) = mailbox.exchange(done.take()) {
             self.empty(&full);
+            if self.lane.take_no_room() {
+                // It stays in its file for the next start.
+                return mailbox.end();
+            }
             // What is to survive is elsewhere before it goes from here.
             if self.lane.take_left() {
                 self.lane.wait_until_settled();
             }
             done = Some(full);
         }
+    }
+
+    /// `false`: the pipeline ends before there is room.
+    fn wait_and_work_off(&self, halves: &[Segment]) -> bool {
+        while self.lane.wait_for_room() {
+            if self.shared.work_off(halves) {
+                self.lane.wait_until_settled();
+                return true;
+            }
+        }
+        false
     }
 
     fn now_ns(&self) -> u64 {

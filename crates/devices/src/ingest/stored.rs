@@ -3,13 +3,17 @@
 use broker::hooks::Settled;
 use series::{DeviceNo, Error, KeyId, Point, Series};
 
-use super::outside::{Storage, StorageError, StoredRow};
+use super::outside::{Storage, StorageError, StorageErrorKind, StoredRow};
 
 #[cold]
 fn told(error: &Error) -> StorageError {
     StorageError {
         reason: error.to_string().into(),
-        is_passing: matches!(error, Error::Busy),
+        kind: match error {
+            Error::Busy => StorageErrorKind::Busy,
+            Error::Full(_) | Error::Io { .. } | Error::Closed => StorageErrorKind::NoRoom,
+            _ => StorageErrorKind::Invalid,
+        },
     }
 }
 
@@ -55,6 +59,11 @@ impl Storage for Series {
     #[inline]
     fn is_behind(&self) -> bool {
         Series::is_behind(self)
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        Series::is_full(self)
     }
 
     fn has_to_settle(&self) -> bool {

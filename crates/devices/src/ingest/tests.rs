@@ -26,7 +26,7 @@ impl Storage for Memory {
         if name == "impossible" {
             return Err(StorageError {
                 reason: "there can be no such key".into(),
-                is_passing: false,
+                kind: StorageErrorKind::Invalid,
             });
         }
         let at = keys.iter().position(|key| key == name);
@@ -46,7 +46,7 @@ impl Storage for Memory {
         if self.is_full.load(Ordering::Relaxed) {
             return Err(StorageError {
                 reason: "the disk is full".into(),
-                is_passing: false,
+                kind: StorageErrorKind::NoRoom,
             });
         }
         let keys = self.keys.lock().unwrap();
@@ -58,9 +58,17 @@ impl Storage for Memory {
         rows.entry(device.0).or_default().push(row);
         Ok(())
     }
+
+    fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
 }
 
 impl Memory {
+    fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Relaxed);
+    }
+
     fn rows(&self, device: u32) -> Vec<String> {
         let rows = self.rows.lock().unwrap();
         rows.get(&device).cloned().unwrap_or_default()
@@ -180,7 +188,14 @@ fn setup(mode: Mode) -> Setup {
     setup_with(&config, mode, Arc::default())
 }
 
-fn send(setup: &Setup, lane: &mut Lane, no: u32, topic: &str, payload: &str, received_ms: i64) {
+fn send(
+    setup: &Setup,
+    lane: &mut Lane,
+    no: u32,
+    topic: &str,
+    payload: &str,
+    received_ms: i64,
+) -> Admission {
     let speaker = speaker(no);
     let message = Message {
         by: speaker.voice(),
@@ -188,7 +203,7 @@ fn send(setup: &Setup, lane: &mut Lane, no: u32, topic: &str, payload: &str, rec
         payload: payload.as_bytes(),
         received_ms,
     };
-    setup.pipeline.take(lane, &message);
+    setup.pipeline.take(lane, &message)
 }
 
 const TELEMETRY: &str = "v1/devices/me/telemetry";
@@ -198,8 +213,8 @@ fn rows_are_stored_and_told_in_both_modes() {
     for mode in [Mode::Sync, Mode::Actor] {
         let setup = setup(mode);
         let mut lane = setup.pipeline.lane();
-        send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":1,"b":"x\n"}"#, 10);
-        send(
+        let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":1,"b":"x\n"}"#, 10);
+        let _ = send(
             &setup,
             &mut lane,
             0,
@@ -207,7 +222,7 @@ fn rows_are_stored_and_told_in_both_modes() {
             r#"[{"ts":5,"values":{"a":2}},{"b":null}]"#,
             20,
         );
-        send(
+        let _ = send(
             &setup,
             &mut lane,
             2,
@@ -215,7 +230,7 @@ fn rows_are_stored_and_told_in_both_modes() {
             r#"{"properties":{"a":true}}"#,
             30,
         );
-        send(&setup, &mut lane, 2, "/p/d2/event/e", r#"{"data":1}"#, 40);
+        let _ = send(&setup, &mut lane, 2, "/p/d2/event/e", r#"{"data":1}"#, 40);
         setup.pipeline.flush();
         assert_eq!(
             setup.memory.rows(0),
@@ -236,10 +251,10 @@ fn what_does_not_fit_is_counted_and_kept_for_the_device() {
     let setup = setup(Mode::Sync);
     let mut lane = setup.pipeline.lane();
     let wrong = r#"{"temperature":"hot","other":1,"label":"x","impossible":2}"#;
-    send(&setup, &mut lane, 1, TELEMETRY, wrong, 10);
-    send(&setup, &mut lane, 1, TELEMETRY, wrong, 20);
-    send(&setup, &mut lane, 1, TELEMETRY, r#"{"temperature":20}"#, 30);
-    send(
+    let _ = send(&setup, &mut lane, 1, TELEMETRY, wrong, 10);
+    let _ = send(&setup, &mut lane, 1, TELEMETRY, wrong, 20);
+    let _ = send(&setup, &mut lane, 1, TELEMETRY, r#"{"temperature":20}"#, 30);
+    let _ = send(
         &setup,
         &mut lane,
         1,
@@ -273,8 +288,8 @@ fn what_does_not_fit_is_counted_and_kept_for_the_device() {
     );
     let counts = setup.pipeline.snapshot();
     assert_eq!((counts.refused, counts.malformed), (6, 1));
-    setup.memory.is_full.store(true, Ordering::Relaxed);
-    send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":1}"#, 50);
+    setup.memory.set_full(true);
+    let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":1}"#, 50);
     assert_eq!(setup.pipeline.snapshot().unstored, 1);
     assert_eq!(
         &*setup.pipeline.trouble_of(DeviceNo(0)).last[0].reason,
@@ -288,9 +303,9 @@ fn a_gateway_speaks_for_the_devices_behind_it() {
     let mut lane = setup.pipeline.lane();
     let telemetry =
         r#"{"d51":[{"ts":1,"values":{"temperature":5}}],"x":[{"a":1}],"d52":[{"a":1}]}"#;
-    send(&setup, &mut lane, 0, "v1/gateway/telemetry", telemetry, 10);
-    send(&setup, &mut lane, 0, "/p/d0/child/d51/offline", "", 20);
-    send(
+    let _ = send(&setup, &mut lane, 0, "v1/gateway/telemetry", telemetry, 10);
+    let _ = send(&setup, &mut lane, 0, "/p/d0/child/d51/offline", "", 20);
+    let _ = send(
         &setup,
         &mut lane,
         0,
@@ -298,7 +313,7 @@ fn a_gateway_speaks_for_the_devices_behind_it() {
         r#"{"b":2}"#,
         30,
     );
-    send(&setup, &mut lane, 0, "tg/d1/up/telemetry", r#"{"b":2}"#, 40);
+    let _ = send(&setup, &mut lane, 0, "tg/d1/up/telemetry", r#"{"b":2}"#, 40);
     assert_eq!(setup.memory.rows(51), ["1: temperature=Float(5.0)"]);
     assert_eq!(setup.memory.rows(52), ["10: a=Int(1)", "30: b=Int(2)"]);
     assert!(setup.memory.rows(1).is_empty(), "it is not behind this one");
@@ -329,7 +344,7 @@ fn a_gateway_speaks_for_the_devices_behind_it() {
 fn a_product_changes_at_once_and_may_go() {
     let setup = setup(Mode::Sync);
     let mut lane = setup.pipeline.lane();
-    send(
+    let _ = send(
         &setup,
         &mut lane,
         0,
@@ -342,7 +357,7 @@ fn a_product_changes_at_once_and_may_go() {
     setup
         .pipeline
         .set_profile(ProductNo(0), Some(profile.clone()));
-    send(
+    let _ = send(
         &setup,
         &mut lane,
         0,
@@ -352,9 +367,9 @@ fn a_product_changes_at_once_and_may_go() {
     );
     profile.dialects = Dialects::NONE.with(Dialect::JetLinks);
     setup.pipeline.set_profile(ProductNo(0), Some(profile));
-    send(&setup, &mut lane, 0, TELEMETRY, r#"{"temperature":1}"#, 30);
+    let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"temperature":1}"#, 30);
     setup.pipeline.set_profile(ProductNo(0), None);
-    send(&setup, &mut lane, 0, TELEMETRY, r#"{"temperature":1}"#, 40);
+    let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"temperature":1}"#, 40);
     assert_eq!(setup.memory.rows(0), [r#"10: temperature=Text("x")"#]);
     let counts = setup.pipeline.snapshot();
     assert_eq!(
@@ -384,7 +399,7 @@ fn a_chain_stands_between_devices_and_the_store() {
     };
     setup.pipeline.set_profile(ProductNo(0), Some(profile));
     let mut lane = setup.pipeline.lane();
-    send(
+    let _ = send(
         &setup,
         &mut lane,
         0,
@@ -416,7 +431,7 @@ fn actors_keep_the_order_of_each_device_and_lose_nothing() {
                             49 => format!(r#"{{"a":{at},"b":"{large}"}}"#),
                             _ => format!(r#"{{"a":{at}}}"#),
                         };
-                        send(setup, &mut lane, no, TELEMETRY, &payload, at);
+                        let _ = send(setup, &mut lane, no, TELEMETRY, &payload, at);
                     }
                 }
             });
@@ -464,7 +479,7 @@ fn what_waits_in_a_mailbox_outlives_the_process() {
     let setup = setup_with(&config, Mode::Actor, memory.clone());
     assert_eq!(memory.rows(0), ["1: a=Int(1)", "2: a=Int(2)"]);
     let mut lane = setup.pipeline.lane();
-    send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":3}"#, 3);
+    let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":3}"#, 3);
     setup.pipeline.stop();
     drop(setup);
     drop(lane);
@@ -474,4 +489,72 @@ fn what_waits_in_a_mailbox_outlives_the_process() {
     // A file that is none of ours is begun anew.
     std::fs::write(&path, [7; 100]).unwrap();
     setup_with(&config, Mode::Actor, memory);
+}
+
+#[test]
+fn telemetry_without_room_is_refused_and_what_was_taken_before_waits() {
+    for mode in [Mode::Sync, Mode::Actor] {
+        let setup = setup(mode);
+        let mut lane = setup.pipeline.lane();
+        setup.memory.set_full(true);
+        // An actor may take some until its worker finds that there is no room.
+        let large = format!(r#"{{"a":"{}"}}"#, "x".repeat(6 << 10));
+        for (payload, at) in [(r#"{"a":1}"#, 1), (&*large, 2)] {
+            let admission = send(&setup, &mut lane, 0, TELEMETRY, payload, at);
+            assert_eq!(admission, Admission::NoRoom, "{mode:?}");
+        }
+        let said = send(&setup, &mut lane, 0, "/p/d0/event/e", r#"{"data":1}"#, 3);
+        assert_eq!(said, Admission::Taken, "{mode:?}: it is not for the store");
+        assert!(!setup.pipeline.is_saturated(), "nobody waits for room");
+        assert_eq!(setup.pipeline.snapshot().unstored, 2, "{mode:?}");
+        setup.memory.set_full(false);
+        let admission = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":4}"#, 4);
+        assert_eq!(admission, Admission::Taken);
+        setup.pipeline.flush();
+        assert_eq!(setup.memory.rows(0), ["4: a=Int(4)"], "{mode:?}");
+    }
+}
+
+/// What was accepted and waits in a mailbox is not given up, neither while the pipeline runs nor when it ends or starts without room.
+#[test]
+fn what_waits_in_a_mailbox_waits_for_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config {
+        directory: Some(directory.path().to_owned()),
+        mailboxes: 1,
+        mailbox_bytes: 8 << 10,
+        ..Config::default()
+    };
+    let memory = Arc::<Memory>::default();
+    let no = speaker(0);
+    let left = Message {
+        by: no.voice(),
+        topic: TELEMETRY,
+        payload: br#"{"a":1}"#,
+        received_ms: 1,
+    };
+    let path = directory.path().join("mailbox-0a");
+    let mut half = segment::Segment::open(&path, 4 << 10).unwrap();
+    assert!(half.push(&left, 5));
+    drop(half);
+    memory.set_full(true);
+    for _ in 0..2 {
+        let setup = setup_with(&config, Mode::Actor, memory.clone());
+        let mut lane = setup.pipeline.lane();
+        let refused = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":2}"#, 2);
+        assert_eq!(refused, Admission::NoRoom);
+        setup.pipeline.stop();
+        assert!(memory.rows(0).is_empty());
+    }
+    let setup = setup_with(&config, Mode::Actor, memory.clone());
+    memory.set_full(false);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while memory.rows(0).is_empty() {
+        assert!(std::time::Instant::now() < deadline, "it is never stored");
+        std::thread::yield_now();
+    }
+    setup.pipeline.stop();
+    drop(setup);
+    setup_with(&config, Mode::Actor, memory.clone());
+    assert_eq!(memory.rows(0), ["1: a=Int(1)"], "once");
 }

@@ -7,7 +7,7 @@ use bumpalo::Bump;
 
 use super::Platform;
 use crate::dialect::{self, Ears, Raw, RowInfo, Said, Slot};
-use crate::ingest::{Lane, Message, Pipeline};
+use crate::ingest::{Admission, Lane, Message, Pipeline};
 use crate::{Device, now_ms};
 
 /// A way in for one thread at a time.
@@ -26,6 +26,9 @@ pub enum NotTaken {
     /// The device's product does not allow the dialect.
     #[error("the product's devices speak another dialect")]
     Dialect,
+    /// The telemetry store has no room.
+    #[error("the telemetry store has no room")]
+    NoRoom,
     /// There is too much to do.
     #[error("there is too much to do")]
     Busy,
@@ -77,14 +80,17 @@ impl Entrance {
             payload,
             received_ms: now_ms as i64,
         };
-        self.pipeline.take(&mut self.lane, &message);
+        let admission = self.pipeline.take(&mut self.lane, &message);
         if self.lane.take_left() {
             let (done, is_done) = mpsc::channel::<()>();
             self.pipeline.settle(Box::new(move || drop(done)));
             // It ends when the other side has gone.
             let _ = is_done.recv();
         }
-        Ok(())
+        match admission {
+            Admission::Taken => Ok(()),
+            Admission::NoRoom => Err(NotTaken::NoRoom),
+        }
     }
 }
 

@@ -135,7 +135,7 @@ impl Setup {
             payload: payload.as_bytes(),
             received_ms: now_ms() as i64,
         };
-        self.pipeline.take(&mut self.lane, &message);
+        let _ = self.pipeline.take(&mut self.lane, &message);
         self.pipeline.flush();
         self.platform.settle();
     }

@@ -112,6 +112,7 @@ impl DeviceDoor for Door {
             NotTaken::Malformed(reason) => DoorProblem::Malformed(reason),
             NotTaken::Dialect => DoorProblem::Malformed(error.to_string()),
             NotTaken::Busy => DoorProblem::Busy,
+            NotTaken::NoRoom => DoorProblem::NoRoom,
         })
     }
 

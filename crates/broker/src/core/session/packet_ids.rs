@@ -49,6 +49,11 @@ impl PacketIdSet {
         at.map(|at| self.restored.swap_remove(at)).is_some()
     }
 
+    /// Undoes [`take_restored`](Self::take_restored).
+    pub(crate) fn put_restored_back(&mut self, packet_id: u16) {
+        self.restored.push(packet_id);
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = u16> {
         (0..=u16::MAX).filter(|&packet_id| self.contains(packet_id))
     }

@@ -6,6 +6,7 @@ mod device_api;
 mod device_log;
 mod fleet;
 mod jetlinks;
+mod no_room;
 mod objects;
 mod storm;
 mod telemetry;
