@@ -311,10 +311,12 @@ fn measure(scenario: &Scenario, arguments: &PipelineArgs) -> anyhow::Result<Show
                         };
                         if is_sync {
                             let handed = Instant::now();
-                            pipeline.take(&mut lane, &message);
+                            // Rows that are not stored are counted, and reported at the end.
+                            let _ = pipeline.take(&mut lane, &message);
                             times.saturating_record(handed.elapsed().as_nanos() as u64);
                         } else {
-                            pipeline.take(&mut lane, &message);
+                            // Rows that are not stored are counted, and reported at the end.
+                            let _ = pipeline.take(&mut lane, &message);
                         }
                     }
                 }
