@@ -26,7 +26,7 @@ pub(crate) enum Stream {
 
 /// Reaches a server.
 pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, Failure> {
-    let connecting = TcpStream::connect((host, port));
+    let connecting = outbound::targets::connect(host, port);
     let stream = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return Err(Failure::passing(format!("{host}:{port}: {error}"))),

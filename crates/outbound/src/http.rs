@@ -1,5 +1,8 @@
 //! Asking HTTP servers: one request, one bounded answer, connections kept for the next. Redirections are not followed.
 
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,9 +10,11 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::header::HeaderMap;
 use hyper::{Method, Request};
 use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
+use tokio::net::TcpStream;
+
+use crate::targets;
 
 pub use hyper::header;
 pub use hyper::{Method as HttpMethod, Uri};
@@ -35,10 +40,64 @@ impl Default for Bounds {
     }
 }
 
+/// The client of the library, over connections that follow the policy of targets.
+pub type HttpsClient = hyper_util::client::legacy::Client<HttpsConnector<Connect>, Full<Bytes>>;
+
+/// Connects to the host of a URL, if the policy of targets allows its address.
+#[derive(Debug, Clone)]
+pub struct Connect {
+    within: Duration,
+}
+
+impl tower_service::Service<Uri> for Connect {
+    type Response = TokioIo<TcpStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<TcpStream>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, url: Uri) -> Self::Future {
+        let within = self.within;
+        Box::pin(async move {
+            let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "the URL has no host");
+            let host = url.host().ok_or_else(wrong)?;
+            let usual_port = if url.scheme_str() == Some("https") {
+                443
+            } else {
+                80
+            };
+            let port = url.port_u16().unwrap_or(usual_port);
+            let connecting = targets::connect(host, port);
+            let stream = tokio::time::timeout(within, connecting).await??;
+            stream.set_nodelay(true)?;
+            Ok(TokioIo::new(stream))
+        })
+    }
+}
+
+/// A client of the library. `tls` is for addresses with `https:`.
+#[must_use]
+pub fn https_client(tls: ClientConfig, bounds: &Bounds) -> HttpsClient {
+    let connector = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(Connect {
+            within: bounds.connect_timeout,
+        });
+    hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(bounds.idle_for)
+        .pool_max_idle_per_host(bounds.idle_connections)
+        .build(connector)
+}
+
 /// Clones share their connections.
 #[derive(Debug, Clone)]
 pub struct Client {
-    client: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: HttpsClient,
     max_answer_bytes: usize,
 }
 
@@ -64,20 +123,7 @@ impl Client {
     /// `tls` is for addresses with `https:`.
     #[must_use]
     pub fn new(tls: ClientConfig, bounds: &Bounds) -> Self {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(bounds.connect_timeout));
-        let connector = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
-        let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(bounds.idle_for)
-            .pool_max_idle_per_host(bounds.idle_connections)
-            .build(connector);
+        let client = https_client(tls, bounds);
         Self {
             client,
             max_answer_bytes: bounds.max_answer_bytes,

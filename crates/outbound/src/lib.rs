@@ -1,7 +1,11 @@
-//! Towards servers of others, which are asked or written to: whom to trust, who we are, and HTTP and PostgreSQL over it.
+//! Towards servers of others, which are asked or written to: which addresses may be reached, whom to trust, who we are,
+//! and HTTP, MySQL and PostgreSQL over it.
 
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod targets;
 pub mod tls;

@@ -65,7 +65,7 @@ impl Server {
 
     /// A connection, and what moves its bytes until it ends.
     pub async fn connect(&self) -> Result<(Client, JoinHandle<()>), Error> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        let stream = crate::targets::connect(&self.host, self.port).await?;
         stream.set_nodelay(true)?;
         let socket = SockRef::from(&stream);
         socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(SILENT_FOR))?;

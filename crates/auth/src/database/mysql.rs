@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
-use mysql_async::{OptsBuilder, Params, Pool, PoolConstraints, PoolOpts, SslOpts, Value};
+use mysql_async::{OptsBuilder, Params, PoolConstraints, PoolOpts, SslOpts, Value};
+use outbound::mysql::Pool;
 
 use super::statement::{Statement, Style};
 use super::{DatabaseSettings, Lookup, Row};
@@ -30,8 +31,6 @@ impl MySql {
             .with_constraints(constraints)
             .with_inactive_connection_ttl(IDLE_FOR);
         let mut options = OptsBuilder::default()
-            .ip_or_hostname(host)
-            .tcp_port(port)
             .user(settings.username.clone())
             .pass(settings.password())
             .db_name(settings.database.clone())
@@ -55,7 +54,7 @@ impl MySql {
             options = options.ssl_opts(tls);
         }
         Ok(Self {
-            pool: Pool::new(options),
+            pool: Pool::new(options, host, port),
             statement,
         })
     }

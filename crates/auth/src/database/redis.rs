@@ -1,28 +1,49 @@
 //! Redis and what speaks its protocol. A question is a command whose words have placeholders; a word stays one word,
 //! whatever is filled in.
 
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, Cmd, ConnectionAddr, IntoConnectionInfo as _, RedisConnectionInfo, Value};
-use tokio::sync::OnceCell;
+use redis::aio::MultiplexedConnection;
+use redis::io::AsyncDNSResolver;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo as _,
+    RedisConnectionInfo, RedisFuture, Value,
+};
+use tokio::sync::Mutex;
 
 use super::{DatabaseSettings, Lookup, Row};
 use crate::authenticator::{Answering, Failure, Request};
 use crate::template::Template;
 
 const USUAL_PORT: u16 = 6379;
-/// A server that is down is tried again after this time, and then after longer ones, up to the second.
-const RETRY_FROM: Duration = Duration::from_millis(50);
-const RETRY_UP_TO: Duration = Duration::from_secs(1);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) struct Redis {
     client: Client,
-    /// Connects itself again when the connection is lost.
-    connection: OnceCell<ConnectionManager>,
+    /// The one connection, which all requests share, with its number.
+    connection: Mutex<Option<(u64, MultiplexedConnection)>>,
+    /// Connections made so far.
+    connections: AtomicU64,
     words: Vec<Template>,
     answer: Shape,
+}
+
+/// Lets the policy of targets choose among the addresses of a server.
+struct Resolver;
+
+impl AsyncDNSResolver for Resolver {
+    fn resolve<'a, 'b: 'a>(
+        &'a self,
+        host: &'b str,
+        port: u16,
+    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+        Box::pin(async move {
+            let found = outbound::targets::resolve(host, port).await?;
+            Ok(Box::new(found.into_iter()) as Box<dyn Iterator<Item = SocketAddr> + Send>)
+        })
+    }
 }
 
 /// What the answer to the command looks like.
@@ -81,24 +102,51 @@ impl Redis {
         };
         Ok(Self {
             client: client.map_err(|error| error.to_string())?,
-            connection: OnceCell::new(),
+            connection: Mutex::default(),
+            connections: AtomicU64::new(0),
             words,
             answer,
         })
     }
 
-    async fn connection(&self) -> Result<ConnectionManager, Failure> {
-        let connect = async || {
-            let config = ConnectionManagerConfig::new()
-                .set_min_delay(RETRY_FROM)
-                .set_max_delay(RETRY_UP_TO)
-                .set_number_of_retries(1)
-                .set_connection_timeout(Some(ANSWER_WITHIN))
-                .set_response_timeout(Some(ANSWER_WITHIN));
-            ConnectionManager::new_with_config(self.client.clone(), config).await
-        };
-        let connection = self.connection.get_or_try_init(connect).await;
-        connection.cloned().map_err(Failure::new)
+    /// The connection, made anew if the last one was lost.
+    async fn connection(&self) -> Result<(u64, MultiplexedConnection), Failure> {
+        let mut slot = self.connection.lock().await;
+        if let Some(connection) = &*slot {
+            return Ok(connection.clone());
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(ANSWER_WITHIN))
+            .set_response_timeout(Some(ANSWER_WITHIN))
+            .set_dns_resolver(Resolver);
+        let connecting = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config);
+        let connection = connecting.await.map_err(Failure::new)?;
+        let number = self.connections.fetch_add(1, Relaxed);
+        *slot = Some((number, connection.clone()));
+        Ok((number, connection))
+    }
+
+    /// The answer to a command; one whose connection turns out to be lost is asked again on a new one.
+    async fn answer(&self, command: &Cmd) -> Result<Value, Failure> {
+        let mut is_first = true;
+        loop {
+            let (number, mut connection) = self.connection().await?;
+            let error = match connection.send_packed_command(command).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let is_lost = error.is_unrecoverable_error() || error.is_io_error();
+            if is_lost {
+                let mut slot = self.connection.lock().await;
+                slot.take_if(|(of, _)| *of == number);
+            }
+            if !is_lost || !is_first || error.is_timeout() {
+                return Err(Failure::new(error));
+            }
+            is_first = false;
+        }
     }
 
     async fn ask(&self, request: &Request) -> Result<Vec<Row>, Failure> {
@@ -110,9 +158,7 @@ impl Redis {
                 None => return Ok(Vec::new()),
             };
         }
-        let mut connection = self.connection().await?;
-        let answer = connection.send_packed_command(&command).await;
-        rows_of(answer.map_err(Failure::new)?, &self.answer)
+        rows_of(self.answer(&command).await?, &self.answer)
     }
 }
 

@@ -134,6 +134,7 @@ impl Connector for Elasticsearch {
         };
         Ok(Arc::new(Bulk {
             index: Dated::parse("index", &settings.index)?,
+            is_hidden: settings.index.starts_with('.'),
             id: template("id", &settings.id)?,
             document: template("document", &settings.document)?,
             routing: template("routing", &settings.routing)?,
@@ -163,6 +164,8 @@ impl Connector for Elasticsearch {
 struct Bulk {
     system: Arc<Elasticsearch>,
     index: Dated,
+    /// The setting itself begins with a dot.
+    is_hidden: bool,
     id: Option<Template>,
     document: Option<Template>,
     routing: Option<Template>,
@@ -179,7 +182,11 @@ impl Bulk {
     /// Appends the two lines of a row.
     fn lines(&self, row: Row<'_>, own_id: &str, out: &mut Vec<u8>) -> Result<(), Failure> {
         let index = self.index.render(row, time_of(row));
+        // Names with a dot in front are those of the system: a row cannot choose one, the setting can.
+        let is_of_row = index.starts_with('.') && !self.is_hidden;
         let is_name = !index.is_empty()
+            && !is_of_row
+            && !matches!(index.as_str(), "." | "..")
             && !index.starts_with(['-', '_', '+'])
             && !index.contains(['\\', '/', '*', '?', '"', '<', '>', '|', ' ', ',', '#', ':'])
             && index.len() <= 255;

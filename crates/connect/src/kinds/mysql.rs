@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{
-    Conn, DriverError, Error, OptsBuilder, Params, Pool, PoolConstraints, PoolOpts, SslOpts, Value,
+    Conn, DriverError, Error, OptsBuilder, Params, PoolConstraints, PoolOpts, SslOpts, Value,
 };
+use outbound::mysql::Pool;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Map;
@@ -69,7 +70,7 @@ struct SinkSettings {
 }
 
 struct MySql {
-    pool: Pool,
+    pool: Arc<Pool>,
 }
 
 fn open(fields: Map<String, serde_json::Value>, _: &Context) -> Opened {
@@ -89,8 +90,6 @@ fn open(fields: Map<String, serde_json::Value>, _: &Context) -> Opened {
         // A reset would cost a round trip for each batch and forget what is prepared; sinks leave nothing behind.
         .with_reset_connection(false);
     let mut options = OptsBuilder::default()
-        .ip_or_hostname(host)
-        .tcp_port(port)
         .user(settings.username)
         .pass(password.map(|password| password.reveal().to_owned()))
         .db_name(Some(settings.database))
@@ -103,7 +102,7 @@ fn open(fields: Map<String, serde_json::Value>, _: &Context) -> Opened {
         options = options.ssl_opts(tls_options(tls)?);
     }
     Ok(Arc::new(MySql {
-        pool: Pool::new(options),
+        pool: Arc::new(Pool::new(options, host, port)),
     }))
 }
 
@@ -157,7 +156,7 @@ impl Connector for MySql {
 }
 
 struct MySqlWriter {
-    pool: Pool,
+    pool: Arc<Pool>,
     sql: Sql,
     /// Texts by the number of rows: 1, 2, 4, ..., and the size of a full batch.
     statements: Mutex<HashMap<usize, Arc<str>>>,

@@ -17,6 +17,7 @@ use super::{Failure, Readings};
 
 /// Hosts of one source that are asked at the same time.
 const MAX_AT_ONCE: usize = 8;
+const IPMI_PORT: u16 = 623;
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
 const SHOWN_BYTES: usize = 400;
 
@@ -137,6 +138,12 @@ impl Ipmi {
 
 impl Asking {
     async fn ask(&self, address: &str) -> Result<String, Failure> {
+        // Names that are not known are the program's to complain about.
+        if let Err(error) = outbound::targets::resolve(address, IPMI_PORT).await
+            && error.kind() == io::ErrorKind::PermissionDenied
+        {
+            return Err(Failure::new(error.to_string()));
+        }
         let mut command = Command::new(&self.program);
         command.args(["-I", self.interface, "-H", address]);
         if let Some(username) = &self.username {

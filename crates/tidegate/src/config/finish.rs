@@ -9,6 +9,8 @@ use std::time::Duration;
 use api::{Anonymous, HttpConfig};
 use broker::config::{BindAddress, ListenerConfig, TlsConfig, UserConfig};
 
+use outbound::targets::TargetPolicy;
+
 use super::draft::Draft;
 use super::nearest::nearest;
 use super::object_tables::DeclaredObjects;
@@ -47,6 +49,8 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
     let declared_connectors = DeclaredObjects(connector_tables::finish(&mut draft));
     let declared_products = product_tables::finish(&mut draft);
     let declared_others = object_tables::finish(&mut draft);
+    let outbound = &draft.node.outbound;
+    let targets = TargetPolicy::parse(&outbound.deny, &outbound.allow).unwrap_or_default();
     let queue = finish_queue(u64::from(max_packet_size), &mut draft);
     let data_dir = draft.node.data_dir.take();
     let data_dir = data_dir.unwrap_or_else(|| home.default_dir());
@@ -69,6 +73,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         declared_products,
         declared_others,
         queue,
+        targets,
         store: draft.node.store_enabled.then(|| draft.node.store.clone()),
         warnings: warnings(
             &broker.listeners,

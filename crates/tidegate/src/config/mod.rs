@@ -55,6 +55,8 @@ pub(crate) struct Config {
     pub(crate) declared_products: product_tables::Declared,
     /// `[[chain]]`, `[[group]]`, `[[pull_source]]` and `[[notification]]`.
     pub(crate) declared_others: DeclaredObjects,
+    /// Which addresses objects may lead the node to.
+    pub(crate) targets: outbound::targets::TargetPolicy,
     pub(crate) data_dir: PathBuf,
     /// `None`: everything is in memory only.
     pub(crate) store: Option<store::Config>,

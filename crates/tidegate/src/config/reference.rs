@@ -201,6 +201,9 @@ fn values(kind: Kind) -> String {
             "`error`, `warn`, `info`, `debug`, `trace`, `off`, also per target: `\"info,broker=debug\"`"
                 .into()
         }
+        Kind::Targets => {
+            "`link-local`, `loopback`, `private`, addresses, networks such as `10.0.0.0/8`; with commas between".into()
+        }
         Kind::Fsync => "`\"always\"`, `\"never\"`, `\"1ms\"` to `\"60s\"`".into(),
         Kind::Credential => "from `tidegate password`".into(),
         Kind::Secret => "text, never shown".into(),

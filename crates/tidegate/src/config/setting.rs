@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use broker::config::{BindAddress, QueuePolicy, SharedStrategy};
 use broker::scram::Credential;
+use outbound::targets::TargetPolicy;
 use store::Fsync;
 
 use super::nearest::nearest;
@@ -67,6 +68,8 @@ pub(super) enum Kind {
     Bind,
     /// Log levels.
     Levels,
+    /// Classes of addresses and networks, with commas between.
+    Targets,
     /// When the log is forced to disk.
     Fsync,
     /// What proves a user; never shown.
@@ -168,6 +171,11 @@ impl Kind {
             Self::Levels => text
                 .filter(|text| crate::logging::parse_levels(text).is_ok())
                 .map(|text| Value::Text(text.to_owned())),
+            Self::Targets => match text.map(|text| (text, TargetPolicy::parse(text, ""))) {
+                Some((text, Ok(_))) => Some(Value::Text(text.to_owned())),
+                Some((_, Err(error))) => return Err(error),
+                None => None,
+            },
             Self::Fsync => text
                 .filter(|text| text.parse::<Fsync>().is_ok())
                 .map(|text| Value::Text(text.to_owned())),
@@ -212,6 +220,7 @@ impl Kind {
                 size::format(max)
             ),
             Self::Text => "a text".into(),
+            Self::Targets => "link-local, loopback, private, addresses and networks such as 10.0.0.0/8, with commas between".into(),
             Self::Secret => "a text (not shown)".into(),
             Self::Path => "a path".into(),
             Self::Choice(names) => {

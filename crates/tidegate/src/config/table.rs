@@ -7,7 +7,9 @@ use api::{Anonymous, HttpConfig, Openness};
 use auth::{NoMatch, OnDenial};
 use broker::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, Limits, ListenerConfig};
 
-use super::setting::Kind::{Bytes, Count, Credential, Flag, Levels, Path, Seconds, Secret, Text};
+use super::setting::Kind::{
+    Bytes, Count, Credential, Flag, Levels, Path, Seconds, Secret, Targets, Text,
+};
 use super::setting::{Bind, Choice, Field, Kind, Setting, choice, setting};
 use crate::logging::LogFormat;
 use crate::serve::{alarms, ingest};
@@ -63,6 +65,11 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "commands",
         "What devices are told to do; see [Commands](commands.md).",
     ),
+    (
+        "outbound",
+        "Which addresses the node connects to on behalf of connectors, web hooks, pull sources, authenticators and key sets; see \
+         [Connectors](connectors.md#where-connectors-may-connect).",
+    ),
     ("http", "The HTTP listener: API, metrics, health."),
     ("log", "What is written to standard error."),
     (
@@ -86,6 +93,7 @@ pub(super) struct Node {
     pub(super) telemetry: ingest::Settings,
     pub(super) alarms: alarms::Settings,
     pub(super) commands: devices::command::CommandConfig,
+    pub(super) outbound: Outbound,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store_enabled: bool,
     pub(super) store: store::Config,
@@ -114,6 +122,7 @@ impl Default for Node {
             telemetry: ingest::Settings::default(),
             alarms: alarms::Settings::default(),
             commands: devices::command::CommandConfig::default(),
+            outbound: Outbound::default(),
             data_dir: None,
             store_enabled: true,
             store: store::Config::default(),
@@ -124,6 +133,22 @@ impl Default for Node {
             http: HttpConfig::new(([127, 0, 0, 1], 8080).into()),
             log_level: "info".into(),
             log_format: LogFormat::Text,
+        }
+    }
+}
+
+/// Where the node may connect to.
+#[derive(Clone)]
+pub(super) struct Outbound {
+    pub(super) deny: String,
+    pub(super) allow: String,
+}
+
+impl Default for Outbound {
+    fn default() -> Self {
+        Self {
+            deny: "link-local".into(),
+            allow: String::new(),
         }
     }
 }
@@ -299,6 +324,9 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("alarms.max_devices", alarms.alarms.max_devices, Count(32, 100_000_000), "Devices whose conditions are in memory at a time."),
     setting!("alarms.platform", alarms.platform, Flag, "Whether the node raises alarms about itself."),
     setting!("alarms.platform_interval_s", alarms.platform_interval_s, Seconds(1, 3600), "How often the node looks at its own figures."),
+
+    setting!("outbound.deny", outbound.deny, Targets, "Addresses that are not connected to, whatever name leads there. `link-local` has the metadata services of clouds in it; `loopback` is the node's own machine; `private` is RFC 1918, RFC 6598 and RFC 4193. Empty: none."),
+    setting!("outbound.allow", outbound.allow, Targets, "Exceptions from `deny`."),
 
     setting!("http.bind", http_bind, Kind::Bind, "Where HTTP is served."),
     setting!("http.tls.certificate", http_certificate, Path, "PEM file with the certificate and its chain: HTTP is then served over TLS only. Read again when it changes and on SIGHUP; open connections stay."),

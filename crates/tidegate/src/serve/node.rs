@@ -74,6 +74,8 @@ impl Node {
         data_dir: &DataDir,
         log_levels: LogLevels,
     ) -> anyhow::Result<Self> {
+        // Before anything that may connect somewhere.
+        outbound::targets::set_policy(config.targets.clone());
         // First, because a port of HTTP that is taken shall not cost clients a connection.
         let http_listener = match &config.http {
             Some(http) => {

@@ -122,7 +122,11 @@ impl Default for Rotate {
     }
 }
 
-struct Directory(PathBuf);
+struct Directory {
+    /// `files` in the node's folder.
+    root: PathBuf,
+    path: PathBuf,
+}
 
 fn open(fields: Map<String, Value>, context: &Context) -> Opened {
     let settings: Settings = read(fields)?;
@@ -139,14 +143,46 @@ fn open(fields: Map<String, Value>, context: &Context) -> Opened {
         .directory
         .as_ref()
         .ok_or_else(|| Invalid::new("directory", "the node has no folder for its data"))?;
-    Ok(Arc::new(Directory(
-        node.join(BELOW).join(&settings.directory),
-    )))
+    let root = node.join(BELOW);
+    let directory = Directory {
+        path: root.join(&settings.directory),
+        root,
+    };
+    directory
+        .check_links()
+        .map_err(|error| Invalid::new("directory", error.to_string()))?;
+    Ok(Arc::new(directory))
+}
+
+impl Directory {
+    /// A symbolic link below `files` would lead writes to wherever it points; `files` itself may be one.
+    fn check_links(&self) -> std::io::Result<()> {
+        let mut path = self.path.as_path();
+        while path != self.root {
+            if is_link(path) {
+                let what = format!(
+                    "{} is a symbolic link; only `files` itself may be one",
+                    path.display()
+                );
+                return Err(std::io::Error::other(what));
+            }
+            let Some(parent) = path.parent() else { break };
+            path = parent;
+        }
+        Ok(())
+    }
+}
+
+/// Whether there is a symbolic link of this name.
+fn is_link(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink())
 }
 
 impl Connector for Directory {
     fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
         let settings: SinkSettings = read(settings)?;
+        self.check_links()
+            .map_err(|error| Invalid::new("connector", error.to_string()))?;
         let is_name = !settings.file.is_empty()
             && !settings.file.starts_with('.')
             && !settings.file.contains(['/', '\\', '\0'])
@@ -156,6 +192,10 @@ impl Connector for Directory {
                 "file",
                 "expected the name of a file without a folder",
             ));
+        }
+        if is_link(&self.path.join(&settings.file)) {
+            let detail = "it is a symbolic link, which sinks do not follow";
+            return Err(Invalid::new("file", detail));
         }
         let Rotate {
             max_bytes,
@@ -172,7 +212,9 @@ impl Connector for Directory {
         };
         #[cfg(feature = "parquet")]
         if settings.format == Format::Parquet {
-            return Ok(Arc::new(parquet::Sink::new(&self.0, settings, rotation)?));
+            return Ok(Arc::new(parquet::Sink::new(
+                &self.path, settings, rotation,
+            )?));
         }
         #[cfg(feature = "parquet")]
         if settings.parquet.is_some() {
@@ -208,7 +250,7 @@ impl Connector for Directory {
             Lines::Csv(columns) => columns.head(),
             Lines::Template(_) => Vec::new(),
         };
-        let log = Log::new(&self.0, &settings.file, rotation, head, settings.sync);
+        let log = Log::new(&self.path, &settings.file, rotation, head, settings.sync);
         Ok(Arc::new(FileWriter {
             lines,
             log: Arc::new(Mutex::new(log)),
@@ -216,8 +258,9 @@ impl Connector for Directory {
     }
 
     fn test(&self) -> Doing<'_, Result<String, Failure>> {
-        let directory = self.0.clone();
+        let (directory, linked) = (self.path.clone(), self.check_links());
         Box::pin(async move {
+            linked.map_err(Failure::passing)?;
             let tried = tokio::task::spawn_blocking(move || try_directory(&directory)).await;
             match tried {
                 Ok(Ok(())) => Ok("the folder can be written".into()),
@@ -293,5 +336,50 @@ impl Writer for FileWriter {
             });
             let _ = closing.await;
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn opened(node: &Path, directory: &str) -> Opened {
+        let fields = json!({"directory": directory});
+        let context = Context {
+            name: "c".into(),
+            directory: Some(node.to_owned()),
+        };
+        open(fields.as_object().unwrap().clone(), &context)
+    }
+
+    #[test]
+    fn nothing_leads_out_of_the_folder_of_files() {
+        let node = tempfile::tempdir().unwrap();
+        let files = node.path().join(BELOW);
+        std::fs::create_dir_all(files.join("a")).unwrap();
+        for directory in ["..", "a/../..", "/etc", "./a/.."] {
+            assert_eq!(
+                opened(node.path(), directory).err().unwrap().field,
+                "directory"
+            );
+        }
+        std::os::unix::fs::symlink("/etc", files.join("etc")).unwrap();
+        assert_eq!(opened(node.path(), "etc").err().unwrap().field, "directory");
+        assert!(opened(node.path(), "etc/x").is_err());
+        let connector = opened(node.path(), "a").unwrap();
+        std::os::unix::fs::symlink("/etc/x", files.join("a/l")).unwrap();
+        for file in ["../x", "/x", "..", "l", ".x", "a/b"] {
+            let settings = json!({"file": file});
+            let settings = settings.as_object().unwrap().clone();
+            let error = connector.clone().writer(settings).err().unwrap();
+            assert_eq!(error.field, "file", "{file}");
+        }
+        assert_eq!(
+            opened(node.path(), "a/b").map(drop).err(),
+            None,
+            "folders that are not there are made"
+        );
     }
 }

@@ -3,6 +3,7 @@
 mod body;
 mod sink;
 mod source;
+mod target;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,11 +15,8 @@ use base64::engine::general_purpose::STANDARD;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use hyper::{Request, StatusCode, Uri};
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper::{Request, StatusCode};
+use outbound::http::{Bounds, HttpsClient, https_client};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -29,6 +27,7 @@ use crate::connector::{
 use crate::secret::Secret;
 use crate::settings::{Invalid, read};
 use crate::tls::Tls;
+use target::Target;
 
 pub(super) const KIND: Kind = Kind {
     name: "http",
@@ -71,14 +70,14 @@ fn five_s() -> u64 {
 }
 
 struct Http {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    url: Option<String>,
+    client: HttpsClient,
+    target: Option<Target>,
     headers: HeaderMap,
 }
 
 fn open(fields: Map<String, Value>, _: &Context) -> Opened {
     let settings: Settings = read(fields)?;
-    let url = settings.url.as_deref().map(read_url).transpose()?;
+    let target = settings.url.as_deref().map(Target::parse).transpose()?;
     let mut headers = HeaderMap::new();
     for (name, secret) in &settings.headers {
         let (name, mut value) = header("headers", name, secret.reveal())?;
@@ -99,40 +98,20 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
     }
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(Duration::from_millis(settings.connect_timeout_ms)));
-    let is_secure = url.as_ref().is_some_and(|url| url.starts_with("https:"));
+    let is_secure = target.as_ref().is_some_and(Target::is_secure);
     let config = Tls::for_web(settings.tls.as_ref(), is_secure, "tls")?;
-    let connector = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(config)
-        .https_or_http()
-        .enable_http1()
-        .wrap_connector(tcp);
-    let client = Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE_FOR)
-        .pool_max_idle_per_host(IDLE_CONNECTIONS)
-        .build(connector);
+    let bounds = Bounds {
+        max_answer_bytes: MAX_ANSWER_BYTES,
+        idle_connections: IDLE_CONNECTIONS,
+        idle_for: IDLE_FOR,
+        connect_timeout: Duration::from_millis(settings.connect_timeout_ms),
+    };
+    let client = https_client(config, &bounds);
     Ok(Arc::new(Http {
         client,
-        url,
+        target,
         headers,
     }))
-}
-
-fn read_url(url: &str) -> Result<String, Invalid> {
-    let is_url = url.parse::<Uri>().is_ok_and(|uri| {
-        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
-    });
-    match is_url && !url.contains('@') {
-        true => Ok(url.trim_end_matches('/').to_owned()),
-        false => {
-            let detail = "expected http://HOST:PORT/PATH or https://HOST/PATH, without a password";
-            Err(Invalid::new("url", detail))
-        }
-    }
 }
 
 fn header(field: &str, name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Invalid> {
@@ -156,9 +135,10 @@ impl Connector for Http {
     /// Any answer but a refusal says that the server is there: few of those who take a POST answer a HEAD.
     fn test(&self) -> Doing<'_, Result<String, Failure>> {
         Box::pin(async move {
-            let Some(url) = &self.url else {
+            let Some(target) = &self.target else {
                 return Ok("it has no url and only receives".into());
             };
+            let url = target.join("").map_err(Failure::passing)?;
             let mut request = Request::head(url);
             if let Some(headers) = request.headers_mut() {
                 headers.extend(self.headers.clone());

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::body::{Bodies, Body, Format};
+use super::target::{Target, check_header, check_path};
 use super::{Http, header};
 use crate::batch::Batch;
 use crate::connector::{Doing, Failure, Writer, Written};
@@ -24,7 +25,7 @@ const SHOWN_BYTES: usize = 200;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Settings {
-    /// Put behind the connector's URL; `${...}` is filled in and encoded. With a request per batch it is the same for all
+    /// Put behind the connector's URL; it begins with `/` or `?`, and no step of it is `..`. `${...}` is filled in and encoded. With a request per batch it is the same for all
     /// rows.
     #[serde(default)]
     path: String,
@@ -79,7 +80,7 @@ fn signature_header() -> String {
 
 pub(super) struct Sink {
     http: Arc<Http>,
-    url: String,
+    target: Target,
     path: Template,
     method: Method,
     bodies: Bodies,
@@ -98,11 +99,12 @@ struct Signer {
 
 impl Sink {
     pub(super) fn new(http: Arc<Http>, settings: Settings) -> Result<Self, Invalid> {
-        let Some(url) = http.url.clone() else {
+        let Some(target) = http.target.clone() else {
             let detail = "this connector has no url: it only receives";
             return Err(Invalid::new("connector", detail));
         };
         let bodies = Bodies::new(settings.format, settings.body.as_deref())?;
+        check_path(&settings.path)?;
         let path = Template::parse("path", &settings.path)?;
         let is_single = settings.format == Format::Single;
         if !is_single && path.constant().is_none() {
@@ -112,6 +114,7 @@ impl Sink {
         let mut headers = Vec::new();
         for (name, value) in &settings.headers {
             let field = format!("headers.{name}");
+            check_header(&field, name)?;
             let template = Template::parse(&field, value)?;
             if !is_single && template.constant().is_none() {
                 let detail = "it can differ between rows only with format = \"single\"";
@@ -129,6 +132,7 @@ impl Sink {
         let signature = match &settings.signature {
             None => None,
             Some(signature) => {
+                check_header("signature.header", &signature.header)?;
                 let (name, _) = header("signature", &signature.header, "")?;
                 header("signature", "prefix", &signature.prefix)?;
                 let secret = signature.secret.reveal().as_bytes();
@@ -141,11 +145,14 @@ impl Sink {
         };
         let idempotency = match settings.idempotency_header.as_str() {
             "" => None,
-            name => Some(header("idempotency_header", name, "")?.0),
+            name => {
+                check_header("idempotency_header", name)?;
+                Some(header("idempotency_header", name, "")?.0)
+            }
         };
         Ok(Self {
             http,
-            url,
+            target,
             path,
             method: match settings.method {
                 Verb::Post => Method::POST,
@@ -164,9 +171,8 @@ impl Sink {
     /// `row` is the one the request is about, or the first of them.
     async fn send(&self, row: Row<'_>, body: Body) -> Result<(), Failure> {
         let path = self.path.render_encoded(row);
-        let mut request = Request::builder()
-            .method(self.method.clone())
-            .uri(format!("{}{path}", self.url));
+        let url = self.target.join(&path).map_err(Failure::of_rows)?;
+        let mut request = Request::builder().method(self.method.clone()).uri(url);
         if let Some(headers) = request.headers_mut() {
             headers.extend(self.http.headers.clone());
             headers.insert(hyper::header::CONTENT_TYPE, self.content_type.clone());

@@ -1,15 +1,17 @@
 //! Connections: one to each server for all sinks, and one for each stream that is received.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
+use redis::io::AsyncDNSResolver;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo as _, Pipeline,
-    RedisConnectionInfo, RedisError, TlsCertificates, Value as Answer,
+    RedisConnectionInfo, RedisError, RedisFuture, TlsCertificates, Value as Answer,
 };
 
 use super::Address;
@@ -99,7 +101,8 @@ impl Lines {
         // How long a batch may take is the machine's business.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(None);
+            .set_response_timeout(None)
+            .set_dns_resolver(Resolver);
         client
             .get_multiplexed_async_connection_with_config(&config)
             .await
@@ -155,6 +158,22 @@ impl Lines {
     pub(super) fn keep_only(&self, wanted: &[Address]) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|address, _| wanted.contains(address));
+    }
+}
+
+/// Lets the policy of targets choose among the addresses of a server.
+struct Resolver;
+
+impl AsyncDNSResolver for Resolver {
+    fn resolve<'a, 'b: 'a>(
+        &'a self,
+        host: &'b str,
+        port: u16,
+    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+        Box::pin(async move {
+            let found = outbound::targets::resolve(host, port).await?;
+            Ok(Box::new(found.into_iter()) as Box<dyn Iterator<Item = SocketAddr> + Send>)
+        })
     }
 }
 

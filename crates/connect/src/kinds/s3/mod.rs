@@ -225,6 +225,15 @@ impl Connector for Store {
         let content_type = HeaderValue::from_str(content_type.unwrap_or(bodies.content_type()))
             .map_err(|_| Invalid::new("content_type", "it has signs that cannot be sent"))?;
         let suffix = settings.suffix.as_deref();
+        for (field, text) in [
+            ("key", settings.key.as_str()),
+            ("suffix", suffix.unwrap_or("")),
+        ] {
+            if has_dot_step(text) {
+                let detail = "a key cannot have `.` or `..` as a step";
+                return Err(Invalid::new(field, detail));
+            }
+        }
         Ok(Arc::new(Objects {
             store: self,
             key: Dated::parse("key", &settings.key)?,
@@ -277,6 +286,12 @@ fn bodies(settings: &SinkSettings) -> Result<Bodies, Invalid> {
     }
 }
 
+/// Servers and proxies on the way may resolve such steps, which leads to another bucket than the connector's.
+fn has_dot_step(key: &str) -> bool {
+    key.split(['/', '\\'])
+        .any(|step| matches!(step, "." | ".."))
+}
+
 struct Objects {
     store: Arc<Store>,
     key: Dated,
@@ -301,6 +316,11 @@ impl Objects {
         let mut objects = BTreeMap::<String, Object>::new();
         for (place, row) in batch.rows().enumerate() {
             let key = self.key.render(row, time_of(row));
+            if has_dot_step(&key) {
+                let what = format!("{key:?}: a key cannot have `.` or `..` as a step");
+                failures.push((place, Failure::of_rows(what)));
+                continue;
+            }
             if key.len() > MAX_KEY_BYTES {
                 let what = format!("a key of more than {MAX_KEY_BYTES} bytes");
                 failures.push((place, Failure::of_rows(what)));

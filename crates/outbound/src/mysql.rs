@@ -1,0 +1,82 @@
+//! Connections to MySQL and MariaDB that follow the policy of targets.
+
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use mysql_async::{Conn, Error, OptsBuilder};
+
+use crate::targets;
+
+/// How long the addresses of a name are good for.
+const RESOLVED_FOR: Duration = Duration::from_secs(30);
+
+/// A pool of connections to one server. The library would resolve the name by itself; it is given addresses instead.
+pub struct Pool {
+    options: OptsBuilder,
+    host: String,
+    port: u16,
+    open: Mutex<Option<Open>>,
+}
+
+struct Open {
+    pool: mysql_async::Pool,
+    addresses: Vec<IpAddr>,
+    resolved_at: Instant,
+}
+
+impl Pool {
+    /// `options`: everything but host and port.
+    #[must_use]
+    pub fn new(options: OptsBuilder, host: String, port: u16) -> Self {
+        let options = options.ip_or_hostname(host.clone()).tcp_port(port);
+        Self {
+            options,
+            host,
+            port,
+            open: Mutex::default(),
+        }
+    }
+
+    /// A connection, from the pool or new.
+    ///
+    /// # Errors
+    /// If the server cannot be reached, or must not be.
+    pub async fn get_conn(&self) -> Result<Conn, Error> {
+        let pool = match self.fresh() {
+            Some(pool) => pool,
+            None => {
+                let found = targets::resolve(&self.host, self.port).await;
+                let found = found.map_err(|error| Error::Io(error.into()))?;
+                self.opened(found.iter().map(std::net::SocketAddr::ip).collect())
+            }
+        };
+        pool.get_conn().await
+    }
+
+    fn fresh(&self) -> Option<mysql_async::Pool> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = open.as_ref()?;
+        (open.resolved_at.elapsed() < RESOLVED_FOR).then(|| open.pool.clone())
+    }
+
+    /// The pool for these addresses; another one is let go, which closes its connections once they are given back.
+    fn opened(&self, mut addresses: Vec<IpAddr>) -> mysql_async::Pool {
+        addresses.sort_unstable();
+        let mut slot = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = slot.as_mut()
+            && open.addresses == addresses
+        {
+            open.resolved_at = Instant::now();
+            return open.pool.clone();
+        }
+        let options = self.options.clone().resolved_ips(Some(addresses.clone()));
+        let pool = mysql_async::Pool::new(options);
+        *slot = Some(Open {
+            pool: pool.clone(),
+            addresses,
+            resolved_at: Instant::now(),
+        });
+        pool
+    }
+}
