@@ -37,6 +37,7 @@ pub use connector::{Connector, Context, Failure, Kind, Lasting, Reader, Writer, 
 pub use kinds::{KINDS, kind};
 pub use machine::circuit::{CircuitState, Health};
 pub use machine::dead::{Letter, Mourner};
+pub use machine::disk::check as check_disk_queue;
 pub use machine::metrics::{LATENCY_BOUNDS_MS, SinkMetrics};
 pub use machine::queue::Pushed;
 pub use row::{Row, RowWriter, Value};

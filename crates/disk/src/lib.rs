@@ -3,7 +3,9 @@
 
 mod directory;
 mod fsync;
+mod marks;
 pub mod varint;
 
 pub use directory::{NotTaken, replace, sync_dir, take};
 pub use fsync::{Fsync, ParseFsyncError};
+pub use marks::{MARKS_PER_LINE, MAX_MARK, Marks, Reading, read_marks};
