@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::guard::{Guard, Problem};
 use super::pipeline::Message;
 use super::segment::Segment;
 
@@ -48,25 +49,43 @@ struct State {
     has_ended: bool,
 }
 
+pub(super) fn log((path, problem): &Problem) {
+    tracing::error!(
+        path = %path.display(),
+        problem,
+        "a mailbox of devices is damaged; messages that can be read are stored, and a damaged file is kept as *.damaged"
+    );
+}
+
 impl Mailbox {
     pub(super) fn files(directory: &Path, number: usize) -> [PathBuf; 2] {
         ['a', 'b'].map(|half| directory.join(format!("mailbox-{number}{half}")))
     }
 
-    /// With what a process before has left, the older part first.
+    /// With what a process before has left, the older part first. What is damaged is logged.
     pub(super) fn open(
-        directory: Option<&Path>,
+        files: Option<(&Path, &Guard)>,
         number: usize,
         bytes: usize,
     ) -> io::Result<(Self, Vec<Segment>)> {
-        let half = bytes / 2;
-        let mut halves = match directory {
-            None => vec![Segment::in_memory(half)?, Segment::in_memory(half)?],
-            Some(directory) => {
-                let [a, b] = Self::files(directory, number);
-                vec![Segment::open(&a, half)?, Segment::open(&b, half)?]
+        let half_bytes = bytes / 2;
+        let mut halves = Vec::new();
+        match files {
+            None => {
+                halves.push(Segment::in_memory(half_bytes)?);
+                halves.push(Segment::in_memory(half_bytes)?);
             }
-        };
+            Some((directory, guard)) => {
+                for (path, half) in Self::files(directory, number).iter().zip(2 * number..) {
+                    let (known, mark) = (guard.known(half), Some(guard.mark(half)));
+                    let (segment, problem) = Segment::open(path, half_bytes, known, mark)?;
+                    if let Some(problem) = problem {
+                        log(&problem);
+                    }
+                    halves.push(segment);
+                }
+            }
+        }
         halves.sort_by_key(|half| (half.is_empty(), half.sequence()));
         Ok((Self::new(Segment::in_memory(0)?), halves))
     }

@@ -19,6 +19,7 @@
 //! ([`Lane::take_left`]), and [`Pipeline::settle`] says when it is safe: acknowledgements wait for that. A mailbox keeps its messages
 //! for as long.
 
+mod guard;
 mod hearing;
 mod lane;
 mod mailbox;
@@ -36,6 +37,6 @@ mod tests;
 pub use lane::Lane;
 pub use metrics::{Counters, Histogram, Snapshot, Times};
 pub use outside::{Family, NoOutside, Outside, Storage, StorageError, StorageErrorKind, StoredRow};
-pub use pipeline::{Admission, Config, Message, Pipeline, StartError};
+pub use pipeline::{Admission, Config, Message, Pipeline, StartError, check_mailboxes};
 pub use profile::{KeyRule, Mode, Model, OpenModel, ProductNo, Profile, Speaker, Voice};
 pub use trouble::{DeviceTrouble, Trouble};

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
@@ -12,12 +12,13 @@ use arc_swap::ArcSwap;
 use broker::hooks::Settled;
 use series::DeviceNo;
 
+use super::guard::{self, Guard, Problem};
 use super::lane::{Lane, Profiles};
-use super::mailbox::{Mailbox, Pushed};
+use super::mailbox::{self, Mailbox, Pushed};
 use super::metrics::{Counters, Snapshot, snapshot};
 use super::outside::{Family, Outside, Storage};
 use super::profile::{Mode, ProductNo, Profile, Voice};
-use super::segment::{Segment, Waiting};
+use super::segment::{self, Segment, Waiting};
 use super::trouble::{Book, DeviceTrouble};
 use crate::dialect;
 
@@ -77,6 +78,29 @@ pub enum StartError {
     Worker(io::Error),
 }
 
+/// Messages that wait in the mailboxes of a directory, and what is damaged in them. Nothing is changed.
+///
+/// # Errors
+/// If a file cannot be read at all.
+pub fn check_mailboxes(directory: &Path) -> io::Result<(u64, Vec<String>)> {
+    let (known, problem) = guard::read(directory)?;
+    let mut problems = Vec::from_iter(problem);
+    let mut messages = 0;
+    for number in 0.. {
+        let files = Mailbox::files(directory, number);
+        if !files.iter().any(|file| file.exists()) && 2 * number >= known.len() {
+            break;
+        }
+        for (path, half) in files.iter().zip(2 * number..) {
+            let (count, problem) = segment::check(path, known.get(half).copied())?;
+            messages += count;
+            problems.extend(problem);
+        }
+    }
+    let problem = |(path, detail): Problem| format!("{}: {detail}", path.display());
+    Ok((messages, problems.into_iter().map(problem).collect()))
+}
+
 /// What all lanes share.
 pub(super) struct Shared {
     pub(super) profiles: Arc<ArcSwap<Profiles>>,
@@ -119,7 +143,7 @@ impl Shared {
     /// What a process before has accepted and not done. `false`: the store has no room for all of it.
     fn work_off(self: &Arc<Self>, halves: &[Segment]) -> bool {
         let mut lane: Option<Lane> = None;
-        for waiting in halves.iter().flat_map(Segment::messages) {
+        for waiting in halves.iter().flat_map(Segment::left) {
             let lane = lane.get_or_insert_with(|| Lane::new(Arc::clone(self)).last().patient());
             let mut message = waiting.message;
             // Products have new numbers since.
@@ -184,10 +208,16 @@ impl Pipeline {
         if let Some(directory) = &config.directory {
             std::fs::create_dir_all(directory).map_err(of_directory)?;
         }
+        let guard = config.directory.as_deref().map(|directory| {
+            let (guard, problem) = Guard::open(directory, config.mailboxes.max(1))?;
+            problem.iter().for_each(mailbox::log);
+            Ok((directory, guard))
+        });
+        let guard = guard.transpose().map_err(of_directory)?;
+        let files = guard.as_ref().map(|(directory, guard)| (*directory, guard));
         for number in 0..config.mailboxes.max(1) {
-            let directory = config.directory.as_deref();
             let (mailbox, halves) =
-                Mailbox::open(directory, number, config.mailbox_bytes).map_err(of_directory)?;
+                Mailbox::open(files, number, config.mailbox_bytes).map_err(of_directory)?;
             mailboxes.push(mailbox);
             left.push(halves);
         }
@@ -212,7 +242,8 @@ impl Pipeline {
                 false => for_workers.push(Some(halves)),
             }
         }
-        pipeline.work_off_surplus(config).map_err(of_directory)?;
+        let worked_off = pipeline.work_off_surplus(config, files);
+        worked_off.map_err(of_directory)?;
         for (number, left) in for_workers.into_iter().enumerate() {
             let worker = Worker {
                 lane: pipeline.lane().patient().waiting_for_room(),
@@ -237,16 +268,20 @@ impl Pipeline {
     }
 
     /// Mailboxes of a process that had more of them.
-    fn work_off_surplus(&self, config: &Config) -> io::Result<()> {
-        let Some(directory) = &config.directory else {
+    fn work_off_surplus(
+        &self,
+        config: &Config,
+        guarded: Option<(&Path, &Guard)>,
+    ) -> io::Result<()> {
+        let Some((directory, guard)) = guarded else {
             return Ok(());
         };
         for number in self.mailboxes.len().. {
             let files = Mailbox::files(directory, number);
-            if !files.iter().any(|file| file.exists()) {
+            if !files.iter().any(|file| file.exists()) && 2 * number >= guard.halves() {
                 break;
             }
-            let (_, halves) = Mailbox::open(Some(directory), number, config.mailbox_bytes)?;
+            let (_, halves) = Mailbox::open(guarded, number, config.mailbox_bytes)?;
             if !self.shared.work_off(&halves) {
                 tracing::warn!(
                     mailbox = number,
@@ -255,7 +290,9 @@ impl Pipeline {
                 continue;
             }
             self.wait_until_settled();
-            drop(halves);
+            for mut half in halves {
+                half.clear(0);
+            }
             files.iter().try_for_each(std::fs::remove_file)?;
         }
         Ok(())

@@ -1,29 +1,41 @@
 //! A piece of memory for messages that wait, which a file stands behind, so that they outlive the process.
 //!
-//! Layout: a head of 64 bytes (magic, sequence number, bytes used), then records one after the other, each padded to eight bytes.
-//! `used` is written last: a record that was not finished when the process was killed is not there.
+//! Layout: a head of 64 bytes (magic, sequence number, bytes used, salt, CRC32C of magic, sequence number and salt), then records
+//! one after the other, each with a CRC32C that begins with the salt and padded to eight bytes. The salt changes whenever the piece
+//! is begun anew, so that records from before are none. `used` is written last: a record that was not finished when the process was
+//! killed is not there. Used bytes, salt and sequence number are also in [marks](super::guard) outside the file.
 
 use std::fs::OpenOptions;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{Ordering, compiler_fence};
 
+use disk::MAX_MARK;
 use memmap2::{MmapMut, MmapOptions};
 use series::DeviceNo;
 
+use super::guard::{Known, Mark, Problem};
 use super::pipeline::Message;
 use super::profile::{ProductNo, Voice};
 
-const MAGIC: [u8; 8] = *b"tgmail\x00\x01";
+const MAGIC: [u8; 8] = *b"tgmail\x00\x02";
 const HEAD_BYTES: usize = 64;
-const RECORD_HEAD_BYTES: usize = 40;
+const RECORD_HEAD_BYTES: usize = 48;
+const CRC_AT: usize = 40;
 const SEQUENCE_AT: usize = 8;
 const USED_AT: usize = 16;
+const SALT_AT: usize = 24;
+const HEAD_CRC_AT: usize = 32;
 
 pub(super) struct Segment {
     memory: MmapMut,
     used: usize,
     count: u32,
+    salt: u64,
+    /// The checksum that those of records begin with; `None` where no file stands behind.
+    seed: Option<u32>,
+    mark: Option<Mark>,
 }
 
 /// A message that has waited.
@@ -41,13 +53,28 @@ impl Segment {
             memory,
             used: 0,
             count: 0,
+            salt: 0,
+            seed: None,
+            mark: None,
         };
         segment.clear(0);
         Ok(segment)
     }
 
-    /// Opens or makes the file. A file that is no segment is begun anew.
-    pub(super) fn open(path: &Path, bytes: usize) -> io::Result<Self> {
+    /// Opens or makes the file, with what is known of it. What is damaged or missing is told; the other messages are there.
+    pub(super) fn open(
+        path: &Path,
+        bytes: usize,
+        known: Option<Known>,
+        mark: Option<Mark>,
+    ) -> io::Result<(Self, Option<Problem>)> {
+        let before = read_file(path)?;
+        let contents = contents_of(before.as_deref(), known);
+        if contents.problem.is_some() && before.is_some() {
+            let mut copy = path.as_os_str().to_owned();
+            copy.push(".damaged");
+            std::fs::copy(path, copy)?;
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let file = options.open(path)?;
@@ -65,22 +92,24 @@ impl Segment {
             memory,
             used: 0,
             count: 0,
+            salt: contents.salt,
+            seed: Some(seed(contents.salt)),
+            mark,
         };
-        let is_ours = segment.memory.starts_with(&MAGIC);
-        let used = segment.number_at(USED_AT) as usize;
-        match is_ours && HEAD_BYTES + used <= segment.memory.len() {
-            true => {
-                segment.used = used;
-                segment.count = segment.messages().count() as u32;
+        match contents.used {
+            0 => segment.clear(0),
+            used => {
+                segment.put_head(contents.sequence);
+                segment.set_used(used);
+                segment.count = segment.left().count() as u32;
             }
-            false => segment.clear(0),
         }
-        Ok(segment)
+        let problem = contents.problem.map(|problem| (path.to_owned(), problem));
+        Ok((segment, problem))
     }
 
     fn number_at(&self, at: usize) -> u64 {
-        let bytes = self.memory[at..].first_chunk().copied();
-        bytes.map_or(0, u64::from_le_bytes)
+        number_at(&self.memory, at)
     }
 
     pub(super) fn sequence(&self) -> u64 {
@@ -107,8 +136,23 @@ impl Segment {
     pub(super) fn clear(&mut self, sequence: u64) {
         self.set_used(0);
         self.count = 0;
+        if self.seed.is_some() {
+            // What is left of records from before is not to be taken for some of these.
+            self.salt = RandomState::new().hash_one(self.salt) & MAX_MARK;
+            self.seed = Some(seed(self.salt));
+            if let Some(mark) = &self.mark {
+                mark.begin(sequence, self.salt);
+            }
+        }
+        self.put_head(sequence);
+    }
+
+    fn put_head(&mut self, sequence: u64) {
         self.memory[..8].copy_from_slice(&MAGIC);
         self.memory[SEQUENCE_AT..SEQUENCE_AT + 8].copy_from_slice(&sequence.to_le_bytes());
+        self.memory[SALT_AT..SALT_AT + 8].copy_from_slice(&self.salt.to_le_bytes());
+        let crc = head_crc(&self.memory).to_le_bytes();
+        self.memory[HEAD_CRC_AT..HEAD_CRC_AT + 4].copy_from_slice(&crc);
     }
 
     fn set_used(&mut self, used: usize) {
@@ -117,6 +161,9 @@ impl Segment {
         self.used = used;
         self.memory[USED_AT..USED_AT + 8].copy_from_slice(&(used as u64).to_le_bytes());
         compiler_fence(Ordering::SeqCst);
+        if let Some(mark) = &self.mark {
+            mark.set_used(used);
+        }
     }
 
     pub(super) fn size_of(message: &Message<'_>) -> usize {
@@ -147,23 +194,142 @@ impl Segment {
         id.copy_from_slice(by.id.as_bytes());
         name.copy_from_slice(topic.as_bytes());
         rest[..payload.len()].copy_from_slice(payload);
+        if let Some(seed) = self.seed {
+            let texts = by.id.len() + topic.len() + payload.len();
+            let crc = record_crc(seed, &record[..RECORD_HEAD_BYTES + texts]);
+            record[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        }
         self.set_used(self.used + size);
         self.count += 1;
         true
     }
 
-    /// What is in it, in order; ends at what makes no sense.
+    /// What this process has put in, in order.
     pub(super) fn messages(&self) -> impl Iterator<Item = Waiting<'_>> {
-        let mut rest = &self.memory[HEAD_BYTES..HEAD_BYTES + self.used];
-        std::iter::from_fn(move || {
-            let (size, waiting) = record(rest)?;
-            rest = rest.get(size..)?;
-            Some(waiting)
-        })
+        messages(&self.memory[HEAD_BYTES..HEAD_BYTES + self.used], None)
+    }
+
+    /// What a process before has left, in order, without what is damaged.
+    pub(super) fn left(&self) -> impl Iterator<Item = Waiting<'_>> {
+        messages(&self.memory[HEAD_BYTES..HEAD_BYTES + self.used], self.seed)
     }
 }
 
-fn record(bytes: &[u8]) -> Option<(usize, Waiting<'_>)> {
+/// What a file has, whatever became of it.
+struct Contents {
+    used: usize,
+    salt: u64,
+    sequence: u64,
+    problem: Option<String>,
+}
+
+fn contents_of(file: Option<&[u8]>, known: Option<Known>) -> Contents {
+    let mut contents = Contents {
+        used: 0,
+        salt: known.map_or(0, |known| known.salt),
+        sequence: known.map_or(0, |known| known.sequence),
+        problem: None,
+    };
+    let expected = known.map_or(0, |known| known.used);
+    let Some(file) = file else {
+        contents.problem = (expected > 0).then(|| {
+            format!("the file is missing, and with it {expected} bytes of messages of devices")
+        });
+        return contents;
+    };
+    let has_head = file.len() >= HEAD_BYTES
+        && file.starts_with(&MAGIC)
+        && file[HEAD_CRC_AT..HEAD_CRC_AT + 4] == head_crc(file).to_le_bytes();
+    if !has_head && expected == 0 {
+        // One that was never begun is of no use to anybody.
+        let is_new = file.iter().all(|&byte| byte == 0) || known.is_some();
+        contents.problem = (!is_new).then(|| {
+            "the head of the file is not what was written; messages in it are lost".to_owned()
+        });
+        return contents;
+    }
+    let mut said = expected;
+    if has_head {
+        contents.salt = number_at(file, SALT_AT);
+        contents.sequence = number_at(file, SEQUENCE_AT);
+        // The mark of the last message is set after it.
+        said = said.max(number_at(file, USED_AT).min(file.len() as u64) as usize);
+    }
+    let most = file.len().saturating_sub(HEAD_BYTES);
+    contents.used = said.min(most);
+    let records = &file[file.len().min(HEAD_BYTES)..HEAD_BYTES.min(file.len()) + contents.used];
+    let readable: usize = messages(records, Some(seed(contents.salt)))
+        .map(|waiting| Segment::size_of(&waiting.message))
+        .sum();
+    if readable < said {
+        let lost = said - readable;
+        contents.problem = Some(format!(
+            "{lost} of {said} bytes of messages of devices are damaged or missing and lost; the others are worked off"
+        ));
+    } else if !has_head {
+        let detail = "the head of the file is not what was written; all messages are there";
+        contents.problem = Some(detail.to_owned());
+    }
+    contents
+}
+
+fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// How many messages wait in a file, and what is wrong with it. Nothing is changed.
+pub(super) fn check(path: &Path, known: Option<Known>) -> io::Result<(u64, Option<Problem>)> {
+    let file = read_file(path)?;
+    let contents = contents_of(file.as_deref(), known);
+    let records = file
+        .as_deref()
+        .and_then(|file| file.get(HEAD_BYTES..HEAD_BYTES + contents.used))
+        .unwrap_or_default();
+    let count = messages(records, Some(seed(contents.salt))).count();
+    let problem = contents.problem.map(|problem| (path.to_owned(), problem));
+    Ok((count as u64, problem))
+}
+
+fn number_at(bytes: &[u8], at: usize) -> u64 {
+    let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+    bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+fn head_crc(bytes: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&bytes[..USED_AT]);
+    crc32c::crc32c_append(crc, &bytes[SALT_AT..SALT_AT + 8])
+}
+
+fn seed(salt: u64) -> u32 {
+    crc32c::crc32c(&salt.to_le_bytes())
+}
+
+/// Of a record without its padding.
+fn record_crc(seed: u32, record: &[u8]) -> u32 {
+    let crc = crc32c::crc32c_append(seed, &record[..CRC_AT]);
+    crc32c::crc32c_append(crc, &record[RECORD_HEAD_BYTES..])
+}
+
+/// Messages of records; what is damaged is skipped.
+fn messages(mut rest: &[u8], seed: Option<u32>) -> impl Iterator<Item = Waiting<'_>> {
+    std::iter::from_fn(move || {
+        // Records begin at multiples of eight bytes.
+        while !rest.is_empty() {
+            if let Some((size, waiting)) = record(rest, seed) {
+                rest = rest.get(size..).unwrap_or_default();
+                return Some(waiting);
+            }
+            rest = rest.get(8..).unwrap_or_default();
+        }
+        None
+    })
+}
+
+fn record(bytes: &[u8], seed: Option<u32>) -> Option<(usize, Waiting<'_>)> {
     let (head, texts) = bytes.split_first_chunk::<RECORD_HEAD_BYTES>()?;
     let short = |at: usize| {
         head[at..]
@@ -171,16 +337,18 @@ fn record(bytes: &[u8]) -> Option<(usize, Waiting<'_>)> {
             .copied()
             .map_or(0, u32::from_le_bytes)
     };
-    let long = |at: usize| {
-        head[at..]
-            .first_chunk()
-            .copied()
-            .map_or(0, u64::from_le_bytes)
-    };
     let size = short(0) as usize;
     let texts = texts.get(..size.checked_sub(RECORD_HEAD_BYTES)?)?;
-    let (id, texts) = texts.split_at_checked(short(36) as usize)?;
-    let (topic, texts) = texts.split_at_checked(short(32) as usize)?;
+    let lengths = [short(36), short(32), short(12)].map(|length| length as usize);
+    let length = lengths
+        .iter()
+        .try_fold(0, |sum: usize, length| sum.checked_add(*length))?;
+    let whole = bytes.get(..RECORD_HEAD_BYTES.checked_add(length)?)?;
+    if seed.is_some_and(|seed| record_crc(seed, whole) != short(CRC_AT)) {
+        return None;
+    }
+    let (id, texts) = texts.split_at_checked(lengths[0])?;
+    let (topic, texts) = texts.split_at_checked(lengths[1])?;
     let by = Voice {
         no: DeviceNo(short(4)),
         product: ProductNo(short(8)),
@@ -189,9 +357,9 @@ fn record(bytes: &[u8]) -> Option<(usize, Waiting<'_>)> {
     let message = Message {
         by,
         topic: std::str::from_utf8(topic).ok()?,
-        payload: texts.get(..short(12) as usize)?,
-        received_ms: long(16) as i64,
+        payload: texts.get(..lengths[2])?,
+        received_ms: number_at(head, 16) as i64,
     };
-    let handed_ns = long(24);
+    let handed_ns = number_at(head, 24);
     Some((size, Waiting { message, handed_ns }))
 }

@@ -464,7 +464,9 @@ fn what_waits_in_a_mailbox_outlives_the_process() {
         payload: payload.as_bytes(),
         received_ms,
     };
-    let mut left = segment::Segment::open(&path, 4 << 10).unwrap();
+    let mut left = segment::Segment::open(&path, 4 << 10, None, None)
+        .unwrap()
+        .0;
     assert!(left.push(&message(1, r#"{"a":1}"#), 5));
     assert!(left.push(&message(2, r#"{"a":2}"#), 6));
     // As if the process had been killed.
@@ -534,7 +536,7 @@ fn what_waits_in_a_mailbox_waits_for_room() {
         received_ms: 1,
     };
     let path = directory.path().join("mailbox-0a");
-    let mut half = segment::Segment::open(&path, 4 << 10).unwrap();
+    let mut half = segment::Segment::open(&path, 4 << 10, None, None).unwrap().0;
     assert!(half.push(&left, 5));
     drop(half);
     memory.set_full(true);
@@ -557,4 +559,93 @@ fn what_waits_in_a_mailbox_waits_for_room() {
     drop(setup);
     setup_with(&config, Mode::Actor, memory.clone());
     assert_eq!(memory.rows(0), ["1: a=Int(1)"], "once");
+
+/// Fills the first half of a mailbox as a process that is killed leaves it.
+fn fill_mailbox(directory: &std::path::Path, messages: i64) {
+    let no = speaker(0);
+    let (guard, _) = guard::Guard::open(directory, 1).unwrap();
+    for (half, name) in ["mailbox-0a", "mailbox-0b"].iter().enumerate() {
+        let (path, mark) = (directory.join(name), Some(guard.mark(half)));
+        let (mut half, problem) = segment::Segment::open(&path, 64 << 10, None, mark).unwrap();
+        assert_eq!(problem, None);
+        half.clear(1);
+        for received_ms in 0..messages {
+            let payload = format!("{{\"a\":{received_ms}}}");
+            let message = Message {
+                by: no.voice(),
+                topic: TELEMETRY,
+                payload: payload.as_bytes(),
+                received_ms,
+            };
+            assert!(half.push(&message, 5));
+        }
+    }
+}
+
+#[test]
+fn damage_of_a_mailbox_is_told_and_costs_only_what_was_damaged() {
+    const MESSAGES: i64 = 100;
+    let origin = tempfile::tempdir().unwrap();
+    fill_mailbox(origin.path(), MESSAGES);
+    let checked = check_mailboxes(origin.path()).unwrap();
+    assert_eq!(checked, (2 * MESSAGES as u64, Vec::new()));
+    for name in ["mailbox-0a", "mailbox-0b", "marks"] {
+        let bytes = std::fs::read(origin.path().join(name)).unwrap();
+        let used = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+        let mut damages = vec![
+            ("deleted".to_owned(), None),
+            ("emptied".to_owned(), Some(Vec::new())),
+            ("cut in half".to_owned(), Some(bytes[..used / 2].to_vec())),
+            ("cut by 9".to_owned(), Some(bytes[..used - 9].to_vec())),
+        ];
+        for at in [0, 10, 70, used / 3, used / 2, used - 1] {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            damages.push((format!("flipped at {at}"), Some(flipped)));
+            let mut zeroed = bytes.clone();
+            zeroed[at..used.min(at + 512)].fill(0);
+            damages.push((format!("zeroed at {at}"), Some(zeroed)));
+        }
+        damages.retain(|(_, damaged)| damaged.as_ref() != Some(&bytes));
+        for (damage, damaged) in damages {
+            let what = format!("{name} {damage}");
+            let directory = tempfile::tempdir().unwrap();
+            for name in ["mailbox-0a", "mailbox-0b", "marks"] {
+                std::fs::copy(origin.path().join(name), directory.path().join(name)).unwrap();
+            }
+            match damaged {
+                Some(bytes) => std::fs::write(directory.path().join(name), bytes).unwrap(),
+                None => std::fs::remove_file(directory.path().join(name)).unwrap(),
+            }
+            let (left, problems) = check_mailboxes(directory.path()).unwrap();
+            assert_eq!(problems.len(), 1, "{what}: {problems:?}");
+            assert!(problems[0].contains(name), "{what}: {problems:?}");
+            let least = match name {
+                "marks" => 2 * MESSAGES,
+                _ if damage.starts_with("flipped") => 2 * MESSAGES - 1,
+                _ => MESSAGES,
+            };
+            assert!(
+                (least..=2 * MESSAGES).contains(&(left as i64)),
+                "{what}: {left}"
+            );
+            let config = Config {
+                directory: Some(directory.path().to_owned()),
+                mailboxes: 1,
+                mailbox_bytes: 128 << 10,
+                ..Config::default()
+            };
+            let memory = Arc::<Memory>::default();
+            let setup = setup_with(&config, Mode::Actor, memory.clone());
+            assert_eq!(memory.rows(0).len(), left as usize, "{what}");
+            drop(setup);
+            let checked = check_mailboxes(directory.path()).unwrap();
+            assert_eq!(checked, (0, Vec::new()), "{what}");
+            let copy = directory.path().join(format!("{name}.damaged"));
+            assert!(
+                copy.exists() || damage == "deleted" || name == "marks",
+                "{what}"
+            );
+        }
+    }
 }
