@@ -272,7 +272,7 @@ fn queries(dir: &Path, devices: u32, every_ms: i64) {
         from_ms,
         to_ms,
         interval_ms: 3_600_000,
-        origin_ms: 0,
+        ..Intervals::default()
     };
     timed("one key of all devices by hour", || {
         let mut found = 0;

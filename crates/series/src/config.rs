@@ -92,6 +92,8 @@ pub struct Config {
     pub max_future_ms: i64,
     /// Memory for the latest values of devices that were asked for.
     pub latest_cache_bytes: usize,
+    /// How fast segment files are read after a start to find damaged ones; 0: not at all.
+    pub verify_bytes_per_s: u64,
     /// How long points stay, from the first moment on.
     pub assignment: Assignment,
 }
@@ -109,6 +111,7 @@ impl Default for Config {
             max_keys: 65_536,
             max_future_ms: DAY_MS,
             latest_cache_bytes: 16 << 20,
+            verify_bytes_per_s: 64 << 20,
             assignment: Assignment::default(),
         }
     }

@@ -8,14 +8,16 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::directory::list;
+use crate::directory::{open_list, read_list};
 use crate::error::{Error, OpenError, io_error};
+use crate::inspect::{Inspection, Mode};
 use crate::part::partition_of;
 use crate::point::{DeviceNo, KeyId};
 use crate::table::Table;
 use crate::wal::PARTITIONS;
 use crate::wal::log::sync_dir;
 
+const FILE: &str = "deletions";
 const HEAD: &[u8] = b"tidegate series deletions 1\n";
 const ENTRY: usize = 48;
 const ALL_KEYS: u32 = u32::MAX;
@@ -75,56 +77,134 @@ pub(crate) struct Deletions {
     path: PathBuf,
     file: File,
     end: u64,
-    is_synced: bool,
+    pub(crate) is_synced: bool,
     pub(crate) next_number: u64,
 }
 
+/// Entries of a file in their order.
+struct Parsed {
+    deletions: Vec<Deletion>,
+    /// Where the last whole entry ends.
+    end: usize,
+    next_number: u64,
+    is_changed: bool,
+}
+
+/// Reads the entries of a file; deletions up to the one before `expected` were there.
+fn parse(
+    path: &Path,
+    bytes: &[u8],
+    expected: u64,
+    inspection: &mut Inspection,
+) -> Result<Parsed, OpenError> {
+    let mut parsed = Parsed {
+        deletions: Vec::new(),
+        end: HEAD.len(),
+        next_number: 1,
+        is_changed: false,
+    };
+    if !bytes.starts_with(HEAD) {
+        inspection.damaged(path, 0, "it does not begin as the list of deletions does")?;
+        parsed.is_changed = true;
+    }
+    let mut at = HEAD.len();
+    for entry in bytes.get(at..).unwrap_or_default().chunks(ENTRY) {
+        let decoded = <&[u8; ENTRY]>::try_from(entry).ok();
+        let Some(deletion) = decoded.and_then(Deletion::decode) else {
+            if at + ENTRY >= bytes.len() {
+                // Nobody was told that it is done, unless a mark says so.
+                break;
+            }
+            let detail = "a deletion is not what was written, and others follow";
+            inspection.damaged(path, at as u64, detail)?;
+            parsed.is_changed = true;
+            at += ENTRY;
+            continue;
+        };
+        at += ENTRY;
+        parsed.end = at;
+        parsed.next_number = deletion.number + 1;
+        parsed.deletions.push(deletion);
+    }
+    if parsed.next_number < expected {
+        let detail = format!(
+            "deletions up to number {} are there, and there were {}: values that were deleted would appear again",
+            parsed.next_number - 1,
+            expected - 1
+        );
+        inspection.damaged(path, parsed.end as u64, detail)?;
+        parsed.next_number = expected;
+        parsed.is_changed = true;
+    }
+    Ok(parsed)
+}
+
+/// Deletions by partition and device.
+fn by_part(deletions: &[Deletion]) -> [OfPart; PARTITIONS] {
+    let mut of_parts: [OfPart; PARTITIONS] = Default::default();
+    for deletion in deletions {
+        let of_part = &mut of_parts[partition_of(DeviceNo(deletion.device))];
+        of_part.entry(deletion.device).or_default().push(*deletion);
+    }
+    of_parts
+}
+
+/// Reads the list without opening it, and the number of the next deletion.
+pub(crate) fn inspect(
+    dir: &Path,
+    expected: u64,
+    inspection: &mut Inspection,
+) -> Result<([OfPart; PARTITIONS], u64), OpenError> {
+    let path = dir.join(FILE);
+    let bytes = read_list(&path, HEAD)?;
+    let mut parsed = parse(&path, &bytes, expected, inspection)?;
+    if parsed.is_changed && inspection.repairs() {
+        // Files say up to which number deletions were applied to them: the number stays, with a deletion of nothing.
+        if parsed.deletions.last().map_or(1, |last| last.number + 1) < parsed.next_number {
+            parsed.deletions.push(Deletion {
+                number: parsed.next_number - 1,
+                device: u32::MAX,
+                key: None,
+                from_ms: 0,
+                to_ms: 0,
+                lsn: 0,
+            });
+        }
+        let entries = parsed.deletions.iter().flat_map(Deletion::encode);
+        let bytes: Vec<u8> = HEAD.iter().copied().chain(entries).collect();
+        disk::replace(dir, FILE, &bytes).map_err(io_error("write", &path))?;
+    }
+    Ok((by_part(&parsed.deletions), parsed.next_number))
+}
+
 impl Deletions {
+    /// Opens the list, which must have the deletions before this number.
     pub(crate) fn open(
         dir: &Path,
         is_synced: bool,
+        expected: u64,
     ) -> Result<(Self, [OfPart; PARTITIONS]), OpenError> {
-        let path = dir.join("deletions");
-        let (file, bytes) = list(&path, HEAD)?;
-        let refuse = |offset: usize, detail: &str| OpenError::Damaged {
-            path: path.clone(),
-            offset: offset as u64,
-            detail: detail.to_owned(),
-        };
-        if !bytes.starts_with(HEAD) {
-            return Err(refuse(0, "it does not begin as the list of deletions does"));
-        }
-        let mut of_parts: [OfPart; PARTITIONS] = Default::default();
-        let mut next_number = 1;
-        let mut end = HEAD.len();
-        for entry in bytes[HEAD.len()..].chunks(ENTRY) {
-            let decoded = <&[u8; ENTRY]>::try_from(entry)
-                .ok()
-                .and_then(Deletion::decode);
-            let Some(deletion) = decoded else {
-                if end + ENTRY < bytes.len() {
-                    return Err(refuse(
-                        end,
-                        "a deletion is not what was written, and others follow",
-                    ));
-                }
-                // Nobody was told that it is done.
-                break;
-            };
-            let of_part = &mut of_parts[partition_of(DeviceNo(deletion.device))];
-            of_part.entry(deletion.device).or_default().push(deletion);
-            next_number = deletion.number + 1;
-            end += ENTRY;
-        }
-        file.set_len(end as u64).map_err(io_error("cut", &path))?;
+        let path = dir.join(FILE);
+        let bytes = read_list(&path, HEAD)?;
+        let parsed = parse(&path, &bytes, expected, &mut Inspection::new(Mode::Start))?;
+        let end = parsed.end as u64;
         let deletions = Self {
+            file: open_list(&path, HEAD, end)?,
             path,
-            file,
-            end: end as u64,
+            end,
             is_synced,
-            next_number,
+            next_number: parsed.next_number,
         };
-        Ok((deletions, of_parts))
+        Ok((deletions, by_part(&parsed.deletions)))
+    }
+
+    /// Forces all of it to disk; returns the number of the next deletion.
+    pub(crate) fn sync(&self) -> Result<u64, Error> {
+        if !self.is_synced {
+            let synced = self.file.sync_data();
+            synced.map_err(io_error("force to disk", &self.path))?;
+        }
+        Ok(self.next_number)
     }
 
     /// Writes a deletion down and numbers it.
@@ -190,7 +270,7 @@ mod tests {
             to_ms: 9,
             lsn: 77,
         };
-        let (mut deletions, _) = Deletions::open(dir.path(), true).unwrap();
+        let (mut deletions, _) = Deletions::open(dir.path(), true, 0).unwrap();
         let mut two = [deletion(1, None), deletion(9, Some(KeyId(3)))];
         deletions.add(&mut two).unwrap();
         deletions.add(&mut [deletion(2, None)]).unwrap();
@@ -199,7 +279,7 @@ mod tests {
         let mut bytes = fs::read(&path).unwrap();
         bytes.extend_from_slice(&[7; 20]);
         fs::write(&path, &bytes).unwrap();
-        let (mut deletions, of_parts) = Deletions::open(dir.path(), true).unwrap();
+        let (mut deletions, of_parts) = Deletions::open(dir.path(), true, 0).unwrap();
         let part = |device| partition_of(DeviceNo(device));
         assert_eq!(of_parts[part(1)][&1], two[..1]);
         assert_eq!(of_parts[part(9)][&9], two[1..]);
@@ -207,14 +287,19 @@ mod tests {
         deletions.rewrite(&two[1..]).unwrap();
         deletions.add(&mut [deletion(4, None)]).unwrap();
         drop(deletions);
-        let (deletions, of_parts) = Deletions::open(dir.path(), true).unwrap();
+        let (deletions, of_parts) = Deletions::open(dir.path(), true, 0).unwrap();
         assert_eq!((deletions.len(), deletions.next_number), (2, 5));
         assert!(!of_parts[part(1)].contains_key(&1) && of_parts[part(4)].contains_key(&4));
         let mut bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() - ENTRY]).unwrap();
+        assert!(matches!(
+            Deletions::open(dir.path(), true, 5),
+            Err(OpenError::Damaged { .. })
+        ));
         bytes[40] ^= 1;
         fs::write(&path, &bytes).unwrap();
         assert!(matches!(
-            Deletions::open(dir.path(), true),
+            Deletions::open(dir.path(), true, 0),
             Err(OpenError::Damaged { .. })
         ));
     }

@@ -2,51 +2,78 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use disk::NotTaken;
 
 use crate::error::{Error, OpenError, io_error};
-use crate::segment::Segment;
+use crate::guard::{Expected, Guard, Manifest};
+use crate::inspect::Inspection;
+use crate::segment::{Meta, Segment};
+use crate::wal::PARTITIONS;
 use crate::wal::log::sync_dir;
 
 pub(crate) const WAL: &str = "wal";
 pub(crate) const SEGMENTS: &str = "segments";
 const VERSION: &str = "version";
 
-/// Takes a directory for this process, and makes it if it is not there.
-pub(crate) fn take(dir: &Path, window_ms: i64) -> Result<File, OpenError> {
-    let lock = disk::take(dir).map_err(|not_taken| match not_taken {
+fn lock(dir: &Path) -> Result<File, OpenError> {
+    disk::take(dir).map_err(|not_taken| match not_taken {
         NotTaken::Held => OpenError::Locked {
             path: dir.to_owned(),
         },
         NotTaken::Io { what, path, source } => Error::Io { what, path, source }.into(),
-    })?;
-    let expected = format!("tidegate series 1\nwindow_ms {window_ms}\n");
+    })
+}
+
+fn expected_version(window_ms: i64) -> String {
+    format!("tidegate series 2\nwindow_ms {window_ms}\n")
+}
+
+fn read_version(dir: &Path) -> Result<Option<String>, OpenError> {
     let path = dir.join(VERSION);
-    let found = match fs::read_to_string(&path) {
-        Ok(found) => Some(found),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(io_error("read", &path)(error).into()),
-    };
-    match found {
+    match fs::read(&path) {
+        Ok(found) => Ok(Some(String::from_utf8_lossy(&found).into_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error("read", &path)(error).into()),
+    }
+}
+
+fn other_version(dir: &Path, found: &str, expected: &str) -> OpenError {
+    OpenError::Version {
+        path: dir.to_owned(),
+        found: found.trim().chars().take(64).collect(),
+        expected: expected.trim().to_owned(),
+    }
+}
+
+fn no_version(dir: &Path, expected: &str) -> OpenError {
+    other_version(dir, "none (its file `version` is missing)", expected)
+}
+
+/// Takes a directory that is there, without changing anything in it.
+pub(crate) fn take_existing(dir: &Path, window_ms: i64) -> Result<File, OpenError> {
+    let expected = expected_version(window_ms);
+    match read_version(dir)? {
+        Some(found) if found == expected => lock(dir),
+        Some(found) => Err(other_version(dir, &found, &expected)),
+        None => Err(no_version(dir, &expected)),
+    }
+}
+
+/// Takes a directory for this process, and makes it if it is not there.
+pub(crate) fn take(dir: &Path, window_ms: i64) -> Result<File, OpenError> {
+    let lock = lock(dir)?;
+    let expected = expected_version(window_ms);
+    match read_version(dir)? {
         Some(found) if found == expected => {}
-        Some(found) => {
-            return Err(OpenError::Version {
-                path: dir.to_owned(),
-                found: found.trim().chars().take(64).collect(),
-                expected: expected.trim().to_owned(),
-            });
-        }
-        None if dir.join(WAL).exists() => {
-            return Err(OpenError::Version {
-                path: dir.to_owned(),
-                found: "none (its file `version` is missing)".to_owned(),
-                expected: expected.trim().to_owned(),
-            });
-        }
+        Some(found) => return Err(other_version(dir, &found, &expected)),
+        None if dir.join(WAL).exists() => return Err(no_version(dir, &expected)),
         None => {
+            // Before the version: a directory that has one has these, too.
+            Manifest::default().write(dir)?;
+            Guard::create(dir, [0; PARTITIONS], 0, 0)?;
             let written = disk::replace(dir, VERSION, expected.as_bytes());
             written.map_err(io_error("write its version to", dir))?;
         }
@@ -59,8 +86,18 @@ pub(crate) fn take(dir: &Path, window_ms: i64) -> Result<File, OpenError> {
     Ok(lock)
 }
 
-/// Opens a file that grows by entries behind its head, and reads it. One that is new, or whose head is cut off, gets the head.
-pub(crate) fn list(path: &Path, head: &[u8]) -> Result<(File, Vec<u8>), OpenError> {
+/// Reads a file that grows by entries behind its head. One that is missing, or whose head is cut off, has no entries.
+pub(crate) fn read_list(path: &Path, head: &[u8]) -> Result<Vec<u8>, Error> {
+    match fs::read(path) {
+        Ok(bytes) if bytes.len() < head.len() && head.starts_with(&bytes) => Ok(head.to_vec()),
+        Ok(bytes) => Ok(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(head.to_vec()),
+        Err(error) => Err(io_error("read", path)(error)),
+    }
+}
+
+/// Opens such a file for appending behind its first `whole` bytes, and cuts off the rest.
+pub(crate) fn open_list(path: &Path, head: &[u8], whole: u64) -> Result<File, Error> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -68,28 +105,38 @@ pub(crate) fn list(path: &Path, head: &[u8]) -> Result<(File, Vec<u8>), OpenErro
         .truncate(false)
         .open(path);
     let mut file = file.map_err(io_error("open", path))?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)
-        .map_err(io_error("read", path))?;
-    if bytes.len() < head.len() && head.starts_with(&bytes) {
+    let len = file.metadata().map_err(io_error("look at", path))?.len();
+    if len < head.len() as u64 {
         file.seek(SeekFrom::Start(0))
             .map_err(io_error("write", path))?;
         file.write_all(head).map_err(io_error("write", path))?;
         file.sync_all().map_err(io_error("force to disk", path))?;
-        bytes = head.to_vec();
     }
-    Ok((file, bytes))
+    file.set_len(whole).map_err(io_error("cut", path))?;
+    Ok(file)
 }
 
 /// Opens all segment files, and removes what a crash left behind: unfinished ones, and those that others replace. Tells also the
 /// number of the next file.
-pub(crate) fn segments(dir: &Path) -> Result<(Vec<Segment>, u64), OpenError> {
+pub(crate) fn segments(
+    dir: &Path,
+    expected: &Expected,
+    inspection: &mut Inspection,
+) -> Result<(Vec<Segment>, u64), OpenError> {
     let mut found = Vec::new();
+    let mut unfinished = Vec::new();
+    let mut broken = Vec::new();
     for entry in fs::read_dir(dir).map_err(io_error("list", dir))? {
         let path = entry.map_err(io_error("list", dir))?.path();
         match path.extension().and_then(|extension| extension.to_str()) {
-            Some("new") => fs::remove_file(&path).map_err(io_error("remove", &path))?,
-            Some("seg") => found.push(Segment::open(path)?),
+            Some("new") => unfinished.push(path),
+            Some("seg") => match Segment::open(path.clone()) {
+                Ok(segment) => found.push(segment),
+                Err(error) => {
+                    inspection.take(error)?;
+                    broken.push(path);
+                }
+            },
             _ => {}
         }
     }
@@ -97,13 +144,23 @@ pub(crate) fn segments(dir: &Path) -> Result<(Vec<Segment>, u64), OpenError> {
         .iter()
         .flat_map(|segment| segment.meta.replaces.iter().copied())
         .collect();
+    for file in expected.missing(&found, &replaced) {
+        let path = dir.join(Meta::name(file.partition, file.window, file.id));
+        if !broken.contains(&path) {
+            let detail = "the file is missing, and with it the rows of its devices and its time";
+            inspection.damaged(&path, 0, detail)?;
+        }
+    }
     let ids = found.iter().map(|segment| segment.meta.id);
     let next_id = ids.chain(replaced.iter().copied()).max().unwrap_or(0) + 1;
     let (gone, kept): (Vec<_>, Vec<_>) = found
         .into_iter()
         .partition(|segment| replaced.contains(&segment.meta.id));
-    for segment in gone {
-        fs::remove_file(&segment.path).map_err(io_error("remove", &segment.path))?;
+    if inspection.writes() {
+        let gone = gone.iter().map(|segment| segment.path.clone());
+        for path in unfinished.into_iter().chain(gone).chain(broken) {
+            fs::remove_file(&path).map_err(io_error("remove", &path))?;
+        }
     }
-    Ok((kept, next_id))
+    Ok((kept, next_id.max(expected.manifest.next_file_id)))
 }

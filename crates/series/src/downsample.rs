@@ -6,33 +6,18 @@
 use std::collections::BTreeMap;
 
 use crate::cell::Cell;
-use crate::latest::Owned;
 use crate::point::{KeyId, Value};
-use crate::summary::Summary;
+use crate::summary::{Aggregate, Number, Summary};
 use crate::table::{Column, Facet, Table};
-
-struct Interval {
-    summary: Summary,
-    first: Owned,
-    last: Owned,
-}
 
 /// Makes rows and rows that were downsampled before into rows of longer intervals.
 pub(crate) fn downsample(raw: &Table, before: &[Table], interval_ms: i64) -> Table {
-    let mut of_keys: BTreeMap<KeyId, BTreeMap<i64, Interval>> = BTreeMap::new();
+    let mut of_keys: BTreeMap<KeyId, BTreeMap<i64, Summary>> = BTreeMap::new();
     let start_of = |ts_ms: i64| ts_ms - ts_ms.rem_euclid(interval_ms);
     for table in before {
-        each_interval(table, &mut |key, ts_ms, interval| {
+        each_summary(table, &mut |key, ts_ms, summary| {
             let of_key = of_keys.entry(key).or_default();
-            match of_key.get_mut(&start_of(ts_ms)) {
-                Some(known) => {
-                    known.summary.merge(&interval.summary);
-                    known.last = interval.last;
-                }
-                None => {
-                    of_key.insert(start_of(ts_ms), interval);
-                }
-            }
+            of_key.entry(start_of(ts_ms)).or_default().merge(summary);
         });
     }
     for column in raw
@@ -46,22 +31,18 @@ pub(crate) fn downsample(raw: &Table, before: &[Table], interval_ms: i64) -> Tab
                 continue;
             };
             let value = column.values.get(place);
-            let interval = of_key.entry(start_of(ts_ms)).or_insert_with(|| Interval {
-                summary: Summary::default(),
-                first: Owned::new(value),
-                last: Owned::new(value),
-            });
-            interval.summary.add(ts_ms, value.number());
-            // Where rows come late to what was downsampled before, its last value stays.
-            if before.is_empty() {
-                interval.last = Owned::new(value);
+            let summary = of_key.entry(start_of(ts_ms)).or_default();
+            match before.is_empty() {
+                true => summary.add(ts_ms, value),
+                // Where rows come late to what was downsampled before, its first and last value stay.
+                false => summary.add_late(ts_ms, value),
             }
         }
     }
     write(&of_keys)
 }
 
-fn write(of_keys: &BTreeMap<KeyId, BTreeMap<i64, Interval>>) -> Table {
+fn write(of_keys: &BTreeMap<KeyId, BTreeMap<i64, Summary>>) -> Table {
     let mut starts: Vec<i64> = of_keys
         .values()
         .flat_map(|of_key| of_key.keys().copied())
@@ -72,22 +53,24 @@ fn write(of_keys: &BTreeMap<KeyId, BTreeMap<i64, Interval>>) -> Table {
     for start in starts {
         table.begin_row(start);
         for (key, of_key) in of_keys {
-            let Some(interval) = of_key.get(&start) else {
+            let Some(summary) = of_key.get(&start) else {
                 continue;
             };
-            let summary = &interval.summary;
+            let (Some((_, first)), Some((_, last))) = (summary.first(), summary.last()) else {
+                continue;
+            };
             let mut put = |facet, value| {
                 let column = table.column(*key, facet);
                 table.put(column, Cell::Plain(value));
             };
             put(Facet::Count, Value::Int(summary.count as i64));
-            put(Facet::First, interval.first.value());
-            put(Facet::Last, interval.last.value());
-            if summary.numbers > 0 {
+            put(Facet::First, first);
+            put(Facet::Last, last);
+            if let (Some(min), Some(max)) = (summary.min, summary.max) {
                 put(Facet::Numbers, Value::Int(summary.numbers as i64));
-                put(Facet::Sum, Value::Float(summary.sum));
-                put(Facet::Min, Value::Float(summary.min));
-                put(Facet::Max, Value::Float(summary.max));
+                put(Facet::Sum, summary.sum.number().value());
+                put(Facet::Min, min.value());
+                put(Facet::Max, max.value());
             }
         }
     }
@@ -95,7 +78,13 @@ fn write(of_keys: &BTreeMap<KeyId, BTreeMap<i64, Interval>>) -> Table {
     table
 }
 
-fn each_interval(table: &Table, each: &mut dyn FnMut(KeyId, i64, Interval)) {
+fn value_at(column: Option<&Column>, row: usize) -> Option<Value<'_>> {
+    let column = column?;
+    Some(column.values.get(column.place(row)?))
+}
+
+/// Gives what each row says of each key.
+pub(crate) fn each_summary(table: &Table, each: &mut dyn FnMut(KeyId, i64, &Summary)) {
     let mut keys: Vec<KeyId> = table.columns.iter().map(|column| column.key).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -109,78 +98,50 @@ fn each_interval(table: &Table, each: &mut dyn FnMut(KeyId, i64, Interval)) {
         let [count, numbers, sum] = [Facet::Count, Facet::Numbers, Facet::Sum].map(find);
         let [min, max, first, last] = [Facet::Min, Facet::Max, Facet::First, Facet::Last].map(find);
         for (row, &ts_ms) in table.ts.iter().enumerate() {
-            let value = |column: Option<&Column>| {
-                let column = column?;
-                column
-                    .place(row)
-                    .map(|place| Owned::new(column.values.get(place)))
-            };
-            let number = |column| value(column).and_then(|value| value.value().number());
+            let value = |column| value_at(column, row);
+            let number = |column| value(column).and_then(Number::of);
             let (Some(count), Some(first), Some(last)) = (number(count), value(first), value(last))
             else {
                 continue;
             };
-            let mut summary = Summary {
-                count: count as u64,
-                ..Summary::default()
-            };
+            let mut summary = Summary::of_count(count.float() as u64);
+            summary.add_first(ts_ms, first);
+            summary.add_last(ts_ms, last);
             if let (Some(numbers), Some(sum), Some(min), Some(max)) =
                 (number(numbers), number(sum), number(min), number(max))
             {
-                summary.numbers = numbers as u64;
-                (summary.sum, summary.min, summary.max) = (sum, min, max);
-                // Where the first or last value is no number, the mean stands for it.
-                let number_of = |value: &Owned| {
-                    let number = value.value().number().filter(|number| !number.is_nan());
-                    number.unwrap_or(sum / numbers)
-                };
-                summary.first = (ts_ms, number_of(&first));
-                summary.last = (ts_ms, number_of(&last));
+                summary.add_numbers(numbers.float() as u64, sum, min, max);
             }
-            each(
-                key,
-                ts_ms,
-                Interval {
-                    summary,
-                    first,
-                    last,
-                },
-            );
+            each(key, ts_ms, &summary);
         }
     }
 }
 
-/// Gives what each row says of each key.
-pub(crate) fn each_summary(table: &Table, each: &mut dyn FnMut(KeyId, i64, &Summary)) {
-    each_interval(table, &mut |key, ts_ms, interval| {
-        each(key, ts_ms, &interval.summary)
-    });
-}
-
 /// The rows as a range gives them: the mean of numbers, the last of others.
 pub(crate) fn as_values(table: &Table) -> Table {
-    values(table, &|interval| match interval.summary.numbers {
-        0 => interval.last.value(),
-        numbers => Value::Float(interval.summary.sum / numbers as f64),
-    })
+    values(table, Aggregate::Avg)
 }
 
 /// The rows with the last value of each interval.
 pub(crate) fn last_values(table: &Table) -> Table {
-    values(table, &|interval| interval.last.value())
+    values(table, Aggregate::Last)
 }
 
-fn values(table: &Table, value: &dyn Fn(&Interval) -> Value<'_>) -> Table {
-    let mut rows: BTreeMap<i64, Vec<(KeyId, Interval)>> = BTreeMap::new();
-    each_interval(table, &mut |key, ts_ms, interval| {
-        rows.entry(ts_ms).or_default().push((key, interval))
+fn values(table: &Table, wanted: Aggregate) -> Table {
+    let mut rows: BTreeMap<i64, Vec<(KeyId, Summary)>> = BTreeMap::new();
+    each_summary(table, &mut |key, ts_ms, summary| {
+        let of_row = rows.entry(ts_ms).or_default();
+        of_row.push((key, summary.clone()));
     });
     let mut table = Table::default();
     for (ts_ms, of_row) in &rows {
         table.begin_row(*ts_ms);
-        for (key, interval) in of_row {
+        for (key, summary) in of_row {
             let column = table.column(*key, Facet::Value);
-            table.put(column, Cell::Plain(value(interval)));
+            let value = summary.get(wanted).or(summary.get(Aggregate::Last));
+            if let Some(value) = value {
+                table.put(column, Cell::Plain(value));
+            }
         }
     }
     table.finish();

@@ -78,7 +78,8 @@ pub enum OpenError {
     Locked { path: PathBuf },
     /// Made by a version with another layout.
     #[error(
-        "the telemetry store {} has layout {found:?}, and this program reads {expected:?}; use the program that wrote it",
+        "the telemetry store {} has layout {found:?}, and this program reads {expected:?}; use the program that wrote it, or \
+         restore the file `version` from a backup if it is damaged",
         path.display()
     )]
     Version {
@@ -88,8 +89,8 @@ pub enum OpenError {
     },
     /// Damage that is not a cut-off end.
     #[error(
-        "{} is damaged at byte {offset}: {detail}. Nothing was changed. Restore a backup, or move the file away to go on \
-         without what it holds",
+        "{} is damaged at byte {offset}: {detail}. Nothing was changed. Restore a backup of the directory, or keep what can \
+         be read with `tidegate store repair`",
         path.display()
     )]
     Damaged {

@@ -11,6 +11,8 @@ use crate::config::{Assignment, Config, Fsync};
 use crate::deletions::{Deletion, Deletions};
 use crate::directory;
 use crate::error::{Error, OpenError, io_error};
+use crate::guard::{self, Guard};
+use crate::inspect::{Inspection, Mode};
 use crate::keys::Keys;
 use crate::part::{Part, partition_of};
 use crate::point::{DeviceNo, KeyId, Point, Row};
@@ -20,7 +22,7 @@ use crate::shared::{Shared, Start, Trouble, lock};
 use crate::summary::{Intervals, Summary};
 use crate::wal::PARTITIONS;
 use crate::wal::recover::Cut;
-use crate::{flush, keeper, merge, settle};
+use crate::{flush, keeper, merge, settle, verify};
 
 /// What opening found.
 #[derive(Debug, Clone, Default)]
@@ -30,6 +32,8 @@ pub struct OpenReport {
     /// Ends that were torn off by a crash or a power failure.
     pub cuts: Vec<Cut>,
     pub keys: u32,
+    /// Files without data of their own that were damaged or missing and are written anew, with what that means.
+    pub problems: Vec<String>,
 }
 
 /// How things are.
@@ -67,6 +71,8 @@ pub struct Stats {
     pub syncs: u64,
     pub last_sync_us: u64,
     pub free_bytes: u64,
+    /// Segment files that were found damaged since the start.
+    pub damaged_files: u64,
 }
 
 /// How often somebody who waits looks again, should a call be missed.
@@ -88,14 +94,23 @@ impl Series {
     pub fn open(dir: &Path, config: Config) -> Result<(Self, OpenReport), OpenError> {
         config.check()?;
         let lock_file = directory::take(dir, config.window_ms)?;
-        let keys = Keys::open(dir, config.max_keys, config.fsync != Fsync::Never)?;
-        let (deletions, of_parts) = Deletions::open(dir, config.fsync != Fsync::Never)?;
-        let (found, next_file_id) = directory::segments(&dir.join(directory::SEGMENTS))?;
-        let replayed = replay(dir, &config, &found, of_parts)?;
+        let is_synced = config.fsync != Fsync::Never;
+        let expected = guard::read(dir)?;
+        let inspection = &mut Inspection::new(Mode::Start);
+        let keys = Keys::open(dir, config.max_keys, is_synced, expected.keys)?;
+        let (deletions, of_parts) = Deletions::open(dir, is_synced, expected.next_deletion)?;
+        let segments_dir = dir.join(directory::SEGMENTS);
+        let (found, next_file_id) = directory::segments(&segments_dir, &expected, inspection)?;
+        let of_keys = (&expected, keys.len());
+        let replayed = replay(dir, &config, &found, of_parts, of_keys, inspection)?;
+        let guard = Guard::create(dir, replayed.last_lsn, keys.len(), deletions.next_number)?;
+        let guard = Arc::new(guard);
+        keys.guarded_by(&guard);
         let report = OpenReport {
             recovered_rows: replayed.rows,
             cuts: replayed.cuts,
             keys: keys.len(),
+            problems: expected.problems(),
         };
         let mut index = 0..PARTITIONS;
         let parts = replayed
@@ -116,7 +131,10 @@ impl Series {
             deletions,
             next_file_id,
             lock: lock_file,
+            guard,
+            manifest: expected.manifest,
         }));
+        settle::write_manifest(&shared, shared.flushed())?;
         let series = Self {
             inner: Arc::new(Inner {
                 shared,
@@ -147,6 +165,8 @@ impl Series {
         let _ = shared.flusher.set(spawn("series-flusher", flush::run)?);
         let _ = shared.settler.set(spawn("series-settler", settle::run)?);
         let _ = shared.merger.set(spawn("series-merger", merge::run)?);
+        let verifier = spawn("series-verifier", verify::run)?;
+        let _ = shared.verifier.set(verifier);
         Ok(())
     }
 
@@ -283,6 +303,7 @@ impl Series {
                 }
             }
             file.add(&mut deletions)?;
+            shared.guard.deletions(file.next_number, file.is_synced);
             part.delete(shared, &deletions);
         }
         Ok(())
@@ -397,6 +418,7 @@ impl Series {
             syncs: get(&counters.syncs),
             last_sync_us: get(&counters.last_sync_us),
             free_bytes: get(&counters.free_bytes),
+            damaged_files: get(&counters.damaged_files),
             ..Stats::default()
         };
         for cell in &shared.parts {
@@ -434,6 +456,7 @@ impl Inner {
             &shared.flusher,
             &shared.settler,
             &shared.merger,
+            &shared.verifier,
         ];
         threads_of.into_iter().for_each(Shared::wake);
         shared.synced.notify_all();

@@ -135,8 +135,9 @@ pub(crate) fn sync(shared: &Shared) {
         .store(took_us, Ordering::Relaxed);
     match result {
         Ok(()) => {
-            for (cell, lsn) in shared.parts.iter().zip(last) {
-                cell.synced_lsn.fetch_max(lsn, Ordering::Release);
+            for (partition, (cell, lsn)) in shared.parts.iter().zip(last).enumerate() {
+                let before = cell.synced_lsn.fetch_max(lsn, Ordering::Release);
+                shared.guard.synced(partition, lsn.max(before));
             }
             if shared.set(Trouble::Sync, false) {
                 tracing::info!("the telemetry write-ahead log can be forced to disk again");

@@ -8,12 +8,15 @@ use std::hash::BuildHasher as _;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::directory::list;
+use crate::directory::{open_list, read_list};
 use crate::error::{Error, OpenError, io_error};
+use crate::guard::Guard;
+use crate::inspect::{Inspection, Mode};
 use crate::point::KeyId;
 
+const FILE: &str = "keys";
 const HEAD: &[u8] = b"tidegate series keys 1\n";
 const MAX_NAME: usize = 1024;
 const PAGE: usize = 1024;
@@ -30,25 +33,134 @@ pub(crate) struct Keys {
     is_synced: bool,
     file: Mutex<(File, u64)>,
     path: PathBuf,
+    guard: OnceLock<Arc<Guard>>,
+}
+
+/// Names of a file in their order; `None` are those that a repair found lost.
+struct Parsed {
+    names: Vec<Option<String>>,
+    /// Where the last whole entry ends.
+    end: usize,
+    is_changed: bool,
+}
+
+/// Reads the entries of a file. `expected` names were there.
+fn parse(
+    path: &Path,
+    bytes: &[u8],
+    expected: u32,
+    inspection: &mut Inspection,
+) -> Result<Parsed, OpenError> {
+    let mut names = Vec::new();
+    let (mut at, mut end, mut is_changed) = (HEAD.len(), HEAD.len(), false);
+    if !bytes.starts_with(HEAD) {
+        inspection.damaged(path, 0, "it does not begin as the dictionary of keys does")?;
+        is_changed = true;
+    }
+    let mut gap = None;
+    while at < bytes.len() {
+        let Some(len) = entry(&bytes[at..]) else {
+            // A crash while a name was written: nobody was given its number. Names behind it show damage.
+            let is_entry = |later: &usize| entry(&bytes[*later..]).is_some_and(|len| len > 6);
+            let Some(later) = (at + 1..bytes.len()).find(is_entry) else {
+                break;
+            };
+            let detail = "the name of a key is not what was written, and others follow";
+            inspection.damaged(path, at as u64, detail)?;
+            (at, gap, is_changed) = (later, Some(names.len()), true);
+            continue;
+        };
+        let Ok(name) = std::str::from_utf8(&bytes[at + 6..at + len]) else {
+            return Err(damaged_name(path, at));
+        };
+        names.push(Some(name.to_owned()));
+        at += len;
+        end = at;
+    }
+    let expected = expected as usize;
+    let lost = expected.saturating_sub(names.len());
+    if lost > 0 {
+        if gap.is_none() {
+            let detail = format!(
+                "it has {} keys, and there were {expected}: rows are stored of the {lost} that are lost, and their numbers \
+                 must not be given to others",
+                names.len()
+            );
+            inspection.damaged(path, end as u64, detail)?;
+        }
+        let at = gap.unwrap_or(names.len());
+        names.splice(at..at, std::iter::repeat_n(None, lost));
+        is_changed = true;
+    }
+    Ok(Parsed {
+        names,
+        end,
+        is_changed,
+    })
+}
+
+fn damaged_name(path: &Path, at: usize) -> OpenError {
+    OpenError::Damaged {
+        path: path.to_owned(),
+        offset: at as u64,
+        detail: "a name is not UTF-8".to_owned(),
+    }
+}
+
+fn encode(name: &str) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    bytes.extend_from_slice(&(name.len() as u16).to_le_bytes());
+    bytes.extend_from_slice(name.as_bytes());
+    let crc = crc32c::crc32c(&bytes[4..]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Reads the dictionary without opening it: how many keys it has. A repair gives keys whose names are lost names of their own.
+pub(crate) fn inspect(
+    dir: &Path,
+    expected: u32,
+    inspection: &mut Inspection,
+) -> Result<u32, OpenError> {
+    let path = dir.join(FILE);
+    let bytes = read_list(&path, HEAD)?;
+    let parsed = parse(&path, &bytes, expected, inspection)?;
+    if parsed.is_changed && inspection.repairs() {
+        let mut bytes = HEAD.to_vec();
+        for (number, name) in parsed.names.iter().enumerate() {
+            let lost = || format!("lost-key-{number}");
+            bytes.extend_from_slice(&encode(&name.clone().unwrap_or_else(lost)));
+        }
+        disk::replace(dir, FILE, &bytes).map_err(io_error("write", &path))?;
+    }
+    Ok(parsed.names.len() as u32)
 }
 
 impl Keys {
-    pub(crate) fn open(dir: &Path, max: u32, is_synced: bool) -> Result<Self, OpenError> {
-        let path = dir.join("keys");
-        let (file, bytes) = list(&path, HEAD)?;
-        let damaged = |offset: usize, detail: &str| OpenError::Damaged {
-            path: path.clone(),
-            offset: offset as u64,
-            detail: detail.to_owned(),
-        };
-        if !bytes.starts_with(HEAD) {
-            return Err(damaged(
-                0,
-                "it does not begin as the dictionary of keys does",
-            ));
+    /// Opens the dictionary, which must have so many keys.
+    pub(crate) fn open(
+        dir: &Path,
+        max: u32,
+        is_synced: bool,
+        expected: u32,
+    ) -> Result<Self, OpenError> {
+        let path = dir.join(FILE);
+        let bytes = read_list(&path, HEAD)?;
+        let parsed = parse(&path, &bytes, expected, &mut Inspection::new(Mode::Start))?;
+        if parsed.names.len() > max as usize {
+            return Err(OpenError::Setting {
+                field: "max_keys",
+                found: max.to_string(),
+                expected: format!(
+                    "no fewer than there are keys already, {}",
+                    parsed.names.len()
+                ),
+            });
         }
+        let end = parsed.end as u64;
+        let file = open_list(&path, HEAD, end)?;
         let slots = (max as usize * 2).next_power_of_two();
-        let mut keys = Self {
+        let keys = Self {
             hasher: foldhash::fast::RandomState::default(),
             slots: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             names: (0..(max as usize).div_ceil(PAGE))
@@ -57,39 +169,29 @@ impl Keys {
             len: AtomicU32::new(0),
             max,
             is_synced,
-            file: Mutex::new((file, 0)),
-            path: path.clone(),
+            file: Mutex::new((file, end)),
+            path,
+            guard: OnceLock::new(),
         };
-        let mut at = HEAD.len();
-        while at < bytes.len() {
-            let Some(end) = entry(&bytes[at..]).map(|len| at + len) else {
-                // A crash while a name was written: nobody was given its number. Names behind it show damage.
-                if (at + 1..bytes.len())
-                    .any(|later| entry(&bytes[later..]).is_some_and(|len| len > 6))
-                {
-                    return Err(damaged(
-                        at,
-                        "the name of a key is not what was written, and others follow",
-                    ));
-                }
-                break;
-            };
-            let name = std::str::from_utf8(&bytes[at + 6..end])
-                .map_err(|_| damaged(at, "a name is not UTF-8"))?;
-            if keys.len.load(Ordering::Relaxed) == max {
-                return Err(OpenError::Setting {
-                    field: "max_keys",
-                    found: max.to_string(),
-                    expected: "no fewer than there are keys already".to_owned(),
-                });
-            }
+        for name in parsed.names.iter().flatten() {
             keys.put(name);
-            at = end;
         }
-        let file = keys.file.get_mut().unwrap_or_else(PoisonError::into_inner);
-        file.0.set_len(at as u64).map_err(io_error("cut", &path))?;
-        file.1 = at as u64;
         Ok(keys)
+    }
+
+    /// New keys are marked there from now on.
+    pub(crate) fn guarded_by(&self, guard: &Arc<Guard>) {
+        let _ = self.guard.set(Arc::clone(guard));
+    }
+
+    /// Forces all names to disk.
+    pub(crate) fn sync(&self) -> Result<u32, Error> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_synced {
+            let synced = file.0.sync_data();
+            synced.map_err(io_error("force to disk", &self.path))?;
+        }
+        Ok(self.len())
     }
 
     fn hash(&self, name: &str) -> usize {
@@ -135,11 +237,7 @@ impl Keys {
         if self.len() >= self.max {
             return Err(Error::TooManyKeys { max: self.max });
         }
-        let mut bytes = vec![0; 4];
-        bytes.extend_from_slice(&(name.len() as u16).to_le_bytes());
-        bytes.extend_from_slice(name.as_bytes());
-        let crc = crc32c::crc32c(&bytes[4..]);
-        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        let bytes = encode(name);
         let (file, end) = &mut *file;
         let io = |what| io_error(what, &self.path);
         file.seek(SeekFrom::Start(*end)).map_err(io("write"))?;
@@ -149,7 +247,11 @@ impl Keys {
             file.sync_data().map_err(io("force to disk"))?;
         }
         *end += bytes.len() as u64;
-        Ok(self.put(name))
+        let key = self.put(name);
+        if let Some(guard) = self.guard.get() {
+            guard.keys(key.0 + 1, self.is_synced);
+        }
+        Ok(key)
     }
 
     fn put(&self, name: &str) -> KeyId {
@@ -187,7 +289,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let names: Vec<String> = (0..3000).map(|number| format!("key{number}")).collect();
         {
-            let keys = Keys::open(dir.path(), 4000, false).unwrap();
+            let keys = Keys::open(dir.path(), 4000, false, 0).unwrap();
             for (at, name) in names.iter().enumerate() {
                 assert_eq!(keys.find(name), None);
                 assert_eq!(keys.make(name).unwrap(), KeyId(at as u32));
@@ -198,7 +300,7 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes.extend_from_slice(&[1, 2, 3, 4, 200, 0, b'x']);
         std::fs::write(&path, &bytes).unwrap();
-        let keys = Keys::open(dir.path(), 3001, false).unwrap();
+        let keys = Keys::open(dir.path(), 3001, false, 3000).unwrap();
         for (at, name) in names.iter().enumerate() {
             assert_eq!(keys.find(name), Some(KeyId(at as u32)));
             assert_eq!(keys.name(KeyId(at as u32)), Some(name.as_str()));
@@ -211,10 +313,17 @@ mod tests {
         assert!(keys.make("").is_err());
         drop(keys);
         let mut bytes = std::fs::read(&path).unwrap();
+        let cut = &bytes[..bytes.len() - 3];
+        std::fs::write(&path, cut).unwrap();
+        assert!(matches!(
+            Keys::open(dir.path(), 4000, false, 3001),
+            Err(OpenError::Damaged { .. })
+        ));
+        assert_eq!(std::fs::read(&path).unwrap(), cut, "nothing is changed");
         bytes[1000] ^= 1;
         std::fs::write(&path, &bytes).unwrap();
         assert!(matches!(
-            Keys::open(dir.path(), 4000, false),
+            Keys::open(dir.path(), 4000, false, 0),
             Err(OpenError::Damaged { .. })
         ));
     }

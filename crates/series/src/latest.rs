@@ -7,7 +7,7 @@ use crate::memtable::Newest;
 use crate::point::{KeyId, Point, Value};
 use crate::table::{Reading, Table};
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Owned {
     Bool(bool),
     Int(i64),

@@ -30,7 +30,9 @@ mod directory;
 mod downsample;
 mod error;
 mod flush;
+mod guard;
 mod handle;
+mod inspect;
 mod keeper;
 mod keys;
 mod latest;
@@ -48,7 +50,9 @@ mod settle;
 mod shared;
 mod summary;
 mod table;
+mod tools;
 mod values;
+mod verify;
 mod wal;
 
 pub use append::{RowsError, Safe, Ticket};
@@ -58,11 +62,12 @@ pub use handle::{Health, OpenReport, Series, Stats};
 pub use part::{MAX_POINTS, MAX_ROW_BYTES, PARTS, partition_of};
 pub use point::{DeviceNo, KeyId, Point, Row, Rows, Value};
 pub use query::{Order, Range};
-pub use summary::{Aggregate, Intervals, MAX_INTERVALS, Summary};
+pub use summary::{Aggregate, Intervals, MAX_INTERVALS, Number, Sum, Summary};
 
 /// For the fuzzer: reads bytes as a group of a segment file; how many values it has.
 #[doc(hidden)]
 pub fn read_group(bytes: &[u8]) -> usize {
     codec::group::read_any(bytes)
 }
+pub use tools::{Checked, Repaired, check, repair};
 pub use wal::recover::Cut;

@@ -18,6 +18,7 @@ use crate::point::DeviceNo;
 use crate::policies::Policies;
 use crate::rewrite::{Cursor, OfDevice};
 use crate::segment::{Meta, Segment, SegmentReader, Writer};
+use crate::settle;
 use crate::shared::{Shared, count, lock};
 use crate::wal::PARTITIONS;
 use crate::wal::log::sync_dir;
@@ -290,6 +291,8 @@ impl<'a> Merger<'a> {
         }
         part.change_files(&ids, written.map(Arc::new));
         drop(part);
+        // Files that are listed are not missing.
+        settle::write_manifest(self.shared, self.shared.flushed())?;
         for input in inputs {
             input.is_gone.store(true, Ordering::Release);
         }

@@ -244,8 +244,9 @@ impl Part {
         let values = &self.scratch[values..at];
         self.active
             .push(slot, ts_ms, shape, len, values, &shared.spare);
-        cell.last_lsn
-            .store(self.active.next_lsn - 1, Ordering::Release);
+        let lsn = self.active.next_lsn - 1;
+        cell.last_lsn.store(lsn, Ordering::Release);
+        shared.guard.appended(self.index, lsn);
         if self.active.bytes() >= shared.freeze_bytes || self.active.is_full() {
             self.freeze(shared);
         }

@@ -14,7 +14,6 @@ use crate::segment::Place;
 use crate::shared::{MAX_TS, Shared, lock};
 use crate::summary::{Intervals, Summary};
 use crate::table::{Facet, Table};
-use crate::values::{Floats, Kind};
 use crate::wal::PARTITIONS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -261,8 +260,7 @@ impl Sums<'_> {
         let end = ts.partition_point(|&ts_ms| ts_ms < self.intervals.to_ms);
         let mut at = begin;
         while at < end {
-            let start = self.intervals.start_of(ts[at]);
-            let next = start.saturating_add(self.intervals.interval_ms);
+            let (start, next) = self.intervals.interval_of(ts[at]);
             let len = ts[at..end].partition_point(|&ts_ms| ts_ms < next);
             self.bounds.push((start, at..at + len));
             at += len;
@@ -286,16 +284,13 @@ impl Sink for Sums<'_> {
         }
         for (at, key) in self.keys.iter().enumerate() {
             let entry = group.entries.iter().find(|entry| entry.key == *key);
-            if let Some([sum, min, max, first, last]) = entry.and_then(|entry| entry.statistics) {
-                summary_of(&mut self.of_keys[at], start).merge(&Summary {
-                    count: group.rows as u64,
-                    numbers: group.rows as u64,
-                    sum,
-                    min,
-                    max,
-                    first: (place.first_ts, first),
-                    last: (place.last_ts, last),
-                });
+            if let Some(statistics) = entry.and_then(|entry| entry.statistics) {
+                let summary = summary_of(&mut self.of_keys[at], start);
+                let (sum, min, max) = (statistics.sum, statistics.min, statistics.max);
+                summary.count += group.rows as u64;
+                summary.add_numbers(group.rows as u64, sum, min, max);
+                summary.add_first(place.first_ts, statistics.first);
+                summary.add_last(place.last_ts, statistics.last);
             }
         }
         true
@@ -339,18 +334,8 @@ impl Sink for Sums<'_> {
                 let ts_of = |place: usize| {
                     table.ts[column.rows.as_ref().map_or(place, |of| of[place] as usize)]
                 };
-                match (&values.mixed, values.kind, &values.floats) {
-                    (None, Some(Kind::Float), Floats::Decimal { scale, numbers }) => {
-                        let (first, last) = (ts_of(places.start), ts_of(places.end - 1));
-                        summary.add_decimals(&numbers[places], *scale, first, last);
-                    }
-                    (None, Some(Kind::Int), _) => {
-                        let (first, last) = (ts_of(places.start), ts_of(places.end - 1));
-                        summary.add_decimals(&values.ints[places], 0, first, last);
-                    }
-                    _ => places
-                        .for_each(|place| summary.add(ts_of(place), values.get(place).number())),
-                }
+                let times = (ts_of(places.start), ts_of(places.end - 1));
+                summary.add_values(values, places, times);
             }
         }
         ControlFlow::Continue(())

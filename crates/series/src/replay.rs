@@ -10,18 +10,22 @@ use crate::config::Config;
 use crate::deletions::{Deletion, OfPart};
 use crate::directory;
 use crate::error::OpenError;
+use crate::guard::Expected;
+use crate::inspect::Inspection;
 use crate::memtable::{Memtable, Spare};
 use crate::part::{PartStart, place_of};
 use crate::point::DeviceNo;
 use crate::segment::Segment;
 use crate::shared::now_ms;
-use crate::wal::recover::{Cut, Logged, recover};
+use crate::wal::recover::{Cut, Known, Logged, recover};
 use crate::wal::{PARTITIONS, Wal};
 
 pub(crate) struct Replayed {
     pub(crate) parts: [PartStart; PARTITIONS],
     pub(crate) wal: Wal,
     pub(crate) flushed: [u64; PARTITIONS],
+    /// The last row of each partition that there is; numbers up to that of a deletion may have been left out behind it.
+    pub(crate) last_lsn: [u64; PARTITIONS],
     pub(crate) rows: u64,
     pub(crate) cuts: Vec<Cut>,
 }
@@ -32,8 +36,10 @@ pub(crate) fn replay(
     config: &Config,
     segments: &[Segment],
     deletions: [OfPart; PARTITIONS],
+    (expected, keys): (&Expected, u32),
+    inspection: &mut Inspection,
 ) -> Result<Replayed, OpenError> {
-    let mut flushed = [0_u64; PARTITIONS];
+    let mut flushed = expected.manifest.flushed;
     let mut highest = [0_u64; PARTITIONS];
     for meta in segments.iter().map(|segment| &segment.meta) {
         flushed[meta.partition] = flushed[meta.partition].max(meta.flushed_lsn);
@@ -46,7 +52,12 @@ pub(crate) fn replay(
     let mut tables: [Replay; PARTITIONS] =
         deletions.map(|deletions| Replay::new(deletions, config));
     let wal_dir = dir.join(directory::WAL);
-    let recovered = recover(&wal_dir, &flushed, &mut |row| {
+    let known = Known {
+        flushed,
+        expected: expected.last_lsn,
+        keys,
+    };
+    let recovered = recover(&wal_dir, &known, inspection, &mut |row| {
         tables[row.partition].take(&row)
     })?;
     let mut partition = 0..PARTITIONS;
@@ -72,6 +83,7 @@ pub(crate) fn replay(
             recovered.segments,
             recovered.next_id,
         ),
+        last_lsn: recovered.next_lsn.map(|next_lsn| next_lsn - 1),
         flushed,
         rows: recovered.rows,
         cuts: recovered.cuts,

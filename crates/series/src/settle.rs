@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::codec::group;
 use crate::error::Error;
+use crate::guard::{Listed, Manifest};
 use crate::segment::{Meta, Segment, SegmentReader, Writer};
 use crate::shared::{Shared, Trouble, count, lock};
 use crate::wal::PARTITIONS;
@@ -99,6 +100,9 @@ fn settle_all(shared: &Shared) -> Result<(), Error> {
             sync_dir(&dir)?;
         }
     }
+    // Before the log lets go of their rows.
+    let written = std::array::from_fn(|partition| all[partition].written_lsn);
+    write_manifest(shared, written)?;
     let mut settled = 0;
     for (cell, due) in shared.parts.iter().zip(&all) {
         lock(&cell.part).unsettled.drain(..due.files.len());
@@ -113,6 +117,34 @@ fn settle_all(shared: &Shared) -> Result<(), Error> {
         Shared::wake(&shared.merger);
     }
     shared.wal.release(&shared.flushed())
+}
+
+/// Writes down which files there are, if that has changed; up to these rows all are in them.
+pub(crate) fn write_manifest(shared: &Shared, flushed: [u64; PARTITIONS]) -> Result<(), Error> {
+    let mut last = lock(&shared.manifest);
+    let mut manifest = Manifest {
+        flushed: std::array::from_fn(|at| flushed[at].max(last.flushed[at])),
+        ..Manifest::default()
+    };
+    for cell in &shared.parts {
+        let part = lock(&cell.part);
+        let settled = part.files.iter().filter(|file| file.is_settled());
+        manifest.files.extend(settled.map(|file| Listed {
+            partition: file.meta.partition,
+            window: file.meta.window,
+            id: file.meta.id,
+        }));
+    }
+    if manifest.files == last.files && manifest.flushed == last.flushed {
+        return Ok(());
+    }
+    // The names of keys in these files, and what was deleted of them, are on disk before.
+    manifest.keys = shared.keys.sync()?;
+    manifest.deletions = lock(&shared.deletions).sync()?;
+    manifest.next_file_id = shared.file_ids.load(Ordering::Relaxed);
+    manifest.write(&shared.dir)?;
+    *last = manifest;
+    Ok(())
 }
 
 /// What a file has after a sync that failed is unknown: its groups, which have checksums, are written to another one.

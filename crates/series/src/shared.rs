@@ -11,6 +11,7 @@ use crate::config::{Assignment, Config, Policy};
 use crate::deletions::Deletions;
 use crate::directory;
 use crate::error::Error;
+use crate::guard::{Guard, Manifest};
 use crate::keys::Keys;
 use crate::memtable::Spare;
 use crate::part::Part;
@@ -58,6 +59,7 @@ pub(crate) struct Counters {
     pub(crate) syncs: AtomicU64,
     pub(crate) last_sync_us: AtomicU64,
     pub(crate) free_bytes: AtomicU64,
+    pub(crate) damaged_files: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
@@ -124,6 +126,7 @@ pub(crate) struct Shared {
     pub(crate) flusher: OnceLock<Thread>,
     pub(crate) settler: OnceLock<Thread>,
     pub(crate) merger: OnceLock<Thread>,
+    pub(crate) verifier: OnceLock<Thread>,
     /// Segment files that are not known to be on disk, and whoever forces some there.
     pub(crate) unsettled: AtomicUsize,
     pub(crate) settling: Mutex<()>,
@@ -136,6 +139,10 @@ pub(crate) struct Shared {
     /// What holds deletions down, and whoever adds one.
     pub(crate) deletions: Mutex<Deletions>,
     pub(crate) file_ids: AtomicU64,
+    /// Marks outside the logs.
+    pub(crate) guard: Arc<Guard>,
+    /// As it was written last, and whoever writes it.
+    pub(crate) manifest: Mutex<Manifest>,
     /// Held as long as the store is open.
     pub(crate) _lock: File,
 }
@@ -150,6 +157,8 @@ pub(crate) struct Start {
     pub(crate) deletions: Deletions,
     pub(crate) next_file_id: u64,
     pub(crate) lock: File,
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) manifest: Manifest,
 }
 
 impl Shared {
@@ -192,6 +201,7 @@ impl Shared {
             flusher: OnceLock::new(),
             settler: OnceLock::new(),
             merger: OnceLock::new(),
+            verifier: OnceLock::new(),
             unsettled: AtomicUsize::new(0),
             settling: Mutex::new(()),
             merge_wanted: AtomicBool::new(false),
@@ -200,6 +210,8 @@ impl Shared {
             counters: Counters::default(),
             deletions: Mutex::new(start.deletions),
             file_ids: AtomicU64::new(start.next_file_id),
+            guard: start.guard,
+            manifest: Mutex::new(start.manifest),
             _lock: start.lock,
         };
         shared.set_clock(now_ms());

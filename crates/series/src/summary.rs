@@ -1,7 +1,13 @@
-//! What is known about the values of an interval.
+//! What is known about the values of an interval. Values keep their types: whole numbers are exact, first and last are values of any
+//! kind.
+
+use std::cmp::Ordering;
 
 use crate::decimal;
 use crate::error::Error;
+use crate::latest::Owned;
+use crate::point::Value;
+use crate::values::{Floats, Kind, Values};
 
 /// How values of an interval become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -15,123 +21,290 @@ pub enum Aggregate {
     Last,
 }
 
-/// What is known about the values of an interval.
+/// A number with its type.
 #[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Number {
+    Int(i64),
+    Float(f64),
+}
+
+impl Number {
+    pub fn float(self) -> f64 {
+        match self {
+            Number::Int(number) => number as f64,
+            Number::Float(number) => number,
+        }
+    }
+
+    pub fn value(self) -> Value<'static> {
+        match self {
+            Number::Int(number) => Value::Int(number),
+            Number::Float(number) => Value::Float(number),
+        }
+    }
+
+    /// The number to calculate with: that of a bool is 0 or 1; texts and NaN have none.
+    pub(crate) fn of(value: Value<'_>) -> Option<Self> {
+        match value {
+            Value::Bool(value) => Some(Number::Int(i64::from(value))),
+            Value::Int(value) => Some(Number::Int(value)),
+            Value::Float(value) => (!value.is_nan()).then_some(Number::Float(value)),
+            Value::Text(_) | Value::Json(_) => None,
+        }
+    }
+
+    fn compare(self, other: Number) -> Ordering {
+        match (self, other) {
+            (Number::Int(one), Number::Int(other)) => one.cmp(&other),
+            (one, other) => one.float().total_cmp(&other.float()),
+        }
+    }
+}
+
+/// A sum: exact for whole numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sum {
+    /// Of the whole numbers. Some 2^64 of them fit.
+    whole: i128,
+    /// Of the others.
+    rest: f64,
+    has_rest: bool,
+}
+
+impl Sum {
+    fn add(&mut self, number: Number) {
+        match number {
+            Number::Int(number) => self.whole += i128::from(number),
+            Number::Float(number) => self.add_float(number),
+        }
+    }
+
+    fn add_float(&mut self, number: f64) {
+        self.rest += number;
+        self.has_rest = true;
+    }
+
+    fn merge(&mut self, other: Sum) {
+        self.whole += other.whole;
+        self.rest += other.rest;
+        self.has_rest |= other.has_rest;
+    }
+
+    pub fn float(self) -> f64 {
+        match self.has_rest {
+            true => self.whole as f64 + self.rest,
+            false => self.whole as f64,
+        }
+    }
+
+    /// A whole number where all are and 64 bits hold it, otherwise the nearest double.
+    pub fn number(self) -> Number {
+        match i64::try_from(self.whole) {
+            Ok(whole) if !self.has_rest => Number::Int(whole),
+            _ => Number::Float(self.float()),
+        }
+    }
+}
+
+/// What is known about the values of an interval.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Summary {
     /// Values of any kind.
     pub count: u64,
-    /// Numbers and bools among them; the rest is about these.
+    /// Numbers and bools among them, which `sum`, `min` and `max` are of; a bool is 0 or 1.
     pub numbers: u64,
-    pub sum: f64,
-    pub min: f64,
-    pub max: f64,
-    /// The earliest, and when.
-    pub first: (i64, f64),
-    /// The latest, and when.
-    pub last: (i64, f64),
-}
-
-impl Default for Summary {
-    fn default() -> Self {
-        Self {
-            count: 0,
-            numbers: 0,
-            sum: 0.0,
-            min: f64::INFINITY,
-            max: f64::NEG_INFINITY,
-            first: (i64::MAX, 0.0),
-            last: (i64::MIN, 0.0),
-        }
-    }
+    pub sum: Sum,
+    pub min: Option<Number>,
+    pub max: Option<Number>,
+    /// The earliest value, and when.
+    first: Option<(i64, Owned)>,
+    /// The latest value, and when.
+    last: Option<(i64, Owned)>,
 }
 
 impl Summary {
-    #[inline]
-    pub(crate) fn add(&mut self, ts_ms: i64, number: Option<f64>) {
+    /// The earliest value and its time.
+    pub fn first(&self) -> Option<(i64, Value<'_>)> {
+        self.first
+            .as_ref()
+            .map(|(ts_ms, value)| (*ts_ms, value.value()))
+    }
+
+    /// The latest value and its time.
+    pub fn last(&self) -> Option<(i64, Value<'_>)> {
+        self.last
+            .as_ref()
+            .map(|(ts_ms, value)| (*ts_ms, value.value()))
+    }
+
+    /// So many values of which nothing else is known yet.
+    pub(crate) fn of_count(count: u64) -> Self {
+        Self {
+            count,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a value.
+    pub(crate) fn add(&mut self, ts_ms: i64, value: Value<'_>) {
         self.count += 1;
-        if let Some(number) = number.filter(|number| !number.is_nan()) {
-            self.add_number(ts_ms, number);
+        self.add_number(Number::of(value));
+        self.add_first(ts_ms, value);
+        self.add_last(ts_ms, value);
+    }
+
+    /// Adds a value that is neither the first nor the last, unless there is none yet.
+    pub(crate) fn add_late(&mut self, ts_ms: i64, value: Value<'_>) {
+        match self.first.is_some() {
+            true => {
+                self.count += 1;
+                self.add_number(Number::of(value));
+            }
+            false => self.add(ts_ms, value),
         }
     }
 
-    /// Adds a number that is not NaN, without counting it as a value.
-    #[inline]
-    pub(crate) fn add_number(&mut self, ts_ms: i64, number: f64) {
+    fn add_number(&mut self, number: Option<Number>) {
+        let Some(number) = number else { return };
         self.numbers += 1;
-        self.sum += number;
-        self.min = if number < self.min { number } else { self.min };
-        self.max = if number > self.max { number } else { self.max };
-        if ts_ms < self.first.0 {
-            self.first = (ts_ms, number);
+        self.sum.add(number);
+        self.add_extremes(number, number);
+    }
+
+    fn add_extremes(&mut self, min: Number, max: Number) {
+        if self.min.is_none_or(|known| min.compare(known).is_lt()) {
+            self.min = Some(min);
         }
-        if ts_ms >= self.last.0 {
-            self.last = (ts_ms, number);
+        if self.max.is_none_or(|known| max.compare(known).is_gt()) {
+            self.max = Some(max);
         }
     }
 
-    /// Adds decimals of one scale; `first` and `last` are the times of the first and the last of them.
-    pub(crate) fn add_decimals(&mut self, numbers: &[i64], scale: u8, first: i64, last: i64) {
-        let (Some(earliest), Some(latest)) = (numbers.first(), numbers.last()) else {
+    /// Takes a value as the earliest, if it is.
+    pub(crate) fn add_first(&mut self, ts_ms: i64, value: Value<'_>) {
+        if self.first.as_ref().is_none_or(|first| ts_ms < first.0) {
+            self.first = Some((ts_ms, Owned::new(value)));
+        }
+    }
+
+    /// Takes a value as the latest, if it is.
+    pub(crate) fn add_last(&mut self, ts_ms: i64, value: Value<'_>) {
+        if self.last.as_ref().is_none_or(|last| ts_ms >= last.0) {
+            self.last = Some((ts_ms, Owned::new(value)));
+        }
+    }
+
+    /// Adds numbers of which these are known.
+    pub(crate) fn add_numbers(&mut self, numbers: u64, sum: Number, min: Number, max: Number) {
+        self.numbers += numbers;
+        self.sum.add(sum);
+        self.add_extremes(min, max);
+    }
+
+    /// Adds values of a column in the order of their times, which are of the first and the last of them.
+    pub(crate) fn add_values(
+        &mut self,
+        values: &Values,
+        places: std::ops::Range<usize>,
+        (first, last): (i64, i64),
+    ) {
+        if places.is_empty() {
+            return;
+        }
+        self.count += places.len() as u64;
+        self.add_first(first, values.get(places.start));
+        self.add_last(last, values.get(places.end - 1));
+        match (&values.mixed, values.kind, &values.floats) {
+            (None, Some(Kind::Float), Floats::Decimal { scale, numbers }) => {
+                self.add_decimals(&numbers[places], *scale);
+            }
+            (None, Some(Kind::Float), Floats::Plain(floats)) => {
+                let floats = floats[places].iter().filter(|float| !float.is_nan());
+                floats.for_each(|&float| self.add_number(Some(Number::Float(float))));
+            }
+            (None, Some(Kind::Int), _) => self.add_ints(&values.ints[places]),
+            (None, Some(Kind::Bool), _) => self.add_ints(&values.bools[places]),
+            (None, Some(Kind::Text | Kind::Json), _) => {}
+            _ => places.for_each(|place| self.add_number(Number::of(values.get(place)))),
+        }
+    }
+
+    fn add_ints(&mut self, ints: &[i64]) {
+        let Some((least, most)) = extremes(ints) else {
             return;
         };
-        let least = numbers
-            .iter()
-            .fold(i64::MAX, |least, &number| least.min(number));
-        let most = numbers
-            .iter()
-            .fold(i64::MIN, |most, &number| most.max(number));
-        let is_small = numbers.len() < 1 << 19 && least > -(1 << 44) && most < 1 << 44;
+        self.numbers += ints.len() as u64;
+        self.sum.whole += match is_small(ints.len(), least, most) {
+            true => i128::from(ints.iter().sum::<i64>()),
+            false => ints.iter().map(|&number| i128::from(number)).sum(),
+        };
+        self.add_extremes(Number::Int(least), Number::Int(most));
+    }
+
+    /// Adds floats that are decimals of one scale.
+    fn add_decimals(&mut self, numbers: &[i64], scale: u8) {
+        let Some((least, most)) = extremes(numbers) else {
+            return;
+        };
         let float = |number: i64| decimal::unscale(number, scale);
-        let sum = match is_small {
+        let sum = match is_small(numbers.len(), least, most) {
             // Exact, and without a division for each.
             true => float(numbers.iter().sum()),
             false => numbers.iter().map(|&number| float(number)).sum(),
         };
-        let len = numbers.len() as u64;
-        self.merge(&Summary {
-            count: len,
-            numbers: len,
-            sum,
-            min: float(least),
-            max: float(most),
-            first: (first, float(*earliest)),
-            last: (last, float(*latest)),
-        });
+        self.numbers += numbers.len() as u64;
+        self.sum.add_float(sum);
+        self.add_extremes(Number::Float(float(least)), Number::Float(float(most)));
     }
 
-    pub(crate) fn merge(&mut self, other: &Summary) {
+    /// Adds what is known about other values; where times are the same, their last one counts.
+    pub fn merge(&mut self, other: &Summary) {
         self.count += other.count;
         self.numbers += other.numbers;
-        self.sum += other.sum;
-        self.min = self.min.min(other.min);
-        self.max = self.max.max(other.max);
-        if other.numbers > 0 && other.first.0 < self.first.0 {
-            self.first = other.first;
+        self.sum.merge(other.sum);
+        if let (Some(min), Some(max)) = (other.min, other.max) {
+            self.add_extremes(min, max);
         }
-        if other.numbers > 0 && other.last.0 >= self.last.0 {
-            self.last = other.last;
+        if let Some((ts_ms, value)) = other.first() {
+            self.add_first(ts_ms, value);
+        }
+        if let Some((ts_ms, value)) = other.last() {
+            self.add_last(ts_ms, value);
         }
     }
 
-    /// One of the aggregates; `None` if no value is a number, except for the count.
-    pub fn get(&self, aggregate: Aggregate) -> Option<f64> {
-        if aggregate == Aggregate::Count {
-            return Some(self.count as f64);
+    /// One of the aggregates. `None` if there is no value, or for `avg`, `min`, `max` and `sum` none that is a number. `avg` is a
+    /// float; `min`, `max` and `sum` of whole numbers are whole, and a sum that 64 bits do not hold is a float.
+    pub fn get(&self, aggregate: Aggregate) -> Option<Value<'_>> {
+        let has_numbers = self.numbers > 0;
+        match aggregate {
+            Aggregate::Count => Some(Value::Int(self.count as i64)),
+            Aggregate::First => self.first().map(|(_, value)| value),
+            Aggregate::Last => self.last().map(|(_, value)| value),
+            Aggregate::Min => self.min.map(Number::value),
+            Aggregate::Max => self.max.map(Number::value),
+            Aggregate::Sum => has_numbers.then(|| self.sum.number().value()),
+            Aggregate::Avg => {
+                has_numbers.then(|| Value::Float(self.sum.float() / self.numbers as f64))
+            }
         }
-        (self.numbers > 0).then(|| match aggregate {
-            Aggregate::Avg => self.sum / self.numbers as f64,
-            Aggregate::Min => self.min,
-            Aggregate::Max => self.max,
-            Aggregate::Sum => self.sum,
-            Aggregate::Count => self.count as f64,
-            Aggregate::First => self.first.1,
-            Aggregate::Last => self.last.1,
-        })
     }
 }
 
+fn extremes(numbers: &[i64]) -> Option<(i64, i64)> {
+    let (first, rest) = numbers.split_first()?;
+    let least = rest.iter().fold(*first, |least, &number| least.min(number));
+    let most = rest.iter().fold(*first, |most, &number| most.max(number));
+    Some((least, most))
+}
+
+/// Whether the sum surely fits 63 bits.
+fn is_small(len: usize, least: i64, most: i64) -> bool {
+    len < 1 << 19 && least > -(1 << 44) && most < 1 << 44
+}
+
 /// Times to aggregate over.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Default)]
 pub struct Intervals {
     pub from_ms: i64,
     pub to_ms: i64,
@@ -139,6 +312,9 @@ pub struct Intervals {
     pub interval_ms: i64,
     /// Where one interval begins, such as a local midnight.
     pub origin_ms: i64,
+    /// Where intervals begin, ascending, in place of `interval_ms` and `origin_ms`: for days, months and years of a calendar. The
+    /// first one begins at `from_ms` or before. Empty: as those say.
+    pub starts: Vec<i64>,
 }
 
 /// The most intervals of one query.
@@ -146,6 +322,17 @@ pub const MAX_INTERVALS: i64 = 1_000_000;
 
 impl Intervals {
     pub(crate) fn check(&self) -> Result<(), Error> {
+        if let Some(first) = self.starts.first() {
+            let ascends = self.starts.is_sorted_by(|one, next| one < next);
+            return match ascends && *first <= self.from_ms {
+                true => Ok(()),
+                false => Err(Error::Query {
+                    field: "starts",
+                    found: *first,
+                    expected: "ascending times from one that is not after from_ms",
+                }),
+            };
+        }
         if self.interval_ms < 1 {
             return Err(Error::Query {
                 field: "interval_ms",
@@ -158,14 +345,90 @@ impl Intervals {
             return Err(Error::Query {
                 field: "interval_ms",
                 found: self.interval_ms,
-                expected: "long enough for no more than 1,000,000 intervals",
+                expected: "long enough for no more than 1,000,000 intervals; give a later from_ms or a longer interval",
             });
         }
         Ok(())
     }
 
+    /// Where the interval of a time begins, and where the next one does.
+    #[inline]
+    pub(crate) fn interval_of(&self, ts_ms: i64) -> (i64, i64) {
+        if self.starts.is_empty() {
+            let start = ts_ms - (ts_ms - self.origin_ms).rem_euclid(self.interval_ms);
+            return (start, start.saturating_add(self.interval_ms));
+        }
+        let next = self.starts.partition_point(|&start| start <= ts_ms);
+        let start = self.starts[next.saturating_sub(1)];
+        (start, self.starts.get(next).copied().unwrap_or(i64::MAX))
+    }
+
     #[inline]
     pub(crate) fn start_of(&self, ts_ms: i64) -> i64 {
-        ts_ms - (ts_ms - self.origin_ms).rem_euclid(self.interval_ms)
+        self.interval_of(ts_ms).0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_numbers_are_exact_until_64_bits_do_not_hold_the_sum() {
+        let mut summary = Summary::default();
+        summary.add(1, Value::Int(9_007_199_254_740_993));
+        summary.add(2, Value::Int(2));
+        assert_eq!(
+            summary.get(Aggregate::Sum),
+            Some(Value::Int(9_007_199_254_740_995))
+        );
+        assert_eq!(
+            summary.get(Aggregate::Max),
+            Some(Value::Int(9_007_199_254_740_993))
+        );
+        summary.add(3, Value::Int(i64::MAX));
+        let sum = 9_223_372_036_854_775_807_f64 + 9_007_199_254_740_995_f64;
+        assert_eq!(summary.get(Aggregate::Sum), Some(Value::Float(sum)));
+        assert_eq!(summary.get(Aggregate::Last), Some(Value::Int(i64::MAX)));
+        summary.add(4, Value::Int(i64::MIN));
+        assert_eq!(
+            summary.get(Aggregate::Sum),
+            Some(Value::Int(9_007_199_254_740_994))
+        );
+    }
+
+    #[test]
+    fn first_and_last_are_values_of_any_kind() {
+        let mut summary = Summary::default();
+        summary.add(5, Value::Bool(true));
+        summary.add(9, Value::Text("late"));
+        summary.add(1, Value::Json("[1]"));
+        assert_eq!(summary.get(Aggregate::First), Some(Value::Json("[1]")));
+        assert_eq!(summary.get(Aggregate::Last), Some(Value::Text("late")));
+        assert_eq!(summary.get(Aggregate::Avg), Some(Value::Float(1.0)));
+        assert_eq!((summary.count, summary.numbers), (3, 1));
+        let mut texts = Summary::default();
+        texts.add(1, Value::Text("only"));
+        assert_eq!(texts.get(Aggregate::Min), None);
+        assert_eq!(texts.get(Aggregate::Sum), None);
+    }
+
+    #[test]
+    fn intervals_of_a_calendar_have_lengths_of_their_own() {
+        let intervals = Intervals {
+            from_ms: 10,
+            to_ms: 100,
+            starts: vec![0, 23, 48],
+            ..Intervals::default()
+        };
+        assert!(intervals.check().is_ok());
+        assert_eq!(intervals.interval_of(22), (0, 23));
+        assert_eq!(intervals.interval_of(23), (23, 48));
+        assert_eq!(intervals.interval_of(99), (48, i64::MAX));
+        let wrong = Intervals {
+            starts: vec![11],
+            ..intervals
+        };
+        assert!(wrong.check().is_err());
     }
 }

@@ -65,6 +65,46 @@ impl Column {
     }
 }
 
+/// Goes through a column row by row, so that its places need not be looked for.
+struct ColumnCursor<'a> {
+    column: &'a Column,
+    /// Forwards the place that is next; backwards the one behind it.
+    place: usize,
+    backwards: bool,
+}
+
+impl<'a> ColumnCursor<'a> {
+    fn new(column: &'a Column, range: &Range<usize>, backwards: bool) -> Self {
+        let at = if backwards { range.end } else { range.start };
+        let place = match &column.rows {
+            None => 0,
+            Some(rows) => rows.partition_point(|&row| (row as usize) < at),
+        };
+        Self {
+            column,
+            place,
+            backwards,
+        }
+    }
+
+    /// The place of the value of this row, which is next to the one before.
+    #[inline]
+    fn step(&mut self, row: usize) -> Option<usize> {
+        let Some(rows) = &self.column.rows else {
+            return (row < self.column.values.len()).then_some(row);
+        };
+        let place = match self.backwards {
+            true => self.place.checked_sub(1)?,
+            false => self.place,
+        };
+        if *rows.get(place)? as usize != row {
+            return None;
+        }
+        self.place = if self.backwards { place } else { place + 1 };
+        Some(place)
+    }
+}
+
 /// What reading rows of memory needs, to be used again.
 #[derive(Default)]
 pub(crate) struct Reading {
@@ -239,6 +279,11 @@ impl Table {
         each: &mut dyn FnMut(i64, &[Point<'_>]) -> std::ops::ControlFlow<()>,
     ) -> std::ops::ControlFlow<()> {
         debug_assert!(self.is_sorted, "rows are given when they are in order");
+        let mut cursors: Vec<ColumnCursor<'_>> = self
+            .columns
+            .iter()
+            .map(|column| ColumnCursor::new(column, &range, backwards))
+            .collect();
         let mut points = Vec::with_capacity(self.columns.len());
         for step in 0..range.len() {
             let row = if backwards {
@@ -247,11 +292,11 @@ impl Table {
                 range.start + step
             };
             points.clear();
-            for column in &self.columns {
-                if let Some(place) = column.place(row) {
+            for cursor in &mut cursors {
+                if let Some(place) = cursor.step(row) {
                     points.push(Point {
-                        key: column.key,
-                        value: column.values.get(place),
+                        key: cursor.column.key,
+                        value: cursor.column.values.get(place),
                     });
                 }
             }

@@ -150,7 +150,14 @@ fn a_log_that_ends_early_keeps_what_is_whole() {
         fs::write(&path, &torn).unwrap();
         let dir = tempfile::tempdir().unwrap();
         copy(origin.path(), dir.path());
-        let (series, _) = Series::open(dir.path(), always()).unwrap();
+        assert!(matches!(
+            Series::open(dir.path(), always()),
+            Err(OpenError::Damaged { .. })
+        ));
+        // Nothing knows that they were there, as after a power failure.
+        fs::remove_file(dir.path().join("marks")).unwrap();
+        let (series, report) = Series::open(dir.path(), always()).unwrap();
+        assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
         let rows = read(&series).unwrap();
         assert!(rows < ROWS && rows > ROWS / 3, "{rows}");
         // It goes on behind the cut.

@@ -241,15 +241,16 @@ impl Script {
             to_ms,
             interval_ms: 17 * 60_000,
             origin_ms: BEGIN_MS,
+            starts: Vec::new(),
         };
         let keys: Vec<KeyId> = (0..KEYS).map(KeyId).collect();
-        let mut expected: BTreeMap<(u32, i64), Vec<Option<f64>>> = BTreeMap::new();
+        let mut expected: BTreeMap<(u32, i64), Vec<Kept>> = BTreeMap::new();
         for ((_, ts_ms, key), value) in self.naive.range((device, from_ms, 0)..(device, to_ms, 0)) {
             let start = ts_ms - (ts_ms - BEGIN_MS).rem_euclid(intervals.interval_ms);
             expected
                 .entry((*key, start))
                 .or_default()
-                .push(value.number());
+                .push(value.clone());
         }
         let mut seen = 0;
         series
@@ -261,26 +262,21 @@ impl Script {
                     assert_eq!(of, DeviceNo(device));
                     seen += 1;
                     let values = &expected[&(key.0, start)];
-                    let numbers: Vec<f64> = values.iter().filter_map(|number| *number).collect();
+                    let numbers: Vec<f64> = values.iter().filter_map(Kept::number).collect();
                     assert_eq!(
                         (summary.count, summary.numbers),
                         (values.len() as u64, numbers.len() as u64)
                     );
-                    let near = |found: Option<f64>, expected: f64| {
-                        (found.unwrap() - expected).abs() < 1e-6
-                    };
+                    let get = |aggregate| summary.get(aggregate);
+                    assert_eq!(get(Aggregate::First).map(kept).as_ref(), values.first());
+                    assert_eq!(get(Aggregate::Last).map(kept).as_ref(), values.last());
+                    let number = |aggregate| get(aggregate).and_then(|value| value.number());
+                    let reduce = |by: fn(f64, f64) -> f64| numbers.iter().copied().reduce(by);
+                    assert_eq!(number(Aggregate::Min), reduce(f64::min));
+                    assert_eq!(number(Aggregate::Max), reduce(f64::max));
                     if !numbers.is_empty() {
-                        assert!(near(summary.get(Aggregate::Sum), numbers.iter().sum()));
-                        assert_eq!(
-                            summary.get(Aggregate::Min),
-                            numbers.iter().copied().reduce(f64::min)
-                        );
-                        assert_eq!(
-                            summary.get(Aggregate::Max),
-                            numbers.iter().copied().reduce(f64::max)
-                        );
-                        assert_eq!(summary.get(Aggregate::First), numbers.first().copied());
-                        assert_eq!(summary.get(Aggregate::Last), numbers.last().copied());
+                        let sum = number(Aggregate::Sum).unwrap();
+                        assert!((sum - numbers.iter().sum::<f64>()).abs() < 1e-6);
                     }
                 },
             )

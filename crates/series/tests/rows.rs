@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
+mod common;
+
 use std::ops::ControlFlow;
 
+use common::{Kept, kept};
 use series::{
     Aggregate, Config, DeviceNo, Error, Intervals, KeyId, Order, Point, Policy, Range, Rows,
     Series, Value,
@@ -117,7 +120,7 @@ fn intervals_are_summed_up() {
         from_ms: 0,
         to_ms: 7_200_000,
         interval_ms: 3_600_000,
-        origin_ms: 0,
+        ..Intervals::default()
     };
     let mut found = Vec::new();
     series
@@ -126,7 +129,7 @@ fn intervals_are_summed_up() {
             &[key],
             &intervals,
             &mut |device, _, start, summary| {
-                let of = |aggregate| summary.get(aggregate).unwrap();
+                let of = |aggregate| summary.get(aggregate).unwrap().number().unwrap();
                 let all = [
                     Aggregate::Count,
                     Aggregate::Min,
@@ -157,6 +160,107 @@ fn intervals_are_summed_up() {
             .aggregate(&[DeviceNo(3)], &[key], &too_many, &mut |_, _, _, _| {})
             .is_err()
     );
+}
+
+/// From memory, from a segment file and with the statistics of its groups.
+#[test]
+fn aggregates_keep_the_types_of_values() {
+    const LARGE: i64 = 9_007_199_254_740_993;
+    let dir = tempfile::tempdir().unwrap();
+    let (series, _) = Series::open(dir.path(), config()).unwrap();
+    let [whole, flag, word, mixed] =
+        ["whole", "flag", "word", "mixed"].map(|name| series.key(name).unwrap());
+    for row in 0..1000_i64 {
+        let points = [
+            point(whole, Value::Int(LARGE + row)),
+            point(flag, Value::Bool(row % 2 == 0)),
+            point(word, Value::Text(if row == 0 { "begin" } else { "end" })),
+            point(
+                mixed,
+                match row {
+                    0 => Value::Json("{\"a\":1}"),
+                    999 => Value::Text("off"),
+                    row => Value::Int(row),
+                },
+            ),
+        ];
+        series.append(DeviceNo(1), row * 1000, &points).unwrap();
+    }
+    let get = |key, interval_ms, aggregate: Aggregate| {
+        let intervals = Intervals {
+            from_ms: 0,
+            to_ms: 1_000_000,
+            interval_ms,
+            ..Intervals::default()
+        };
+        let mut found = Vec::new();
+        let each = &mut |_, _, _, summary: &series::Summary| {
+            found.push(summary.get(aggregate).map(kept));
+        };
+        let read = series.aggregate(&[DeviceNo(1)], &[key], &intervals, each);
+        read.unwrap();
+        found
+    };
+    let check = || {
+        let all = |key, aggregate| get(key, 1_000_000, aggregate).pop().unwrap();
+        use Aggregate::{Avg, First, Last, Max, Min, Sum};
+        for (aggregate, expected) in [
+            (Min, LARGE),
+            (First, LARGE),
+            (Max, LARGE + 999),
+            (Last, LARGE + 999),
+            (Sum, 1000 * LARGE + 499_500),
+        ] {
+            assert_eq!(all(whole, aggregate), Some(Kept::Int(expected)));
+        }
+        assert_eq!(all(flag, First), Some(Kept::Bool(true)));
+        assert_eq!(all(flag, Last), Some(Kept::Bool(false)));
+        assert_eq!(all(flag, Sum), Some(Kept::Int(500)));
+        assert_eq!(all(flag, Avg), Some(Kept::Float(0.5_f64.to_bits())));
+        assert_eq!(all(word, First), Some(Kept::Text("begin".into())));
+        assert_eq!(all(word, Last), Some(Kept::Text("end".into())));
+        assert_eq!(all(word, Max), None);
+        assert_eq!(all(mixed, First), Some(Kept::Json("{\"a\":1}".into())));
+        assert_eq!(all(mixed, Last), Some(Kept::Text("off".into())));
+        assert_eq!(all(mixed, Max), Some(Kept::Int(998)));
+        // Intervals that cut the group.
+        let halves = get(whole, 500_000, Sum);
+        let sum = |from: i64, to: i64| (from..to).map(|row| LARGE + row).sum();
+        let expected = [sum(0, 500), sum(500, 1000)].map(|sum| Some(Kept::Int(sum)));
+        assert_eq!(halves, expected);
+    };
+    check();
+    series.flush().unwrap();
+    check();
+}
+
+#[test]
+fn intervals_can_have_any_lengths() {
+    let dir = tempfile::tempdir().unwrap();
+    let (series, _) = Series::open(dir.path(), config()).unwrap();
+    let key = series.key("power").unwrap();
+    for hour in 0..72 {
+        let points = [point(key, Value::Int(1))];
+        series
+            .append(DeviceNo(1), hour * 3_600_000, &points)
+            .unwrap();
+    }
+    series.flush().unwrap();
+    // A day of 23 hours, one of 25 and what is left.
+    let hours = [0, 23, 48];
+    let intervals = Intervals {
+        from_ms: 0,
+        to_ms: 72 * 3_600_000,
+        starts: hours.map(|hour| hour * 3_600_000).to_vec(),
+        ..Intervals::default()
+    };
+    let mut found = Vec::new();
+    let each = &mut |_, _, start, summary: &series::Summary| {
+        found.push((start / 3_600_000, summary.count));
+    };
+    let read = series.aggregate(&[DeviceNo(1)], &[key], &intervals, each);
+    read.unwrap();
+    assert_eq!(found, [(0, 23), (23, 25), (48, 24)]);
 }
 
 #[test]

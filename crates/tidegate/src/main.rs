@@ -9,6 +9,7 @@ mod logging;
 mod password;
 mod serve;
 mod storage;
+mod storage_areas;
 
 use std::process::ExitCode;
 

@@ -9,12 +9,13 @@ use clap::{Args, Subcommand};
 use store::{Config, ImportMode, Space, Store, tools};
 
 use crate::config::{self, Flag, Sources};
+use crate::storage_areas::Areas;
 
 #[derive(Subcommand)]
 pub(crate) enum StoreCommand {
     /// Read everything and tell what is wrong; exit status 1 if something is
     Check(Place),
-    /// Keep what can be read of a damaged message log, and tell what is lost
+    /// Keep what can be read of a damaged message log and damaged telemetry, and tell what is lost
     Repair(Place),
     /// Write everything anew without what nobody wants any more
     Compact(Place),
@@ -53,6 +54,12 @@ pub(crate) struct Place {
 impl Place {
     /// The directory of the store and its settings.
     fn find(self) -> anyhow::Result<(PathBuf, Config)> {
+        let (dir, config, _) = self.find_all()?;
+        Ok((dir, config))
+    }
+
+    /// The directory of the store, its settings, and what is beside it.
+    fn find_all(self) -> anyhow::Result<(PathBuf, Config, Areas)> {
         let mut sources = Sources::of_process(self.config);
         sources.flags = self
             .data_dir
@@ -65,7 +72,8 @@ impl Place {
             .collect();
         let config = config::load(&sources)?;
         let dir = config.data_dir.join("store");
-        Ok((dir, config.store.unwrap_or_default()))
+        let areas = Areas::new(&config.data_dir, config.telemetry.directory);
+        Ok((dir, config.store.unwrap_or_default(), areas))
     }
 
     /// As [`find`](Self::find), for commands that need the objects.
@@ -86,13 +94,20 @@ impl StoreCommand {
     pub(crate) fn run(self) -> anyhow::Result<(String, bool)> {
         match self {
             StoreCommand::Check(place) => {
-                let (dir, _) = place.find()?;
-                let checked = tools::check(&dir, &mut tell)?;
-                Ok((check_text(&dir, &checked), checked.problems.is_empty()))
+                let (dir, _, areas) = place.find_all()?;
+                let mut checked = tools::check(&dir, &mut tell)?;
+                let others = areas.check(&mut tell)?;
+                checked.problems.extend(others.problems);
+                let found = others.found.iter().map(|line| format!("{line}\n"));
+                let text = check_text(&dir, &checked) + &found.collect::<String>();
+                Ok((text, checked.problems.is_empty()))
             }
             StoreCommand::Repair(place) => {
-                let (dir, _) = place.find()?;
-                let repaired = tools::repair(&dir, &mut tell)?;
+                let (dir, _, areas) = place.find_all()?;
+                let mut repaired = tools::repair(&dir, &mut tell)?;
+                let telemetry = areas.repair(&mut tell)?;
+                repaired.lost.extend(telemetry.lost);
+                repaired.kept.extend(telemetry.kept);
                 Ok((repair_text(&repaired), true))
             }
             StoreCommand::Compact(place) => {
@@ -141,7 +156,7 @@ fn check_text(dir: &Path, checked: &tools::Checked) -> String {
 
 fn repair_text(repaired: &tools::Repaired) -> String {
     if repaired.lost.is_empty() {
-        return "there is nothing to repair in the message log\n".to_owned();
+        return "there is nothing to repair in the message log and the telemetry\n".to_owned();
     }
     let mut text = String::new();
     for lost in &repaired.lost {

@@ -7,10 +7,10 @@
 use disk::varint::{Reader, put};
 
 use super::{floats, ints, texts};
-use crate::point::KeyId;
-use crate::summary::Summary;
+use crate::point::{KeyId, Value};
+use crate::summary::{Number, Summary};
 use crate::table::{Column, Facet, Table};
-use crate::values::{Floats, Kind, Mixed, Values};
+use crate::values::{Kind, Mixed, Values};
 
 /// Rows of a group at most.
 pub(crate) const MAX_ROWS: usize = 8192;
@@ -76,7 +76,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, table: &Table, interval_ms: i64, bytes: 
             put(out, rows.len() as u64);
         }
         put(out, (bytes.len() - before) as u64);
-        for number in statistics.into_iter().flatten() {
+        for number in statistics.iter().flat_map(Statistics::encode) {
             out.extend_from_slice(&number.to_le_bytes());
         }
     }
@@ -137,8 +137,17 @@ fn decode_presence(reader: &mut Reader<'_>, count: usize, len: usize) -> Option<
     (rows.len() == count).then_some(rows)
 }
 
-/// Sum, least, most, first and last of a column of numbers without gaps and NaN.
-fn statistics(column: &Column, ts: &[i64]) -> Option<[f64; 5]> {
+/// What an aggregate over all rows of a column needs, of a column of numbers without gaps and NaN.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Statistics {
+    pub(crate) sum: Number,
+    pub(crate) min: Number,
+    pub(crate) max: Number,
+    pub(crate) first: Value<'static>,
+    pub(crate) last: Value<'static>,
+}
+
+fn statistics(column: &Column, ts: &[i64]) -> Option<Statistics> {
     let values = &column.values;
     let is_number = matches!(values.kind, Some(Kind::Bool | Kind::Int | Kind::Float));
     let is_plain = column.rows.is_none() && values.mixed.is_none() && column.facet == Facet::Value;
@@ -146,26 +155,63 @@ fn statistics(column: &Column, ts: &[i64]) -> Option<[f64; 5]> {
         return None;
     }
     let mut summary = Summary::default();
-    let (first, last) = (ts[0], ts[ts.len() - 1]);
-    match (values.kind, &values.floats) {
-        (Some(Kind::Int), _) => summary.add_decimals(&values.ints, 0, first, last),
-        (Some(Kind::Bool), _) => summary.add_decimals(&values.bools, 0, first, last),
-        (_, Floats::Decimal { scale, numbers }) => {
-            summary.add_decimals(numbers, *scale, first, last);
-        }
-        (_, Floats::Plain(floats)) => {
-            for (&ts_ms, &float) in ts.iter().zip(floats) {
-                summary.add(ts_ms, Some(float));
-            }
+    summary.add_values(values, 0..ts.len(), (ts[0], ts[ts.len() - 1]));
+    let sum = summary.sum.number();
+    // Whole numbers whose sum is too large are added again by who asks.
+    let is_exact = values.kind == Some(Kind::Float) || matches!(sum, Number::Int(_));
+    if summary.numbers as usize != ts.len() || !is_exact {
+        return None;
+    }
+    let value = |at| match values.get(at) {
+        Value::Bool(value) => Some(Value::Bool(value)),
+        Value::Int(value) => Some(Value::Int(value)),
+        Value::Float(value) => Some(Value::Float(value)),
+        Value::Text(_) | Value::Json(_) => None,
+    };
+    Some(Statistics {
+        sum,
+        min: summary.min?,
+        max: summary.max?,
+        first: value(0)?,
+        last: value(ts.len() - 1)?,
+    })
+}
+
+impl Statistics {
+    /// Five numbers of 8 bytes: whole ones or floats, as the column has them.
+    fn encode(&self) -> [u64; 5] {
+        let number = |number: Number| match number {
+            Number::Int(number) => number as u64,
+            Number::Float(number) => number.to_bits(),
+        };
+        let value = |value| Number::of(value).map_or(0, number);
+        [
+            number(self.sum),
+            number(self.min),
+            number(self.max),
+            value(self.first),
+            value(self.last),
+        ]
+    }
+
+    fn decode(numbers: [u64; 5], kind: Kind) -> Self {
+        let [sum, min, max, first, last] = numbers;
+        let number = |bits: u64| match kind {
+            Kind::Float => Number::Float(f64::from_bits(bits)),
+            _ => Number::Int(bits as i64),
+        };
+        let value = |bits: u64| match kind {
+            Kind::Bool => Value::Bool(bits != 0),
+            _ => number(bits).value(),
+        };
+        Self {
+            sum: number(sum),
+            min: number(min),
+            max: number(max),
+            first: value(first),
+            last: value(last),
         }
     }
-    (summary.numbers as usize == ts.len()).then_some([
-        summary.sum,
-        summary.min,
-        summary.max,
-        summary.first.1,
-        summary.last.1,
-    ])
 }
 
 /// What a group says of one of its columns.
@@ -175,8 +221,7 @@ pub(crate) struct Entry<'a> {
     kind: Option<Kind>,
     count: usize,
     is_sparse: bool,
-    /// Sum, least, most, first and last.
-    pub(crate) statistics: Option<[f64; 5]>,
+    pub(crate) statistics: Option<Statistics>,
     bytes: &'a [u8],
 }
 
@@ -224,11 +269,11 @@ pub(crate) fn open(bytes: &[u8]) -> Option<Group<'_>> {
         };
         lens.push(reader.bounded(usize::MAX)?);
         let statistics = if flags & STATISTICS != 0 {
-            let mut statistics = [0.0; 5];
-            for number in &mut statistics {
-                *number = f64::from_bits(reader.word()?);
+            let mut numbers = [0; 5];
+            for number in &mut numbers {
+                *number = reader.word()?;
             }
-            Some(statistics)
+            Some(Statistics::decode(numbers, kind?))
         } else {
             None
         };
@@ -355,7 +400,6 @@ pub(crate) fn read_any(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
     use crate::cell::Cell;
-    use crate::point::Value;
     use proptest::prelude::*;
 
     fn value(number: u64, text: &str) -> Value<'_> {

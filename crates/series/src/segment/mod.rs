@@ -147,7 +147,11 @@ impl Drop for Segment {
 impl Meta {
     /// The name of a file of the same partition and window.
     pub(crate) fn name_of(&self, id: u64) -> String {
-        format!("{}-{}-{id}.seg", self.partition, self.window)
+        Self::name(self.partition, self.window, id)
+    }
+
+    pub(crate) fn name(partition: usize, window: i64, id: u64) -> String {
+        format!("{partition}-{window}-{id}.seg")
     }
 }
 
@@ -171,6 +175,15 @@ impl Segment {
         };
         if bytes < (MAGIC.len() + TAIL) as u64 {
             return Err(refuse(0, "it is shorter than any segment file"));
+        }
+        let mut head = [0; MAGIC.len()];
+        file.read_exact_at(&mut head, 0)
+            .map_err(io_error("read", &path))?;
+        if &head != MAGIC {
+            return Err(refuse(
+                0,
+                "it does not begin as a segment file of this version does",
+            ));
         }
         let mut tail = [0; TAIL];
         let tail_at = bytes - TAIL as u64;

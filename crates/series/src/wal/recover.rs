@@ -20,6 +20,7 @@ use super::block::{
 };
 use super::log::{Segment, path_of, sync_dir};
 use crate::error::{Error, OpenError, io_error};
+use crate::inspect::Inspection;
 use crate::point::KeyId;
 
 /// A row of the log: its values begin at `values`.
@@ -64,17 +65,31 @@ struct Files {
     ids: Vec<u32>,
 }
 
-/// Gives each row that is in no segment file; `flushed` is the last row of each partition that is.
+/// What the rest of the store knows of the log.
+pub(crate) struct Known {
+    /// The last row of each partition that is in segment files with all before it.
+    pub(crate) flushed: [u64; PARTITIONS],
+    /// The last row of each partition that must be there.
+    pub(crate) expected: [u64; PARTITIONS],
+    /// Rows have keys below this number.
+    pub(crate) keys: u32,
+}
+
+/// Gives each row that is in no segment file.
 pub(crate) fn recover(
     dir: &Path,
-    flushed: &[u64; PARTITIONS],
+    known: &Known,
+    inspection: &mut Inspection,
     each: &mut dyn FnMut(Logged<'_>) -> Option<()>,
 ) -> Result<Recovered, OpenError> {
-    let files = open_all(dir)?;
+    let files = open_all(dir, inspection.writes())?;
+    let flushed = &known.flushed;
+    let mut dropped = Vec::new();
     let mut chains: [Vec<Found>; PARTITIONS] = Default::default();
     for (segment, file) in files.files.iter().enumerate() {
         let path = &files.paths[segment];
-        find_blocks(file, path, segment, &mut chains)?;
+        let broken = find_blocks(file, path, segment, &mut chains, inspection)?;
+        dropped.extend(broken.into_iter().map(|at| (segment, at, BLOCK_HEAD)));
     }
     let mut recovered = Recovered {
         segments: Vec::new(),
@@ -85,7 +100,6 @@ pub(crate) fn recover(
         rows: 0,
     };
     let mut upto = vec![[0; PARTITIONS]; files.files.len()];
-    let mut dropped = Vec::new();
     for (partition, chain) in chains.iter_mut().enumerate() {
         chain.sort_unstable_by_key(|found| found.head.number);
         if let Some(last) = chain.last() {
@@ -96,9 +110,23 @@ pub(crate) fn recover(
             chain,
             partition,
             flushed: flushed[partition],
+            keys: known.keys,
             upto: &mut upto,
         };
-        reading.read(&mut recovered, &mut dropped, each)?;
+        let problems = inspection.problems.len();
+        reading.read(&mut recovered, &mut dropped, inspection, each)?;
+        let last_lsn = recovered.next_lsn[partition] - 1;
+        let lost = known.expected[partition].saturating_sub(last_lsn);
+        if lost > 0 && inspection.problems.len() == problems {
+            let (path, offset) = reading.end(dir);
+            let detail = format!(
+                "its end or a file of the log is missing: the last {lost} rows of partition {partition} were stored and are lost"
+            );
+            inspection.damaged(&path, offset, detail)?;
+        }
+    }
+    if !inspection.writes() {
+        return Ok(recovered);
     }
     // Only now, when nothing was found damaged, is anything changed.
     for (segment, offset, len) in dropped {
@@ -136,7 +164,7 @@ pub(crate) fn recover(
     Ok(recovered)
 }
 
-fn open_all(dir: &Path) -> Result<Files, Error> {
+fn open_all(dir: &Path, writes: bool) -> Result<Files, Error> {
     let mut ids = Vec::new();
     for entry in fs::read_dir(dir).map_err(io_error("list", dir))? {
         let name = entry.map_err(io_error("list", dir))?.file_name();
@@ -153,7 +181,7 @@ fn open_all(dir: &Path) -> Result<Files, Error> {
     let open = |path: &PathBuf| {
         OpenOptions::new()
             .read(true)
-            .write(true)
+            .write(writes)
             .open(path)
             .map_err(io_error("open", path))
     };
@@ -166,7 +194,9 @@ fn find_blocks(
     path: &Path,
     segment: usize,
     chains: &mut [Vec<Found>; PARTITIONS],
-) -> Result<(), OpenError> {
+    inspection: &mut Inspection,
+) -> Result<Vec<u64>, OpenError> {
+    let mut broken = Vec::new();
     let len = file.metadata().map_err(io_error("look at", path))?.len();
     for offset in (0..len).step_by(BLOCK_BYTES) {
         let mut bytes = [0; BLOCK_HEAD];
@@ -180,11 +210,10 @@ fn find_blocks(
         }
         // A head is written as a whole or not at all: it is within one sector.
         let Some(head) = BlockHead::decode(&bytes) else {
-            return Err(OpenError::Damaged {
-                path: path.to_owned(),
-                offset,
-                detail: "the head of a block is not what was written".to_owned(),
-            });
+            let detail = "the head of a block is not what was written";
+            inspection.damaged(path, offset, detail)?;
+            broken.push(offset);
+            continue;
         };
         chains[usize::from(head.partition)].push(Found {
             segment,
@@ -192,7 +221,7 @@ fn find_blocks(
             head,
         });
     }
-    Ok(())
+    Ok(broken)
 }
 
 struct Chain<'a> {
@@ -200,6 +229,7 @@ struct Chain<'a> {
     chain: &'a [Found],
     partition: usize,
     flushed: u64,
+    keys: u32,
     upto: &'a mut [[u64; PARTITIONS]],
 }
 
@@ -221,10 +251,19 @@ impl Chain<'_> {
         Ok(block)
     }
 
+    /// Where its last block is, or the directory if there is none.
+    fn end(&self, dir: &Path) -> (PathBuf, u64) {
+        let last = self.chain.last();
+        last.map_or((dir.to_owned(), 0), |found| {
+            (self.files.paths[found.segment].clone(), found.offset)
+        })
+    }
+
     fn read(
         &mut self,
         recovered: &mut Recovered,
         dropped: &mut Vec<(usize, u64, usize)>,
+        inspection: &mut Inspection,
         each: &mut dyn FnMut(Logged<'_>) -> Option<()>,
     ) -> Result<(), OpenError> {
         // Rows that are in segment files may be missing here.
@@ -237,11 +276,20 @@ impl Chain<'_> {
             }
             let block = self.load(found)?;
             if found.head.follows_lsn >= due {
-                return self.stop(recovered, dropped, at, 0, &block, due);
+                let place = (at, 0);
+                return self.stop(recovered, dropped, inspection, place, &block, due);
             }
-            let seed = found.head.seed();
             let mut offset = BLOCK_HEAD;
-            let read = self.read_block(found, &block, seed, &mut offset, recovered, each)?;
+            let read = self.read_block(found, &block, &mut offset, recovered, each);
+            let read = match read {
+                Ok(read) => read,
+                Err((offset, detail)) => {
+                    let path = &self.files.paths[found.segment];
+                    inspection.damaged(path, found.offset + offset as u64, detail)?;
+                    let place = (at, offset);
+                    return self.stop(recovered, dropped, inspection, place, &block, u64::MAX);
+                }
+            };
             due = due.max(read);
             self.upto[found.segment][self.partition] = due - 1;
             recovered.next_lsn[self.partition] = due;
@@ -251,26 +299,28 @@ impl Chain<'_> {
                 if next_first.is_none() && is_clean {
                     return Ok(());
                 }
-                return self.stop(recovered, dropped, at, offset, &block, due);
+                let place = (at, offset);
+                return self.stop(recovered, dropped, inspection, place, &block, due);
             }
         }
         Ok(())
     }
 
-    /// Gives the rows of a block; returns the number of the row that is due next.
+    /// Gives the rows of a block; returns the number of the row that is due next, or where something is no record and why.
     fn read_block(
         &self,
         found: &Found,
         block: &[u8],
-        seed: u32,
         offset: &mut usize,
         recovered: &mut Recovered,
         each: &mut dyn FnMut(Logged<'_>) -> Option<()>,
-    ) -> Result<u64, OpenError> {
+    ) -> Result<u64, (usize, &'static str)> {
+        let seed = found.head.seed();
         let mut lsn = found.head.first_lsn;
         let mut shapes: HashMap<u64, Arc<[KeyId]>> = HashMap::new();
         let mut words: HashMap<u32, Box<str>> = HashMap::new();
         let mut ts_ms = 0_i64;
+        let mut has_unknown_key = false;
         loop {
             let start = *offset;
             let Next::Record { kind, body } = next(block, seed, offset) else {
@@ -285,7 +335,9 @@ impl Chain<'_> {
                         let key = |reader: &mut Reader<'_>| {
                             u32::try_from(reader.number()?).ok().map(KeyId)
                         };
-                        let keys = (0..len).map(|_| key(&mut reader)).collect::<Option<_>>()?;
+                        let keys: Arc<[KeyId]> =
+                            (0..len).map(|_| key(&mut reader)).collect::<Option<_>>()?;
+                        has_unknown_key |= keys.iter().any(|key| key.0 >= self.keys);
                         shapes.insert(number, keys);
                     }
                     ROW => {
@@ -316,13 +368,13 @@ impl Chain<'_> {
                 }
                 Some(())
             };
-            if apply().is_none() {
-                return Err(OpenError::Damaged {
-                    path: self.files.paths[found.segment].clone(),
-                    offset: found.offset + start as u64,
-                    detail: "a record with a right checksum holds something that is none"
-                        .to_owned(),
-                });
+            let is_applied = apply().is_some();
+            if has_unknown_key {
+                return Err((start, "rows have a key that the dictionary does not have"));
+            }
+            if !is_applied {
+                let detail = "a record with a right checksum holds something that is none";
+                return Err((start, detail));
             }
         }
     }
@@ -332,8 +384,8 @@ impl Chain<'_> {
         &self,
         recovered: &mut Recovered,
         dropped: &mut Vec<(usize, u64, usize)>,
-        at: usize,
-        offset: usize,
+        inspection: &mut Inspection,
+        (at, offset): (usize, usize),
         block: &[u8],
         due: u64,
     ) -> Result<(), OpenError> {
@@ -349,11 +401,8 @@ impl Chain<'_> {
         }
         let path = self.files.paths[found.segment].clone();
         if synced_lsn >= due {
-            return Err(OpenError::Damaged {
-                path,
-                offset: found.offset + offset as u64,
-                detail: "a row is missing; what follows shows that it was on disk once".to_owned(),
-            });
+            let detail = "a row is missing; what follows shows that it was on disk once";
+            inspection.damaged(&path, found.offset + offset as u64, detail)?;
         }
         // A block whose rows are kept stays; the one that follows begins where they end.
         let gone = &self.chain[at + usize::from(offset > 0)..];

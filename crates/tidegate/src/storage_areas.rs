@@ -1,0 +1,104 @@
+//! What a data directory has beside the store: telemetry, mailboxes of devices and disk queues of sinks.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+/// Where these are.
+pub(crate) struct Areas {
+    telemetry: PathBuf,
+    mailboxes: PathBuf,
+    sinks: PathBuf,
+    settings: series::Config,
+}
+
+/// What is in them, and what is wrong.
+#[derive(Default)]
+pub(crate) struct Checked {
+    /// What is there, a line for each area.
+    pub(crate) found: Vec<String>,
+    pub(crate) problems: Vec<String>,
+}
+
+impl Areas {
+    pub(crate) fn new(data_dir: &Path, telemetry: Option<PathBuf>) -> Self {
+        Self {
+            telemetry: telemetry.unwrap_or_else(|| data_dir.join("telemetry")),
+            mailboxes: data_dir.join("mailboxes"),
+            sinks: data_dir.join("sinks").join("queues"),
+            settings: series::Config::default(),
+        }
+    }
+
+    /// Reads everything and changes nothing.
+    pub(crate) fn check(&self, progress: &mut dyn FnMut(&str)) -> anyhow::Result<Checked> {
+        let mut all = Checked::default();
+        if self.telemetry.is_dir() {
+            progress("reading the telemetry");
+            self.check_telemetry(&mut all)?;
+        }
+        if self.mailboxes.is_dir() {
+            progress("reading the mailboxes of devices");
+            let checked = devices::ingest::check_mailboxes(&self.mailboxes);
+            let cannot = || format!("cannot read {}", self.mailboxes.display());
+            let (messages, problems) = checked.with_context(cannot)?;
+            all.found
+                .push(format!("mailboxes: {messages} messages wait"));
+            all.problems.extend(problems);
+        }
+        for directory in directories(&self.sinks)? {
+            progress("reading the disk queues of sinks");
+            let cannot = || format!("cannot read {}", directory.display());
+            let (rows, problems) = connect::check_disk_queue(&directory).with_context(cannot)?;
+            let name = directory.file_name().unwrap_or_default().to_string_lossy();
+            all.found.push(format!("sink {name}: {rows} rows wait"));
+            all.problems.extend(problems);
+        }
+        Ok(all)
+    }
+
+    fn check_telemetry(&self, all: &mut Checked) -> anyhow::Result<()> {
+        match series::check(&self.telemetry, &self.settings) {
+            Ok(checked) => {
+                all.found.push(format!(
+                    "telemetry: {} keys, {} rows in {} files, {} rows in the log",
+                    checked.keys, checked.rows, checked.segments, checked.log_rows
+                ));
+                all.problems.extend(checked.problems);
+                Ok(())
+            }
+            Err(error @ series::OpenError::Version { .. }) => {
+                all.problems.push(error.to_string());
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Keeps what can be read of the telemetry. Mailboxes and queues are mended by the next start.
+    pub(crate) fn repair(
+        &self,
+        progress: &mut dyn FnMut(&str),
+    ) -> anyhow::Result<series::Repaired> {
+        if !self.telemetry.is_dir() {
+            return Ok(series::Repaired::default());
+        }
+        progress("reading the telemetry");
+        Ok(series::repair(&self.telemetry, &self.settings)?)
+    }
+}
+
+/// Directories in one that may not be there.
+fn directories(parent: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    if parent.is_dir() {
+        let entries = fs::read_dir(parent);
+        for entry in entries.with_context(|| format!("cannot read {}", parent.display()))? {
+            found.push(entry?.path());
+        }
+    }
+    found.retain(|path| path.is_dir());
+    found.sort();
+    Ok(found)
+}
