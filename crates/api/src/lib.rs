@@ -51,6 +51,6 @@ pub use objects::{Invalid, ObjectRules, RuledKind};
 pub use rule_tools::{NoRuleTools, RuleTools};
 pub use server::{Error, bind, serve};
 pub use telemetry_tools::{
-    IntervalQuery, IntervalRow, LiveItem, LiveRows, NoTelemetryTools, Numbers, Refusal, Refusals,
-    RowQuery, Sample, TelemetryProblem, TelemetryTools,
+    CalendarUnit, Function, IntervalLength, IntervalQuery, IntervalRow, LiveItem, LiveRows,
+    NoTelemetryTools, Refusal, Refusals, RowQuery, Sample, TelemetryProblem, TelemetryTools,
 };

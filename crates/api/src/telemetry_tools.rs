@@ -5,7 +5,7 @@ use std::io;
 use std::pin::Pin;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A question that has no answer.
@@ -49,31 +49,61 @@ pub struct IntervalQuery {
     pub keys: Vec<String>,
     pub from_ms: i64,
     pub to_ms: i64,
-    pub interval_ms: i64,
-    /// Where one interval begins.
-    pub origin_ms: i64,
+    pub length: IntervalLength,
+    /// Where an interval of a fixed length begins. `None`: at a local midnight if there is a time zone, otherwise at a multiple of
+    /// the length.
+    pub origin_ms: Option<i64>,
+    /// An IANA name; UTC without it.
+    pub time_zone: Option<String>,
+    pub functions: Vec<Function>,
+    /// All devices together, as if they were one.
+    pub merged: bool,
+}
+
+/// How long intervals are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IntervalLength {
+    /// One from the first time to the last.
+    All,
+    /// At least 1.
+    Ms(i64),
+    Calendar(CalendarUnit),
+}
+
+/// A unit of the calendar, in local time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CalendarUnit {
+    Day,
+    /// From Monday on.
+    Week,
+    Month,
+    Quarter,
+    Year,
+}
+
+/// What to tell of an interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Function {
+    Avg,
+    Min,
+    Max,
+    Sum,
+    Count,
+    First,
+    Last,
 }
 
 /// An interval of one key of one device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IntervalRow {
-    pub device: String,
+    /// `None`: all that were asked for.
+    pub device: Option<String>,
     pub key: String,
     pub ts_ms: i64,
-    pub count: u64,
-    /// Of the numbers among the values; `None`: there is none.
-    pub numbers: Option<Numbers>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Numbers {
-    pub count: u64,
-    pub min: f64,
-    pub max: f64,
-    pub sum: f64,
-    /// The earliest and its time.
-    pub first: (i64, f64),
-    pub last: (i64, f64),
+    /// By function, in the order of the question; null where there is no value for it.
+    pub values: Vec<Value>,
 }
 
 /// What a watcher is told.
@@ -130,6 +160,16 @@ pub trait TelemetryTools: Send + Sync + 'static {
         each: &mut dyn FnMut(i64, Vec<(String, Value)>) -> bool,
     ) -> Result<(), TelemetryProblem>;
 
+    /// Writes rows as JSON objects `{"ts_ms", "values"}`, each with `separator` behind it, and says how many. `full` is called now
+    /// and then with what was written; it may take it, and ends it with `false`.
+    fn write_rows(
+        &self,
+        query: &RowQuery,
+        separator: u8,
+        out: &mut Vec<u8>,
+        full: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    ) -> Result<usize, TelemetryProblem>;
+
     /// Writes rows as a Parquet file, group by group: a line for each value. What `out` refuses ends it.
     fn write_parquet(
         &self,
@@ -177,6 +217,16 @@ impl TelemetryTools for NoTelemetryTools {
         query: &RowQuery,
         _: &mut dyn FnMut(i64, Vec<(String, Value)>) -> bool,
     ) -> Result<(), TelemetryProblem> {
+        Err(no_device(&query.device))
+    }
+
+    fn write_rows(
+        &self,
+        query: &RowQuery,
+        _: u8,
+        _: &mut Vec<u8>,
+        _: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    ) -> Result<usize, TelemetryProblem> {
         Err(no_device(&query.device))
     }
 

@@ -37,6 +37,7 @@ struct Latest {
 
 /// Rows of a device.
 #[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes the answer")]
 struct Rows {
     device: String,
     rows: Vec<Row>,
@@ -46,6 +47,7 @@ struct Rows {
 
 /// Values of one time.
 #[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes the answer")]
 struct Row {
     ts_ms: i64,
     /// By key.
@@ -114,7 +116,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 }
 
 async fn latest(call: Call) -> Outcome {
-    let (device, keys) = (call.path("id").to_owned(), keys(&call));
+    let (device, keys) = (call.path("id").to_owned(), keys(&call)?);
     let name = device.clone();
     let samples = ask(&call.app, move |tools| tools.latest(&name, keys.as_deref())).await?;
     let values: Map<String, Value> = samples
@@ -132,35 +134,30 @@ async fn rows(call: Call) -> Outcome {
     let limit = call.query.number(ROWS).unwrap_or(DEFAULT_ROWS) as usize;
     let query = RowQuery {
         device: call.path("id").to_owned(),
-        keys: keys(&call),
+        keys: keys(&call)?,
         from_ms,
         to_ms,
         limit,
         newest_first: call.query.text(ORDER.name) == Some("desc"),
     };
-    let device = query.device.clone();
-    let rows = ask(&call.app, move |tools| {
-        let mut rows = Vec::new();
-        tools.rows(&query, &mut |ts_ms, values| {
-            rows.push(Row {
-                ts_ms,
-                values: values.into_iter().collect(),
-            });
-            true
-        })?;
-        Ok(rows)
-    })
-    .await?;
-    call::ok(Rows {
-        device,
-        is_cut: rows.len() >= limit,
-        rows,
-    })
+    let text = ask(&call.app, move |tools| {
+        let device = Value::from(query.device.as_str());
+        let mut text = format!("{{\"device\":{device},\"rows\":[").into_bytes();
+        let rows = tools.write_rows(&query, b',', &mut text, &mut |_| true)?;
+        if rows > 0 {
+            // There is a comma behind each.
+            text.pop();
+        }
+        let is_cut = rows >= limit;
+        text.extend_from_slice(format!("],\"is_cut\":{is_cut}}}").as_bytes());
+        Ok(text)
+    });
+    Ok(call::text("application/json", text.await?))
 }
 
 async fn remove(call: Call) -> Outcome {
     let (from_ms, to_ms) = times(&call)?;
-    let (device, keys) = (call.path("id").to_owned(), keys(&call));
+    let (device, keys) = (call.path("id").to_owned(), keys(&call)?);
     let told = json!({"keys": keys, "from_ms": from_ms, "to_ms": to_ms});
     let id = device.clone();
     ask(&call.app, move |tools| {

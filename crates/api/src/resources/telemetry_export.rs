@@ -5,7 +5,7 @@ use std::io;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use futures_util::stream;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::telemetry_question::{keys, problem, times};
@@ -42,7 +42,7 @@ impl Format {
     fn of(call: &Call) -> Result<Self, Problem> {
         Ok(match call.query.text(FORMAT.name) {
             Some("csv") => {
-                let columns = keys(call);
+                let columns = keys(call)?;
                 Self::Csv(columns.ok_or_else(|| {
                     let detail = "keys: expected the columns of the CSV.";
                     Problem::parameter("keys", detail)
@@ -80,11 +80,14 @@ impl Format {
         pieces: &mut Pieces,
     ) -> Result<(), TelemetryProblem> {
         match self {
-            Self::Lines => tools.rows(query, &mut |ts_ms, values| {
-                let values: Map<String, Value> = values.into_iter().collect();
-                let line = json!({"ts_ms": ts_ms, "values": values}).to_string();
-                pieces.add(&line) && pieces.add("\n")
-            }),
+            Self::Lines => {
+                let Pieces { piece, sender } = pieces;
+                let full = &mut |piece: &mut Vec<u8>| {
+                    let full = Bytes::from(std::mem::take(piece));
+                    sender.blocking_send(Ok(full)).is_ok()
+                };
+                tools.write_rows(query, b'\n', piece, full).map(drop)
+            }
             Self::Csv(columns) => {
                 let mut line = String::new();
                 let names = columns.iter().map(String::as_str);
@@ -136,7 +139,7 @@ pub(super) async fn export(call: Call) -> Outcome {
     let (media_type, name) = (format.media_type(), format.file_name());
     let query = RowQuery {
         device: call.path("id").to_owned(),
-        keys: keys(&call),
+        keys: keys(&call)?,
         from_ms,
         to_ms,
         limit: usize::MAX,
@@ -214,6 +217,8 @@ fn csv_line<'c>(cells: impl Iterator<Item = &'c str>, out: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -74,7 +74,7 @@ pub(super) async fn of_devices(call: Call) -> Outcome {
 
 async fn watch(mut call: Call, devices: Vec<String>) -> Outcome {
     let permit = events::permit(&call)?;
-    let keys = keys(&call);
+    let keys = keys(&call)?;
     let rows = ask(&call.app, move |tools| {
         tools.watch(&devices, keys.as_deref())
     })

@@ -1,30 +1,39 @@
 //! Telemetry by intervals: of a device, of some devices, of a group.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::device_groups;
-use super::telemetry_question::{FROM_MS, KEYS, TO_MS, ask, check_times, interval_ms, keys, times};
-use crate::access::Role;
+use super::telemetry_question::{FROM_MS, KEYS, ask, check_times, keys};
+use crate::access::{Role, now_ms};
 use crate::call::{self, Call};
 use crate::endpoint::{Endpoint, Outcome, get, post};
-use crate::parameters::{MAX_TIME_MS, Parameter, Shape};
+use crate::parameters::{MAX_TIME_MS, Parameter, Shape, text, time_ms};
 use crate::problem::Problem;
-use crate::telemetry_tools::{IntervalQuery, IntervalRow, Numbers};
+use crate::telemetry_tools::{CalendarUnit, Function, IntervalLength, IntervalQuery, IntervalRow};
 
 /// Devices of one question.
 const MAX_DEVICES: usize = 10_000;
+const UNITS: &[&str] = &["day", "week", "month", "quarter", "year"];
 const FUNCTIONS: &[&str] = &["avg", "min", "max", "sum", "count", "first", "last"];
 
 const INTERVAL_MS: Parameter = Parameter {
     name: "interval_ms",
     shape: Shape::Number(1, MAX_TIME_MS),
-    about: "The length of an interval; without it one interval from `from_ms` to `to_ms`.",
+    about: "The length of an interval; without it and `interval` one interval from `from_ms` to `to_ms`.",
 };
+const TO_MS: Parameter = time_ms("to_ms", "The time behind the last one; without it, now.");
+const INTERVAL: Parameter = Parameter {
+    name: "interval",
+    shape: Shape::Words(UNITS),
+    about: "In place of `interval_ms` a unit of the calendar in `time_zone`: `day`, `week` from Monday on, `month`, `quarter` or `year`.",
+};
+const TIME_ZONE: Parameter = text(
+    "time_zone",
+    "An IANA name such as `Europe/Berlin`; UTC without it. Intervals of `interval_ms` are counted from the local midnight before \
+     `from_ms` with it.",
+);
 const WANTED: Parameter = Parameter {
     name: "functions",
     shape: Shape::Words(FUNCTIONS),
@@ -51,32 +60,26 @@ struct GroupQuery {
     keys: Vec<String>,
     #[schemars(range(min = 0, max = 253_402_300_799_999_i64))]
     from_ms: i64,
+    /// The time behind the last one; without it, now.
     #[schemars(range(min = 0, max = 253_402_300_799_999_i64))]
-    to_ms: i64,
+    to_ms: Option<i64>,
+    /// The length of an interval; without it and `interval` one interval from `from_ms` to `to_ms`.
     #[schemars(range(min = 1, max = 253_402_300_799_999_i64))]
-    interval_ms: i64,
-    /// Where an interval begins, such as a local midnight.
-    #[serde(default)]
+    interval_ms: Option<i64>,
+    /// In place of `interval_ms` a unit of the calendar in `time_zone`.
+    interval: Option<CalendarUnit>,
+    /// An IANA name such as `Europe/Berlin`; UTC without it.
+    #[schemars(length(min = 1, max = 64))]
+    time_zone: Option<String>,
+    /// Where an interval of `interval_ms` begins, such as a local midnight, which it is without it if there is a `time_zone`.
     #[schemars(range(min = 0, max = 253_402_300_799_999_i64))]
-    origin_ms: i64,
+    origin_ms: Option<i64>,
     /// `avg` if there is none.
     #[serde(default)]
     functions: Vec<Function>,
     /// All devices together, as if they were one.
     #[serde(default)]
     merged: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Function {
-    Avg,
-    Min,
-    Max,
-    Sum,
-    Count,
-    First,
-    Last,
 }
 
 /// Intervals.
@@ -93,7 +96,8 @@ struct Interval {
     key: String,
     /// Its beginning.
     ts_ms: i64,
-    /// By function; `null` where there is no number.
+    /// By function; `null` where there is no value for it. `first` and `last` are values of any type; `min`, `max` and `sum` of whole
+    /// numbers are whole, unless 64 bits do not hold the sum; booleans count as 0 and 1 there.
     values: Map<String, Value>,
 }
 
@@ -108,7 +112,15 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .tag("telemetry")
         .path_parameter("id", "The device's id, percent-encoded.")
         .summary("Telemetry of a device by intervals")
-        .parameters(&[KEYS, FROM_MS, TO_MS, INTERVAL_MS, WANTED])
+        .parameters(&[
+            KEYS,
+            FROM_MS,
+            TO_MS,
+            INTERVAL_MS,
+            INTERVAL,
+            TIME_ZONE,
+            WANTED,
+        ])
         .answers::<Intervals>(200, "Those that have values, of each key ascending."),
         get(
             "/api/v1/device-groups/{id}/telemetry/intervals",
@@ -119,7 +131,16 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .tag("telemetry")
         .path_parameter("id", "The group's id, percent-encoded.")
         .summary("Telemetry of a group of devices by intervals")
-        .parameters(&[KEYS, FROM_MS, TO_MS, INTERVAL_MS, WANTED, MERGED])
+        .parameters(&[
+            KEYS,
+            FROM_MS,
+            TO_MS,
+            INTERVAL_MS,
+            INTERVAL,
+            TIME_ZONE,
+            WANTED,
+            MERGED,
+        ])
         .answers::<Intervals>(
             200,
             "Of each device and key ascending; merged, of each key.",
@@ -148,9 +169,28 @@ async fn group_intervals(call: Call) -> Outcome {
     intervals_of(call, devices, is_merged).await
 }
 
+/// The end of a question that names none.
+fn end_of(from_ms: i64, to_ms: Option<i64>) -> i64 {
+    to_ms.unwrap_or_else(|| (now_ms() as i64).max(from_ms))
+}
+
+fn length_of(
+    interval_ms: Option<i64>,
+    unit: Option<CalendarUnit>,
+) -> Result<IntervalLength, &'static str> {
+    match (interval_ms, unit) {
+        (None, None) => Ok(IntervalLength::All),
+        (Some(ms), None) => Ok(IntervalLength::Ms(ms)),
+        (None, Some(unit)) => Ok(IntervalLength::Calendar(unit)),
+        (Some(_), Some(_)) => Err("interval: expected either interval or interval_ms."),
+    }
+}
+
 async fn intervals_of(call: Call, devices: Vec<String>, is_merged: bool) -> Outcome {
-    let (from_ms, to_ms) = times(&call)?;
-    let Some(keys) = keys(&call) else {
+    let from_ms = call.query.number(FROM_MS).unwrap_or(0) as i64;
+    let to_ms = end_of(from_ms, call.query.number(TO_MS).map(|ms| ms as i64));
+    check_times(from_ms, to_ms)?;
+    let Some(keys) = keys(&call)? else {
         return Err(Problem::parameter(
             KEYS.name,
             "keys: expected at least one.",
@@ -160,20 +200,35 @@ async fn intervals_of(call: Call, devices: Vec<String>, is_merged: bool) -> Outc
         None => vec![Function::Avg],
         Some(words) => words.split(',').filter_map(Function::named).collect(),
     };
+    let interval_ms = call.query.number(INTERVAL_MS).map(|ms| ms as i64);
+    let unit = call.query.text(INTERVAL.name).map(|word| {
+        CalendarUnit::named(word).ok_or_else(|| {
+            let detail = format!(
+                "interval is {word:?}; expected one of {}.",
+                UNITS.join(", ")
+            );
+            Problem::parameter(INTERVAL.name, detail)
+        })
+    });
+    let length = length_of(interval_ms, unit.transpose()?);
     let query = IntervalQuery {
         devices,
         keys,
         from_ms,
         to_ms,
-        interval_ms: interval_ms(&call, INTERVAL_MS, (from_ms, to_ms)),
-        origin_ms: 0,
+        length: length.map_err(|detail| Problem::parameter(INTERVAL.name, detail))?,
+        origin_ms: None,
+        time_zone: call.query.owned(TIME_ZONE),
+        functions,
+        merged: is_merged,
     };
-    answer(&call, query, &functions, is_merged).await
+    answer(&call, query).await
 }
 
 async fn group(mut call: Call) -> Outcome {
     let mut query: GroupQuery = call.json().await?;
-    check_times(query.from_ms, query.to_ms)?;
+    let to_ms = end_of(query.from_ms, query.to_ms);
+    check_times(query.from_ms, to_ms)?;
     let devices = query.devices.as_ref().map_or(1, Vec::len);
     let group = query.group.as_ref().map_or(1, String::len);
     for (field, count, most) in [
@@ -187,13 +242,16 @@ async fn group(mut call: Call) -> Outcome {
         }
     }
     for (field, number) in [
-        ("from_ms", query.from_ms),
-        ("to_ms", query.to_ms),
-        ("interval_ms", query.interval_ms.saturating_sub(1)),
+        ("from_ms", Some(query.from_ms)),
+        ("to_ms", Some(to_ms)),
+        ("interval_ms", query.interval_ms),
         ("origin_ms", query.origin_ms),
     ] {
-        if !(0..=MAX_TIME_MS as i64).contains(&number) {
-            return Err(Problem::field(field, format!("{field} is out of bounds.")));
+        let least = i64::from(field == "interval_ms");
+        let is_inside = |number| (least..=MAX_TIME_MS as i64).contains(&number);
+        if let Some(number) = number.filter(|number| !is_inside(*number)) {
+            let detail = format!("{field} is {number}; expected {least} to {MAX_TIME_MS}.");
+            return Err(Problem::field(field, detail));
         }
     }
     if query.functions.is_empty() {
@@ -207,16 +265,19 @@ async fn group(mut call: Call) -> Outcome {
             return Err(Problem::field("devices", detail));
         }
     };
-    let (functions, is_merged) = (query.functions, query.merged);
+    let length = length_of(query.interval_ms, query.interval);
     let query = IntervalQuery {
         devices,
         keys: query.keys,
         from_ms: query.from_ms,
-        to_ms: query.to_ms,
-        interval_ms: query.interval_ms,
+        to_ms,
+        length: length.map_err(|detail| Problem::field(INTERVAL.name, detail))?,
         origin_ms: query.origin_ms,
+        time_zone: query.time_zone,
+        functions: query.functions,
+        merged: query.merged,
     };
-    answer(&call, query, &functions, is_merged).await
+    answer(&call, query).await
 }
 
 /// The devices of a group.
@@ -225,63 +286,25 @@ async fn members(call: &Call, group: String) -> Result<Vec<String>, Problem> {
 }
 
 /// Intervals of devices, each for itself or all as one.
-async fn answer(
-    call: &Call,
-    query: IntervalQuery,
-    functions: &[Function],
-    is_merged: bool,
-) -> Outcome {
+async fn answer(call: &Call, query: IntervalQuery) -> Outcome {
+    let functions = query.functions.clone();
     let rows = ask(&call.app, move |tools| tools.intervals(&query)).await?;
-    let data = match is_merged {
-        false => rows.into_iter().map(|row| shown(row, functions)).collect(),
-        true => merge(rows)
-            .into_iter()
-            .map(|row| Interval {
-                device: None,
-                ..shown(row, functions)
-            })
-            .collect(),
+    let shown = |row: IntervalRow| {
+        let names = functions.iter().map(|function| function.name().to_owned());
+        Interval {
+            values: names.zip(row.values).collect(),
+            device: row.device,
+            key: row.key,
+            ts_ms: row.ts_ms,
+        }
     };
+    let data = rows.into_iter().map(shown).collect();
     call::ok(Intervals { data })
 }
 
-/// Intervals of the same key and time as one.
-fn merge(rows: Vec<IntervalRow>) -> Vec<IntervalRow> {
-    let mut merged = BTreeMap::<(String, i64), IntervalRow>::new();
-    for row in rows {
-        match merged.entry((row.key.clone(), row.ts_ms)) {
-            Entry::Vacant(place) => {
-                place.insert(row);
-            }
-            Entry::Occupied(mut place) => {
-                let known = place.get_mut();
-                known.count += row.count;
-                known.numbers = match (known.numbers, row.numbers) {
-                    (Some(known), Some(more)) => Some(together(known, more)),
-                    (known, more) => known.or(more),
-                };
-            }
-        }
-    }
-    merged.into_values().collect()
-}
-
-fn together(one: Numbers, other: Numbers) -> Numbers {
-    Numbers {
-        count: one.count + other.count,
-        min: one.min.min(other.min),
-        max: one.max.max(other.max),
-        sum: one.sum + other.sum,
-        first: if other.first.0 < one.first.0 {
-            other.first
-        } else {
-            one.first
-        },
-        last: if other.last.0 > one.last.0 {
-            other.last
-        } else {
-            one.last
-        },
+impl CalendarUnit {
+    fn named(name: &str) -> Option<Self> {
+        serde_json::from_value(Value::from(name)).ok()
     }
 }
 
@@ -292,33 +315,5 @@ impl Function {
 
     fn name(self) -> &'static str {
         FUNCTIONS[self as usize]
-    }
-
-    pub(super) fn of(self, row: &IntervalRow) -> Value {
-        let number = row.numbers.map(|numbers| match self {
-            Function::Avg => numbers.sum / numbers.count.max(1) as f64,
-            Function::Min => numbers.min,
-            Function::Max => numbers.max,
-            Function::Sum => numbers.sum,
-            Function::First => numbers.first.1,
-            Function::Last => numbers.last.1,
-            Function::Count => 0.0,
-        });
-        match self {
-            Function::Count => Value::from(row.count),
-            _ => number.map_or(Value::Null, Value::from),
-        }
-    }
-}
-
-fn shown(row: IntervalRow, functions: &[Function]) -> Interval {
-    let values = functions
-        .iter()
-        .map(|function| (function.name().to_owned(), function.of(&row)));
-    Interval {
-        values: values.collect(),
-        device: Some(row.device),
-        key: row.key,
-        ts_ms: row.ts_ms,
     }
 }

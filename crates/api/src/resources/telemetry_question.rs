@@ -18,10 +18,19 @@ pub(super) const TO_MS: Parameter = time_ms(
     "The time behind the last one; without it, the end.",
 );
 
-/// Keys as they are given: one may be empty.
-pub(super) fn keys(call: &Call) -> Option<Vec<String>> {
-    let keys = call.query.text(KEYS.name)?;
-    Some(keys.split(',').map(str::to_owned).collect())
+/// Keys as they are given; none has an empty name.
+pub(super) fn keys(call: &Call) -> Result<Option<Vec<String>>, Problem> {
+    let Some(given) = call.query.text(KEYS.name) else {
+        return Ok(None);
+    };
+    let keys: Vec<String> = given.split(',').map(str::to_owned).collect();
+    if keys.iter().any(String::is_empty) {
+        let detail = format!(
+            "keys is {given:?}; expected names separated by commas, none of them empty, or no parameter for all keys."
+        );
+        return Err(Problem::parameter(KEYS.name, detail));
+    }
+    Ok(Some(keys))
 }
 
 pub(super) fn times(call: &Call) -> Result<(i64, i64), Problem> {

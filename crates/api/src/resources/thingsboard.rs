@@ -5,14 +5,13 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::devices;
-use super::telemetry_intervals::Function;
 use super::telemetry_question::{KEYS, ask, interval_ms, times_of};
 use crate::access::{Role, now_ms};
 use crate::call::{self, Call};
 use crate::endpoint::{Endpoint, Outcome, get};
 use crate::parameters::{MAX_TIME_MS, Parameter, Shape, time_ms};
 use crate::problem::Problem;
-use crate::telemetry_tools::{IntervalQuery, RowQuery};
+use crate::telemetry_tools::{Function, IntervalLength, IntervalQuery, RowQuery};
 
 const DEFAULT_ROWS: u64 = 100;
 const MAX_ROWS: u64 = 100_000;
@@ -246,16 +245,19 @@ async fn put_intervals(
         keys,
         from_ms,
         to_ms,
-        interval_ms,
-        origin_ms: from_ms,
+        length: IntervalLength::Ms(interval_ms),
+        origin_ms: Some(from_ms),
+        time_zone: None,
+        functions: vec![function],
+        merged: false,
     };
     let mut rows = ask(&call.app, move |tools| tools.intervals(&query)).await?;
     if !is_ascending(call) {
         rows.reverse();
     }
     for row in rows {
-        let value = function.of(&row);
-        if !value.is_null() {
+        let value = row.values.into_iter().next();
+        if let Some(value) = value.filter(|value| !value.is_null()) {
             told.put(row.key, row.ts_ms + interval_ms / 2, value);
         }
     }

@@ -300,6 +300,7 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("telemetry.max_keys", telemetry.max_keys, Count(1, 16_777_216), "Names of keys there may be, of all devices together."),
     setting!("telemetry.max_future_s", telemetry.max_future_s, Seconds(0, 315_360_000), "How far ahead of the node's clock the time of a row may be."),
     setting!("telemetry.latest_cache_bytes", telemetry.latest_cache_bytes, Bytes(0, MAX_MEMORY), "Memory for the latest values of devices that were asked for."),
+    setting!("telemetry.verify_bytes_per_s", telemetry.verify_bytes_per_s, Bytes(0, MAX_MEMORY), "How many bytes of telemetry files are read per second after a start, once, to report damaged ones; 0 means none."),
     setting!("telemetry.mailboxes", telemetry.mailboxes, Count(0, 1024), "Mailboxes of products in `actor` mode, each with a thread that empties it; 0 means one per core."),
     setting!("telemetry.mailbox_bytes", telemetry.mailbox_bytes, Bytes(64 << 10, 1 << 30), "Bytes of messages that a mailbox holds. It is two files of half this size, mapped into memory."),
     setting!("telemetry.max_batch", telemetry.max_batch, Count(1, 65_536), "Messages of a mailbox that are worked off together."),

@@ -45,9 +45,12 @@ pub(super) enum Telemetry {
         keys: String,
         #[command(flatten)]
         times: Times,
-        /// Length of an interval, such as 10m or 1h; without it, one interval
-        #[arg(long, value_name = "TIME", value_parser = period_ms)]
-        every: Option<u64>,
+        /// Length of an interval, such as 10m or 1h, or day, week, month, quarter or year; without it, one interval
+        #[arg(long, value_name = "TIME", value_parser = every)]
+        every: Option<Every>,
+        /// Days, weeks, months, quarters and years are those of this IANA zone, such as Europe/Berlin [default: UTC]
+        #[arg(long, value_name = "ZONE")]
+        time_zone: Option<String>,
         /// avg, min, max, sum, count, first and last, separated by commas
         #[arg(long, default_value = "avg,min,max,count")]
         functions: String,
@@ -131,6 +134,25 @@ fn period_ms(text: &str) -> Result<u64, String> {
     read.ok_or_else(|| "expected a number and s, m, h or d, such as 15m".to_owned())
 }
 
+/// How long an interval is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Every {
+    Ms(u64),
+    /// A unit of the calendar.
+    Unit(&'static str),
+}
+
+fn every(text: &str) -> Result<Every, String> {
+    let units = ["day", "week", "month", "quarter", "year"];
+    if let Some(unit) = units.into_iter().find(|unit| *unit == text) {
+        return Ok(Every::Unit(unit));
+    }
+    period_ms(text).map(Every::Ms).map_err(|_| {
+        let units = units.join(", ");
+        format!("expected a number and s, m, h or d, such as 15m, or one of {units}")
+    })
+}
+
 impl Times {
     fn is_given(&self) -> bool {
         self.last.is_some() || self.from_ms.is_some() || self.to_ms.is_some()
@@ -193,14 +215,22 @@ impl Telemetry {
                 keys,
                 times,
                 every,
+                time_zone,
                 functions,
             } => {
                 let [from_ms, to_ms] = times.parameters();
+                let (interval_ms, interval) = match every {
+                    Some(Every::Ms(ms)) => (Some(ms.to_string()), None),
+                    Some(Every::Unit(unit)) => (None, Some(unit.to_owned())),
+                    None => (None, None),
+                };
                 let parameters = [
                     ("keys", Some(keys)),
                     from_ms,
                     to_ms,
-                    ("interval_ms", every.map(|ms| ms.to_string())),
+                    ("interval_ms", interval_ms),
+                    ("interval", interval),
+                    ("time_zone", time_zone),
                     ("functions", Some(functions)),
                 ];
                 let path = with_query(&path_of(&device, "/intervals"), &parameters);
@@ -340,5 +370,12 @@ mod tests {
         for wrong in ["", "5", "h", "0m", "-1h", "1w", "99999999999999999999d"] {
             assert!(period_ms(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn intervals_are_periods_or_units_of_the_calendar() {
+        assert_eq!(every("10m"), Ok(Every::Ms(600_000)));
+        assert_eq!(every("month"), Ok(Every::Unit("month")));
+        assert!(every("fortnight").unwrap_err().contains("quarter"));
     }
 }

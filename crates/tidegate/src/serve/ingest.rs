@@ -39,6 +39,7 @@ pub(crate) struct Settings {
     pub(crate) max_keys: u32,
     pub(crate) max_future_s: u32,
     pub(crate) latest_cache_bytes: usize,
+    pub(crate) verify_bytes_per_s: u64,
     /// 0: one per core.
     pub(crate) mailboxes: usize,
     pub(crate) mailbox_bytes: usize,
@@ -61,6 +62,7 @@ impl Default for Settings {
             max_keys: series.max_keys,
             max_future_s: (series.max_future_ms / 1000) as u32,
             latest_cache_bytes: series.latest_cache_bytes,
+            verify_bytes_per_s: series.verify_bytes_per_s,
             mailboxes: 0,
             mailbox_bytes: ingest.mailbox_bytes,
             max_batch: ingest.max_batch,
@@ -80,6 +82,7 @@ impl Settings {
             max_keys: self.max_keys,
             max_future_ms: i64::from(self.max_future_s) * 1000,
             latest_cache_bytes: self.latest_cache_bytes,
+            verify_bytes_per_s: self.verify_bytes_per_s,
             assignment,
             ..series::Config::default()
         }
@@ -159,6 +162,12 @@ impl Ingest {
             tracing::warn!(
                 ?cut,
                 "the end of the telemetry's log was not whole, as after a crash; it was cut off"
+            );
+        }
+        for problem in &report.problems {
+            tracing::error!(
+                problem,
+                "a file that guards the telemetry is damaged; run `tidegate store check` on the stopped node"
             );
         }
         Ok(series)

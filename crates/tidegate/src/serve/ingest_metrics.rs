@@ -27,7 +27,7 @@ const OF_PIPELINE: [Line<Snapshot>; 12] = [
 ];
 
 #[rustfmt::skip]
-const OF_SERIES: [Line<Stats>; 12] = [
+const OF_SERIES: [Line<Stats>; 13] = [
     ("telemetry_keys", Gauge, "Names of keys.", |s| s.keys),
     ("telemetry_wal_bytes", Gauge, "Size of the write-ahead log of telemetry.", |s| s.wal_bytes),
     ("telemetry_memory_bytes", Gauge, "Rows that are in no file of columns yet.", |s| s.memory_bytes),
@@ -39,6 +39,7 @@ const OF_SERIES: [Line<Stats>; 12] = [
     ("telemetry_syncs_total", Counter, "How often the write-ahead log was forced to disk.", |s| s.syncs),
     ("telemetry_stalls_total", Counter, "How often rows had to wait because the disk is behind.", |s| s.stalls),
     ("telemetry_errors_total", Counter, "Errors of reading and writing telemetry.", |s| s.errors),
+    ("telemetry_damaged_files", Gauge, "Files of telemetry that were found damaged since the start.", |s| s.damaged_files),
     ("telemetry_free_bytes", Gauge, "Room of the file system the telemetry is on.", |s| s.free_bytes),
 ];
 

@@ -32,6 +32,8 @@ mod sinks;
 mod start_error;
 mod store_watch;
 mod telemetry;
+mod telemetry_intervals;
+mod telemetry_rows;
 #[cfg(feature = "parquet")]
 mod telemetry_table;
 mod uses;

@@ -8,20 +8,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use api::{
-    IntervalQuery, IntervalRow, LiveItem, LiveRows, Numbers, Refusal, Refusals, RowQuery, Sample,
+    IntervalQuery, IntervalRow, LiveItem, LiveRows, Refusal, Refusals, RowQuery, Sample,
     TelemetryProblem, TelemetryTools,
 };
 use devices::Registry;
 use devices::ingest::Pipeline;
 use devices::live::{Live, LiveValue, Watching};
 use serde_json::Value;
-use series::{DeviceNo, Error, Intervals, KeyId, Order, Point, Range, Row, Series};
+use series::{DeviceNo, Error, KeyId, Order, Range, Row, Series};
 
+use super::telemetry_intervals;
+use super::telemetry_rows::RowWriter;
 #[cfg(feature = "parquet")]
 use super::telemetry_table::Table;
-
-/// Intervals of one answer.
-const MAX_INTERVALS: usize = 1_000_000;
 
 #[derive(Clone)]
 pub(super) struct Telemetry {
@@ -31,7 +30,7 @@ pub(super) struct Telemetry {
     pub(super) live: Arc<Live>,
 }
 
-fn problem(error: Error) -> TelemetryProblem {
+pub(super) fn problem(error: Error) -> TelemetryProblem {
     match error {
         Error::Query {
             field,
@@ -45,7 +44,7 @@ fn problem(error: Error) -> TelemetryProblem {
     }
 }
 
-fn json_of(value: series::Value<'_>) -> Value {
+pub(super) fn json_of(value: series::Value<'_>) -> Value {
     match value {
         series::Value::Bool(value) => value.into(),
         series::Value::Int(value) => value.into(),
@@ -77,13 +76,6 @@ impl Telemetry {
 
     fn name(&self, key: KeyId) -> String {
         self.series.key_name(key).unwrap_or_default().to_owned()
-    }
-
-    fn values(&self, points: &[Point<'_>]) -> Vec<(String, Value)> {
-        let points = points.iter();
-        points
-            .map(|point| (self.name(point.key), json_of(point.value)))
-            .collect()
     }
 
     fn read(
@@ -139,14 +131,27 @@ impl TelemetryTools for Telemetry {
         each: &mut dyn FnMut(i64, Vec<(String, Value)>) -> bool,
     ) -> Result<(), TelemetryProblem> {
         let device = self.number(&query.device)?;
-        self.read(
-            device,
-            query,
-            &mut |row| match each(row.ts_ms, self.values(row.points)) {
+        self.read(device, query, &mut |row| {
+            let points = row.points.iter();
+            let values = points.map(|point| (self.name(point.key), json_of(point.value)));
+            match each(row.ts_ms, values.collect()) {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
-            },
-        )
+            }
+        })
+    }
+
+    fn write_rows(
+        &self,
+        query: &RowQuery,
+        separator: u8,
+        out: &mut Vec<u8>,
+        full: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    ) -> Result<usize, TelemetryProblem> {
+        let device = self.number(&query.device)?;
+        let mut writer = RowWriter::new(&self.series, separator);
+        self.read(device, query, &mut |row| writer.write(&row, out, full))?;
+        Ok(writer.rows)
     }
 
     #[cfg(feature = "parquet")]
@@ -179,49 +184,7 @@ impl TelemetryTools for Telemetry {
         let numbers = query.devices.iter().map(|device| self.number(device));
         let numbers: Vec<DeviceNo> = numbers.collect::<Result<_, _>>()?;
         let keys = self.keys(Some(&query.keys)).unwrap_or_default();
-        let intervals = Intervals {
-            from_ms: query.from_ms,
-            to_ms: query.to_ms,
-            interval_ms: query.interval_ms,
-            origin_ms: query.origin_ms,
-        };
-        let names: HashMap<_, _> = numbers.iter().copied().zip(&query.devices).collect();
-        let (mut rows, mut is_too_much) = (Vec::new(), false);
-        let read = self.series.aggregate(
-            &numbers,
-            &keys,
-            &intervals,
-            &mut |device, key, ts_ms, summary| {
-                if rows.len() >= MAX_INTERVALS {
-                    is_too_much = true;
-                    return;
-                }
-                rows.push(IntervalRow {
-                    device: names
-                        .get(&device)
-                        .map_or_else(String::new, |name| (*name).clone()),
-                    key: self.name(key),
-                    ts_ms,
-                    count: summary.count,
-                    numbers: (summary.numbers > 0).then_some(Numbers {
-                        count: summary.numbers,
-                        min: summary.min,
-                        max: summary.max,
-                        sum: summary.sum,
-                        first: summary.first,
-                        last: summary.last,
-                    }),
-                });
-            },
-        );
-        read.map_err(problem)?;
-        if is_too_much {
-            return Err(TelemetryProblem::Parameter {
-                name: "interval_ms",
-                detail: format!("expected so long ones that there are {MAX_INTERVALS} or fewer"),
-            });
-        }
-        Ok(rows)
+        telemetry_intervals::intervals(&self.series, query, (&numbers, &keys))
     }
 
     fn delete(

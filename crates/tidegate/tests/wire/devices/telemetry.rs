@@ -56,6 +56,76 @@ fn each_dialect_is_stored_in_each_mode() {
     }
 }
 
+#[test]
+fn intervals_keep_the_types_of_values_and_follow_the_calendar() {
+    let node = Node::start(&[]);
+    product(&node, "meter", json!({"mode": "sync"}));
+    with_token(&node, "d1", "meter", Value::Null);
+    let mut raw = connect(&node, "d1");
+    // Berlin's last day of 23 hours before a year ago or so would be too old: any two days do.
+    let noon_ms = now_ms() / 86_400_000 * 86_400_000 - 2 * 86_400_000 + 43_200_000;
+    for hour in 0..24_u64 {
+        let ts_ms = noon_ms + hour * 3_600_000;
+        let text = if hour == 23 { "off" } else { "on" };
+        let values = json!({"id": 9_007_199_254_740_993_u64, "state": text, "is_up": hour == 0, "load": [hour]});
+        let row = json!({"ts": ts_ms, "values": values});
+        raw.publish_qos1("v1/devices/me/telemetry", row.to_string(), 1);
+    }
+    let path = "devices/d1/telemetry/intervals";
+    let query = format!("keys=id,state,is_up,load&from_ms={noon_ms}&functions=first,last,max,sum");
+    let answer = get(&node, &format!("{path}?{query}"));
+    let values = |key: &str| {
+        let rows = answer["data"].as_array().unwrap().iter();
+        let mut of_key = rows.filter(|row| row["key"] == key);
+        let row = of_key.next().expect(key);
+        assert_eq!(of_key.next(), None, "one interval: {answer}");
+        row["values"].clone()
+    };
+    let id = 9_007_199_254_740_993_u64;
+    assert_eq!(
+        values("id"),
+        json!({"first": id, "last": id, "max": id, "sum": 24 * id})
+    );
+    let state = json!({"first": "on", "last": "off", "max": null, "sum": null});
+    assert_eq!(values("state"), state);
+    let is_up = json!({"first": true, "last": false, "max": 1, "sum": 1});
+    assert_eq!(values("is_up"), is_up);
+    let load = json!({"first": [0], "last": [23], "max": null, "sum": null});
+    assert_eq!(values("load"), load);
+    // Kiritimati is 14 hours ahead all year: its midnight is at 10 o'clock.
+    let query = "keys=id&interval=day&time_zone=Pacific/Kiritimati&functions=count";
+    let answer = get(&node, &format!("{path}?from_ms={noon_ms}&{query}"));
+    let rows = answer["data"].as_array().unwrap().iter();
+    let days: Vec<_> = rows
+        .map(|row| {
+            (
+                row["ts_ms"].as_u64().unwrap(),
+                row["values"]["count"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    let midnight_ms = noon_ms - 2 * 3_600_000;
+    assert_eq!(days, [(midnight_ms, 22), (midnight_ms + 86_400_000, 2)]);
+    for (query, named) in [
+        ("interval=day&time_zone=Mars/Olympus", "Europe/Berlin"),
+        ("interval=fortnight", "quarter"),
+        ("interval=day&interval_ms=5", "either"),
+        ("interval_ms=1", "from_ms"),
+    ] {
+        let (status, problem) = api(
+            &node,
+            "GET",
+            &format!("{path}?keys=id&{query}"),
+            &Value::Null,
+        );
+        assert_eq!(status, 400, "{query}: {problem}");
+        assert!(
+            problem["detail"].as_str().unwrap().contains(named),
+            "{query}: {problem}"
+        );
+    }
+}
+
 /// A stream of Server-Sent Events.
 struct Live {
     stream: TcpStream,
@@ -132,7 +202,7 @@ fn rows_are_read_by_time_deleted_and_gone_with_their_device() {
     );
     assert_eq!(
         answer["data"][0]["values"],
-        json!({"avg": 2.5, "min": 0.0, "max": 5.0, "sum": 15.0, "count": 6, "first": 0.0, "last": 5.0})
+        json!({"avg": 2.5, "min": 0, "max": 5, "sum": 15, "count": 6, "first": 0, "last": 5})
     );
     assert_eq!(answer["data"][1]["values"]["count"], 4);
     let query = json!({"devices": ["d1"], "keys": ["half"], "from_ms": start_ms, "to_ms": start_ms + 120_000,
@@ -465,6 +535,13 @@ fn the_command_line_shows_exports_and_deletes() {
     assert!(told(&["list", "d1", "--last", "1h"]).contains(r#"{"on":true,"t":21.5}"#));
     let intervals = ["intervals", "d1", "--keys", "t", "--last", "1h"];
     assert!(told(&intervals).contains(r#""count":1"#));
+    for every in [
+        &["--every", "1m"][..],
+        &["--every", "day", "--time-zone", "Asia/Tokyo"],
+    ] {
+        let intervals = [&intervals[..], every].concat();
+        assert!(told(&intervals).contains(r#""count":1"#), "{every:?}");
+    }
     assert!(told(&["refusals", "d1"]).contains("invalid payload at byte"));
     let file = node.data_dir().join("export.csv");
     told(&["export", "d1", file.to_str().unwrap(), "--keys", "on,t"]);
@@ -477,4 +554,59 @@ fn the_command_line_shows_exports_and_deletes() {
     assert!(!is_done && errors.contains("--all"), "{errors}");
     told(&["delete", "d1", "--all"]);
     assert_eq!(latest(&node, "d1"), json!({}));
+}
+
+#[test]
+fn damaged_telemetry_is_refused_checked_and_repaired() {
+    let mut node = Node::start(&[]);
+    product(&node, "meter", json!({"mode": "sync"}));
+    with_token(&node, "d1", "meter", Value::Null);
+    let mut raw = connect(&node, "d1");
+    for n in 0..100 {
+        let row = json!({"pressure": n, "state": "on"});
+        raw.publish_qos1("v1/devices/me/telemetry", row.to_string(), 1);
+    }
+    node.signal(libc::SIGKILL);
+    assert!(node.wait(DEADLINE).is_some());
+    let data_dir = node.data_dir().to_owned();
+    let store = |command: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["store", command, "--data-dir"])
+            .arg(&data_dir)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        (output.status.success(), text)
+    };
+    let (is_sound, text) = store("check");
+    assert!(is_sound && text.contains("telemetry: 2 keys"), "{text}");
+    // The names of keys are lost, which would go to the next ones that come.
+    let keys = data_dir.join("telemetry/keys");
+    let bytes = std::fs::read(&keys).unwrap();
+    std::fs::write(&keys, &bytes[..bytes.len() - 5]).unwrap();
+    let (is_sound, text) = store("check");
+    assert!(!is_sound && text.contains("telemetry/keys"), "{text}");
+    let copy = data_dir.with_extension("copy");
+    let copied = Command::new("cp")
+        .arg("-a")
+        .args([&data_dir, &copy])
+        .status();
+    assert!(copied.unwrap().success());
+    let started = Node::spawn(copy, &[], "").wait_until_it_listens();
+    let log = started.expect_err("the node starts with damaged telemetry");
+    assert!(
+        log.contains("telemetry/keys") && log.contains("store repair"),
+        "{log}"
+    );
+    let (is_done, text) = store("repair");
+    assert!(is_done && text.contains("telemetry/keys"), "{text}");
+    assert!(store("check").0);
+    node.start_again();
+    let values = latest(&node, "d1");
+    let values = values.as_object().unwrap();
+    assert_eq!(values.len(), 2, "{values:?}");
+    assert!(
+        values.keys().any(|key| key.starts_with("lost-key-")),
+        "{values:?}"
+    );
 }

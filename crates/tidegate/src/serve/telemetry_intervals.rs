@@ -1,0 +1,267 @@
+//! Telemetry by intervals: lengths of time and days, weeks, months, quarters and years of a calendar, and what is told of each.
+
+use std::collections::{BTreeMap, HashMap};
+
+use api::{CalendarUnit, Function, IntervalLength, IntervalQuery, IntervalRow, TelemetryProblem};
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan as _};
+use serde_json::Value;
+use series::{Aggregate, DeviceNo, Intervals, KeyId, Series, Summary};
+
+use super::telemetry::{json_of, problem};
+
+/// Intervals of one answer.
+const MAX_INTERVALS: usize = 1_000_000;
+
+fn parameter(name: &'static str, detail: impl Into<String>) -> TelemetryProblem {
+    TelemetryProblem::Parameter {
+        name,
+        detail: detail.into(),
+    }
+}
+
+/// The zone of this IANA name; UTC without one.
+fn zone(name: Option<&str>) -> Result<TimeZone, TelemetryProblem> {
+    let Some(name) = name else {
+        return Ok(TimeZone::UTC);
+    };
+    TimeZone::get(name).map_err(|_| {
+        let detail = format!("{name:?} is unknown; expected an IANA name such as Europe/Berlin");
+        parameter("time_zone", detail)
+    })
+}
+
+fn out_of_bounds() -> TelemetryProblem {
+    parameter("from_ms", "expected a time of the years 1 to 9999")
+}
+
+/// When a local day begins: at midnight, or where the clocks skip it, as soon as there is a time.
+fn start_of(date: Date, zone: &TimeZone) -> Result<i64, TelemetryProblem> {
+    let start = date.to_zoned(zone.clone()).map_err(|_| out_of_bounds())?;
+    Ok(start.timestamp().as_millisecond())
+}
+
+fn date_of(ts_ms: i64, zone: &TimeZone) -> Result<Date, TelemetryProblem> {
+    let time = Timestamp::from_millisecond(ts_ms).map_err(|_| out_of_bounds())?;
+    Ok(time.to_zoned(zone.clone()).date())
+}
+
+/// Where the unit that has this day begins.
+fn first_of(unit: CalendarUnit, date: Date) -> Result<Date, TelemetryProblem> {
+    let month = |month| Date::new(date.year(), month, 1);
+    let first = match unit {
+        CalendarUnit::Day => Ok(date),
+        // ISO 8601: a week begins on Monday.
+        CalendarUnit::Week => {
+            let days = date.weekday().to_monday_zero_offset();
+            date.checked_sub(i32::from(days).days())
+        }
+        CalendarUnit::Month => month(date.month()),
+        CalendarUnit::Quarter => month((date.month() - 1) / 3 * 3 + 1),
+        CalendarUnit::Year => month(1),
+    };
+    first.map_err(|_| out_of_bounds())
+}
+
+fn next_of(unit: CalendarUnit, date: Date) -> Option<Date> {
+    let span = match unit {
+        CalendarUnit::Day => 1.day(),
+        CalendarUnit::Week => 1.week(),
+        CalendarUnit::Month => 1.month(),
+        CalendarUnit::Quarter => 3.months(),
+        CalendarUnit::Year => 1.year(),
+    };
+    date.checked_add(span).ok()
+}
+
+/// Where units of a calendar begin, from the one that has `from_ms` to the last one before `to_ms`.
+fn starts(
+    unit: CalendarUnit,
+    zone: &TimeZone,
+    (from_ms, to_ms): (i64, i64),
+) -> Result<Vec<i64>, TelemetryProblem> {
+    let mut date = first_of(unit, date_of(from_ms, zone)?)?;
+    let mut starts = vec![start_of(date, zone)?];
+    while starts.len() <= MAX_INTERVALS {
+        let Some(next) = next_of(unit, date) else {
+            break;
+        };
+        let start = start_of(next, zone)?;
+        if start >= to_ms {
+            break;
+        }
+        // A day that a zone has left out begins with the next one.
+        if starts.last().is_none_or(|last| *last < start) {
+            starts.push(start);
+        }
+        date = next;
+    }
+    Ok(starts)
+}
+
+fn intervals_of(query: &IntervalQuery) -> Result<Intervals, TelemetryProblem> {
+    let zone = zone(query.time_zone.as_deref())?;
+    let times = (query.from_ms, query.to_ms);
+    let mut intervals = Intervals {
+        from_ms: query.from_ms,
+        to_ms: query.to_ms,
+        ..Intervals::default()
+    };
+    match query.length {
+        IntervalLength::All => {
+            intervals.interval_ms = (query.to_ms - query.from_ms).max(1);
+            intervals.origin_ms = query.from_ms;
+        }
+        IntervalLength::Ms(interval_ms) => {
+            intervals.interval_ms = interval_ms;
+            intervals.origin_ms = match query.origin_ms {
+                Some(origin_ms) => origin_ms,
+                None if query.time_zone.is_some() => {
+                    start_of(date_of(query.from_ms, &zone)?, &zone)?
+                }
+                None => 0,
+            };
+        }
+        IntervalLength::Calendar(unit) => intervals.starts = starts(unit, &zone, times)?,
+    }
+    Ok(intervals)
+}
+
+fn aggregate_of(function: Function) -> Aggregate {
+    match function {
+        Function::Avg => Aggregate::Avg,
+        Function::Min => Aggregate::Min,
+        Function::Max => Aggregate::Max,
+        Function::Sum => Aggregate::Sum,
+        Function::Count => Aggregate::Count,
+        Function::First => Aggregate::First,
+        Function::Last => Aggregate::Last,
+    }
+}
+
+fn values_of(summary: &Summary, functions: &[Function]) -> Vec<Value> {
+    let value = |function: &Function| summary.get(aggregate_of(*function));
+    let values = functions.iter().map(value);
+    values
+        .map(|value| value.map_or(Value::Null, json_of))
+        .collect()
+}
+
+/// Of each device and key its intervals, ascending; or of each key, all devices together.
+pub(super) fn intervals(
+    series: &Series,
+    query: &IntervalQuery,
+    (devices, keys): (&[DeviceNo], &[KeyId]),
+) -> Result<Vec<IntervalRow>, TelemetryProblem> {
+    let intervals = intervals_of(query)?;
+    let name = |key| series.key_name(key).unwrap_or_default().to_owned();
+    let names: HashMap<_, _> = devices.iter().copied().zip(&query.devices).collect();
+    let (mut rows, mut is_too_much) = (Vec::new(), false);
+    let mut merged = BTreeMap::<(String, i64), Summary>::new();
+    let each = &mut |device, key, ts_ms, summary: &Summary| {
+        if rows.len().max(merged.len()) >= MAX_INTERVALS {
+            is_too_much = true;
+        } else if query.merged {
+            merged.entry((name(key), ts_ms)).or_default().merge(summary);
+        } else {
+            rows.push(IntervalRow {
+                device: names.get(&device).map(|name| (*name).clone()),
+                key: name(key),
+                ts_ms,
+                values: values_of(summary, &query.functions),
+            });
+        }
+    };
+    let read = series.aggregate(devices, keys, &intervals, each);
+    read.map_err(problem)?;
+    if is_too_much {
+        let detail = format!("expected so long ones that there are {MAX_INTERVALS} or fewer");
+        return Err(parameter("interval_ms", detail));
+    }
+    rows.extend(
+        merged
+            .into_iter()
+            .map(|((key, ts_ms), summary)| IntervalRow {
+                device: None,
+                key,
+                ts_ms,
+                values: values_of(&summary, &query.functions),
+            }),
+    );
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(text: &str) -> i64 {
+        text.parse::<Timestamp>().unwrap().as_millisecond()
+    }
+
+    fn starts_of(unit: CalendarUnit, name: &str, from: &str, to: &str) -> Vec<String> {
+        let zone = zone(Some(name)).unwrap();
+        let found = starts(unit, &zone, (ms(from), ms(to))).unwrap();
+        let text = |ts_ms| Timestamp::from_millisecond(ts_ms).unwrap().to_string();
+        found.into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn days_are_as_long_as_the_clocks_make_them() {
+        let berlin = "Europe/Berlin";
+        let from = "2025-03-29T10:00:00Z";
+        assert_eq!(
+            starts_of(CalendarUnit::Day, berlin, from, "2025-03-31T22:00:00Z"),
+            [
+                "2025-03-28T23:00:00Z",
+                "2025-03-29T23:00:00Z",
+                "2025-03-30T22:00:00Z"
+            ]
+        );
+        assert_eq!(
+            starts_of(
+                CalendarUnit::Day,
+                berlin,
+                "2025-10-26T12:00:00Z",
+                "2025-10-27T00:00:00Z"
+            ),
+            ["2025-10-25T22:00:00Z", "2025-10-26T23:00:00Z"]
+        );
+        // Midnight was skipped: the day began at one o'clock.
+        assert_eq!(
+            starts_of(
+                CalendarUnit::Day,
+                "America/Sao_Paulo",
+                "2018-11-04T12:00:00Z",
+                "2018-11-04T13:00:00Z"
+            ),
+            ["2018-11-04T03:00:00Z"]
+        );
+    }
+
+    #[test]
+    fn longer_units_begin_where_the_calendar_says() {
+        let of = |unit, to| starts_of(unit, "UTC", "2025-02-13T00:00:00Z", to);
+        let week = of(CalendarUnit::Week, "2025-02-18T00:00:00Z");
+        assert_eq!(week, ["2025-02-10T00:00:00Z", "2025-02-17T00:00:00Z"]);
+        let months = of(CalendarUnit::Month, "2025-04-01T00:00:00Z");
+        assert_eq!(months, ["2025-02-01T00:00:00Z", "2025-03-01T00:00:00Z"]);
+        let quarters = of(CalendarUnit::Quarter, "2025-04-01T00:00:00.001Z");
+        assert_eq!(quarters, ["2025-01-01T00:00:00Z", "2025-04-01T00:00:00Z"]);
+        assert_eq!(
+            of(CalendarUnit::Year, "2025-12-01T00:00:00Z"),
+            ["2025-01-01T00:00:00Z"]
+        );
+    }
+
+    #[test]
+    fn unknown_zones_are_refused_with_an_example() {
+        let refused = zone(Some("Berlin")).unwrap_err();
+        let TelemetryProblem::Parameter { name, detail } = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(name, "time_zone");
+        assert!(detail.contains("Europe/Berlin"), "{detail}");
+    }
+}
