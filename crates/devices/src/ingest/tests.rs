@@ -536,7 +536,9 @@ fn what_waits_in_a_mailbox_waits_for_room() {
         received_ms: 1,
     };
     let path = directory.path().join("mailbox-0a");
-    let mut half = segment::Segment::open(&path, 4 << 10, None, None).unwrap().0;
+    let mut half = segment::Segment::open(&path, 4 << 10, None, None)
+        .unwrap()
+        .0;
     assert!(half.push(&left, 5));
     drop(half);
     memory.set_full(true);
@@ -559,6 +561,7 @@ fn what_waits_in_a_mailbox_waits_for_room() {
     drop(setup);
     setup_with(&config, Mode::Actor, memory.clone());
     assert_eq!(memory.rows(0), ["1: a=Int(1)"], "once");
+}
 
 /// Fills the first half of a mailbox as a process that is killed leaves it.
 fn fill_mailbox(directory: &std::path::Path, messages: i64) {
