@@ -147,7 +147,7 @@ fn a_group_has_members_counts_and_telemetry() {
     assert_eq!(status, 200, "{answer}");
     let intervals = answer["data"].as_array().unwrap();
     assert_eq!(intervals.len(), 1, "{answer}");
-    assert_eq!(intervals[0]["values"], json!({"count": 3, "max": 3.0}));
+    assert_eq!(intervals[0]["values"], json!({"count": 3, "max": 3}));
     let mut one_by_one = query.clone();
     one_by_one["merged"] = false.into();
     let (_, answer) = api(&node, "POST", "telemetry/query", &one_by_one);
