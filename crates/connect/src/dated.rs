@@ -2,6 +2,7 @@
 
 use rules::Civil;
 
+use crate::connector::Failure;
 use crate::machine::now_ms;
 use crate::row::{Row, Value};
 use crate::settings::Invalid;
@@ -58,17 +59,17 @@ impl Dated {
         Ok(Self(pieces))
     }
 
-    pub(crate) fn render(&self, row: Row<'_>, at_ms: u64) -> String {
+    /// A null is an error of the row. `what` names the setting.
+    pub(crate) fn render(&self, what: &str, row: Row<'_>, at_ms: u64) -> Result<String, Failure> {
         let time = Time::of(at_ms);
-        let mut out = Vec::new();
+        let mut out = String::new();
         for piece in &self.0 {
             match piece {
-                Piece::Template(template) => template.render(row, &mut out),
-                Piece::Date(letter) => out.extend_from_slice(time.part(*letter).as_bytes()),
+                Piece::Template(template) => out.push_str(&template.render_name(what, row)?),
+                Piece::Date(letter) => out.push_str(&time.part(*letter)),
             }
         }
-        String::from_utf8(out)
-            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+        Ok(out)
     }
 }
 
@@ -132,7 +133,8 @@ mod tests {
         let mut bytes = Vec::new();
         RowWriter::new(&mut bytes).text("a%Y", "x%d");
         let dated = Dated::parse("index", text).unwrap();
-        dated.render(Row::from_bytes(&bytes), at_s * 1000)
+        let row = Row::from_bytes(&bytes);
+        dated.render("index", row, at_s * 1000).unwrap()
     }
 
     #[test]

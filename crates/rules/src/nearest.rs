@@ -1,7 +1,8 @@
 //! The name somebody may have meant: edit distance over the names there are.
 
 /// The nearest of `names`, if it is near enough to be a slip of the pen. Upper and lower case and `_` count for nothing.
-pub(crate) fn nearest<'n>(wanted: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+#[must_use]
+pub fn nearest<'n>(wanted: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let wanted = fold(wanted);
     if wanted.is_empty() || wanted.len() > 64 {
         return None;

@@ -43,6 +43,9 @@ const OF_ROWS: [u32; 22] = [
     691,
 ];
 
+/// Errors about the statement: an unknown column, identifier, function, table, syntax or database.
+const OF_STATEMENTS: [u32; 6] = [16, 46, 47, 60, 62, 81];
+
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -228,6 +231,9 @@ impl Insert {
             false if code(&answer).is_some_and(|code| OF_ROWS.contains(&code)) => {
                 Err(answer.of_rows())
             }
+            false if code(&answer).is_some_and(|code| OF_STATEMENTS.contains(&code)) => {
+                Err(Failure::permanent(answer.passing()))
+            }
             false => Err(answer.passing()),
         }
     }
@@ -245,6 +251,22 @@ fn code(answer: &Answer) -> Option<u32> {
 }
 
 impl Writer for Insert {
+    /// An insert of no rows is checked like any other.
+    fn check(&self) -> Option<Doing<'_, Result<String, Failure>>> {
+        Some(Box::pin(async move {
+            let web = &self.system.web;
+            let asking = web.ask(Method::POST, &self.path, &[], Bytes::new());
+            let answer = asking.await?;
+            match (answer.is_good(), code(&answer)) {
+                (true, None) => Ok("table and columns are there".into()),
+                (_, Some(code)) if OF_STATEMENTS.contains(&code) => {
+                    Err(Failure::permanent(answer.passing()))
+                }
+                _ => Err(answer.passing()),
+            }
+        }))
+    }
+
     fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
         Box::pin(async move { self.insert(batch).await.into() })
     }

@@ -173,6 +173,15 @@ struct Bulk {
     path: String,
 }
 
+/// The text for a row; `None` if it is empty or the template is one placeholder that is null.
+fn text_of(template: &Template, row: Row<'_>) -> Option<String> {
+    let mut scratch = Vec::new();
+    if template.value(row, &mut scratch).is_null() {
+        return None;
+    }
+    Some(template.render_string(row)).filter(|text| !text.is_empty())
+}
+
 #[derive(Deserialize)]
 struct BulkAnswer {
     items: Vec<Map<String, Value>>,
@@ -181,7 +190,7 @@ struct BulkAnswer {
 impl Bulk {
     /// Appends the two lines of a row.
     fn lines(&self, row: Row<'_>, own_id: &str, out: &mut Vec<u8>) -> Result<(), Failure> {
-        let index = self.index.render(row, time_of(row));
+        let index = self.index.render("index", row, time_of(row))?;
         // Names with a dot in front are those of the system: a row cannot choose one, the setting can.
         let is_of_row = index.starts_with('.') && !self.is_hidden;
         let is_name = !index.is_empty()
@@ -194,8 +203,8 @@ impl Bulk {
             let what = format!("{index:?} is no name of an index");
             return Err(Failure::of_rows(what));
         }
-        let id = self.id.as_ref().map(|template| template.render_string(row));
-        let id = id.filter(|id| !id.is_empty());
+        // A null id is none.
+        let id = self.id.as_ref().and_then(|template| text_of(template, row));
         let id = id.as_deref().unwrap_or(own_id);
         if id.len() > MAX_ID_BYTES {
             let what = format!("an id of more than {MAX_ID_BYTES} bytes");
@@ -203,8 +212,9 @@ impl Bulk {
         }
         // Indexes have lower-case names; a topic in one may not be.
         let mut target = json!({"_index": index.to_lowercase(), "_id": id});
-        if let Some(routing) = &self.routing {
-            target["routing"] = routing.render_string(row).into();
+        let routing = self.routing.as_ref();
+        if let Some(routing) = routing.and_then(|template| text_of(template, row)) {
+            target["routing"] = routing.into();
         }
         let action = match self.action {
             Action::Index => "index",

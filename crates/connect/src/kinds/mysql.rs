@@ -245,6 +245,15 @@ impl MySqlWriter {
 }
 
 impl Writer for MySqlWriter {
+    fn check(&self) -> Option<Doing<'_, Result<String, Failure>>> {
+        Some(Box::pin(async move {
+            let mut connection = self.pool.get_conn().await.map_err(failure)?;
+            let prepared = connection.prep(&*self.statement(1)).await;
+            prepared.map_err(failure)?;
+            Ok("the statement is valid".into())
+        }))
+    }
+
     fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
         Box::pin(async move {
             let result = self.write_all(batch).await;
@@ -280,6 +289,19 @@ const OF_ROWS: [u16; 8] = [
     4078, // an illegal type for the operation
 ];
 
+/// Errors of the server that are about the statement, or about what is missing.
+const OF_STATEMENTS: [u16; 9] = [
+    1054, // no such column
+    1064, // a syntax error
+    1065, // an empty statement
+    1109, // no such table within the statement
+    1136, // another number of values than of columns
+    1146, // no such table
+    1149, // a syntax error, in older servers
+    1305, // no such procedure
+    1318, // another number of arguments than the procedure takes
+];
+
 fn failure(error: Error) -> Failure {
     let is_of_rows = match &error {
         Error::Server(error) => {
@@ -291,8 +313,11 @@ fn failure(error: Error) -> Failure {
         Error::Driver(DriverError::PacketTooLarge) => true,
         _ => false,
     };
-    match is_of_rows {
-        true => Failure::of_rows(error),
-        false => Failure::passing(error),
+    let is_permanent =
+        matches!(&error, Error::Server(error) if OF_STATEMENTS.contains(&error.code));
+    match (is_of_rows, is_permanent) {
+        (true, _) => Failure::of_rows(error),
+        (_, true) => Failure::permanent(error),
+        _ => Failure::passing(error),
     }
 }

@@ -70,6 +70,7 @@ impl Expression {
             scratch.reset();
             let scratch = &*scratch;
             let columns = columns_of(row, scratch.arena());
+            let columns = with_spellings(columns, scratch.arena());
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             let now_ms = now.map_or(0, |now| now.as_millis() as u64);
             let event = Event::new(EventKind::Publish, now_ms);
@@ -81,6 +82,26 @@ impl Expression {
             }
         });
         Row::from_bytes(into).get("").unwrap_or(Value::Null)
+    }
+}
+
+/// The columns, and those that are fields of events under their other spellings.
+fn with_spellings<'a>(
+    columns: &'a [(&'a str, rules::Value<'a>)],
+    arena: &'a Arena,
+) -> &'a [(&'a str, rules::Value<'a>)] {
+    let has = |name: &str| columns.iter().any(|(known, _)| *known == name);
+    let others = columns.iter().flat_map(|(name, value)| {
+        let others = rules::spellings(name).filter(|other| !has(other));
+        others.map(|other| (other, *value))
+    });
+    let all: Vec<_> = columns.iter().copied().chain(others).collect();
+    arena.alloc_slice_copy(&all)
+}
+
+impl fmt::Display for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 

@@ -1,4 +1,7 @@
 //! Texts with `${...}` for what differs between rows, parsed once and filled in for each row.
+//!
+//! A template that is JSON stays JSON whatever the row holds: see [`rules::Form`]. A null, or what the row does not have, is `null`.
+//! Where that makes no sense, as in a topic or a path, [`Template::render_name`] fails instead.
 
 mod command;
 mod expression;
@@ -10,6 +13,9 @@ use expression::Expression;
 pub use path::Path;
 pub use sql::{Dialect, Sql};
 
+use rules::template::{Form, Position, ends_in_string};
+
+use crate::connector::Failure;
 use crate::row::{Row, Value};
 use crate::settings::Invalid;
 
@@ -19,20 +25,22 @@ const MAX_TEMPLATE_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     parts: Vec<Part>,
+    form: Form,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Part {
     Text(String),
-    Path(Path),
-    Expression(Expression),
+    Path(Path, Position),
+    Expression(Expression, Position),
 }
 
 impl Template {
     /// `field` is the setting the text is from, for the error.
     pub fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
-        let parts = parse(text).map_err(|error| Invalid::new(field, error))?;
-        Ok(Self { parts })
+        let form = Form::of(text);
+        let parts = parse(text, form).map_err(|error| Invalid::new(field, error))?;
+        Ok(Self { parts, form })
     }
 
     /// The text, if it is the same for all rows.
@@ -44,15 +52,22 @@ impl Template {
         }
     }
 
-    /// Appends the text for a row; what the row has not is left out.
+    /// Whether it renders valid JSON for every row.
+    pub fn is_json(&self) -> bool {
+        self.form == Form::Json
+    }
+
+    /// Appends the text for a row.
     pub fn render(&self, row: Row<'_>, out: &mut Vec<u8>) {
         let mut scratch = Vec::new();
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),
-                Part::Path(path) => path.find(row, &mut scratch).write_text(out),
-                Part::Expression(expression) => {
-                    expression.find(row, &mut scratch).write_text(out);
+                Part::Path(path, position) => {
+                    put(path.find(row, &mut scratch), *position, out);
+                }
+                Part::Expression(expression, position) => {
+                    put(expression.find(row, &mut scratch), *position, out);
                 }
             }
         }
@@ -65,8 +80,15 @@ impl Template {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
-    /// The text for a row, with each value encoded for a URL.
-    pub fn render_encoded(&self, row: Row<'_>) -> String {
+    /// The text for a row where it names something, such as a topic: a null is an error of the row. `what` names the setting.
+    pub fn render_name(&self, what: &str, row: Row<'_>) -> Result<String, Failure> {
+        self.check_no_null(what, row)?;
+        Ok(self.render_string(row))
+    }
+
+    /// The text for a row, with each value encoded for a URL. A null is an error of the row.
+    pub fn render_encoded(&self, what: &str, row: Row<'_>) -> Result<String, Failure> {
+        self.check_no_null(what, row)?;
         let mut scratch = Vec::new();
         let mut text = Vec::new();
         let mut url = String::new();
@@ -76,8 +98,8 @@ impl Template {
                     url.push_str(text);
                     continue;
                 }
-                Part::Path(path) => path.find(row, &mut scratch),
-                Part::Expression(expression) => expression.find(row, &mut scratch),
+                Part::Path(path, _) => path.find(row, &mut scratch),
+                Part::Expression(expression, _) => expression.find(row, &mut scratch),
             };
             text.clear();
             value.write_text(&mut text);
@@ -90,15 +112,33 @@ impl Template {
                 }
             }
         }
-        url
+        Ok(url)
+    }
+
+    fn check_no_null(&self, what: &str, row: Row<'_>) -> Result<(), Failure> {
+        let mut scratch = Vec::new();
+        for part in &self.parts {
+            let (value, placeholder) = match part {
+                Part::Text(_) => continue,
+                Part::Path(path, _) => (path.find(row, &mut scratch), path.to_string()),
+                Part::Expression(expression, _) => {
+                    (expression.find(row, &mut scratch), expression.to_string())
+                }
+            };
+            if value.is_null() {
+                let what = format!("{what}: {placeholder} is null or not in the row");
+                return Err(Failure::of_rows(what));
+            }
+        }
+        Ok(())
     }
 
     /// The value for a row with its type: that of the field if the template is one placeholder and nothing else, a text
     /// otherwise. `scratch` is what it may borrow from.
     pub fn value<'a>(&self, row: Row<'a>, scratch: &'a mut Vec<u8>) -> Value<'a> {
         match &self.parts[..] {
-            [Part::Path(path)] => path.find(row, scratch),
-            [Part::Expression(expression)] => expression.find(row, scratch),
+            [Part::Path(path, _)] => path.find(row, scratch),
+            [Part::Expression(expression, _)] => expression.find(row, scratch),
             _ => {
                 scratch.clear();
                 self.render(row, scratch);
@@ -107,6 +147,37 @@ impl Template {
                     Err(_) => Value::Bytes(scratch),
                 }
             }
+        }
+    }
+}
+
+/// Makes one line of a rendered text, whatever was filled in.
+pub(crate) fn keep_one_line(text: &mut [u8]) {
+    for byte in text {
+        if matches!(byte, b'\n' | b'\r') {
+            *byte = b' ';
+        }
+    }
+}
+
+fn put(value: Value<'_>, position: Position, out: &mut Vec<u8>) {
+    match position {
+        Position::Text if value.is_null() => out.extend_from_slice(b"null"),
+        Position::Text => value.write_text(out),
+        Position::JsonValue => value.write_json(out),
+        Position::JsonPayload => match value {
+            Value::Text(text) if rules::json::check(text.trim()).is_ok() => {
+                out.extend_from_slice(text.trim().as_bytes());
+            }
+            value => value.write_json(out),
+        },
+        Position::JsonString => {
+            let mut text = Vec::new();
+            put(value, Position::Text, &mut text);
+            let text = String::from_utf8_lossy(&text);
+            let mut quoted = Vec::new();
+            Value::Text(&text).write_json(&mut quoted);
+            out.extend_from_slice(&quoted[1..quoted.len() - 1]);
         }
     }
 }
@@ -125,21 +196,24 @@ pub(crate) fn split_placeholder(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-fn parse(text: &str) -> Result<Vec<Part>, String> {
+fn parse(text: &str, form: Form) -> Result<Vec<Part>, String> {
     if text.len() > MAX_TEMPLATE_BYTES {
         return Err(format!("it is longer than {MAX_TEMPLATE_BYTES} bytes"));
     }
     let mut parts = Vec::new();
     let mut rest = text;
+    let mut is_in_string = false;
     while let Some((before, after)) = rest.split_once("${") {
         let (inside, behind) =
             split_placeholder(after).ok_or_else(|| format!("a ${{ without its }} in {text:?}"))?;
         if !before.is_empty() {
             parts.push(Part::Text(before.to_owned()));
         }
+        is_in_string = ends_in_string(before, is_in_string);
+        let position = Position::of(form, is_in_string, inside);
         parts.push(match Path::is_path(inside) {
-            true => Part::Path(Path::parse(inside)?),
-            false => Part::Expression(Expression::parse(inside)?),
+            true => Part::Path(Path::parse(inside)?, position),
+            false => Part::Expression(Expression::parse(inside)?, position),
         });
         rest = behind;
     }
@@ -173,7 +247,7 @@ mod tests {
     #[test]
     fn placeholders_are_filled_in() {
         assert_eq!(filled("a ${topic}/${n}!"), "a t/1/7!");
-        assert_eq!(filled("${none}|${missing}|${m.x.y}"), "||");
+        assert_eq!(filled("${none}|${missing}|${m.x.y}"), "null|null|null");
         assert_eq!(filled("${m}"), r#"{"a b":{"c":true}}"#);
         assert_eq!(filled("${m.'a b'.c} ${m.\"a b\".c}"), "true true");
         assert_eq!(filled("$ {x} }"), "$ {x} }");
@@ -183,7 +257,7 @@ mod tests {
     fn a_placeholder_may_be_an_expression() {
         assert_eq!(filled("${upper(topic)}-${n + 1}"), "T/1-8");
         assert_eq!(filled("${concat('}', topic)}"), "}t/1");
-        assert_eq!(filled("a${none + 1}b"), "ab");
+        assert_eq!(filled("a${none + 1}b"), "anullb");
         let bytes = row();
         let mut scratch = Vec::new();
         let sum = Template::parse("f", "${n * 2}").unwrap();
@@ -199,16 +273,71 @@ mod tests {
     fn values_in_urls_are_encoded() {
         let bytes = row();
         let template = Template::parse("f", "/a b/${topic}?x=${m}").unwrap();
+        let rendered = template.render_encoded("path", Row::from_bytes(&bytes));
         assert_eq!(
-            template.render_encoded(Row::from_bytes(&bytes)),
+            rendered.unwrap(),
             "/a b/t%2F1?x=%7B%22a%20b%22%3A%7B%22c%22%3Atrue%7D%7D"
         );
     }
 
     #[test]
+    fn a_null_in_a_name_is_an_error_of_the_row() {
+        let bytes = row();
+        let row = Row::from_bytes(&bytes);
+        for text in ["t/${none}", "t/${missing.x}", "${none + 1}"] {
+            let template = Template::parse("topic", text).unwrap();
+            let failure = template.render_name("topic", row).unwrap_err();
+            assert!(failure.message.contains("is null"), "{failure}");
+            assert!(template.render_encoded("path", row).is_err());
+        }
+        let template = Template::parse("topic", "t/${n}").unwrap();
+        assert_eq!(template.render_name("topic", row).unwrap(), "t/7");
+    }
+
+    #[test]
+    fn a_template_that_is_json_stays_json() {
+        let value = json!({
+            "name": "a\", \"admin\": true, \"x\": \"\n", "none": null, "n": 5, "list": [1], "payload": "{\"t\": 1}", "raw": "{1}"
+        });
+        let mut bytes = Vec::new();
+        RowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
+        let rendered = |text: &str| {
+            let template = Template::parse("body", text).unwrap();
+            assert!(template.is_json(), "{text}");
+            let text = template.render_string(Row::from_bytes(&bytes));
+            serde_json::from_str::<serde_json::Value>(&text).unwrap_or_else(|_| panic!("{text}"))
+        };
+        assert_eq!(
+            rendered(
+                r#"{"q": "<${name}>", "v": ${name}, "t": ${none}, "s": "${none}", "n": ${n}, "m": "${n}"}"#
+            ),
+            json!({
+                "q": format!("<{}>", value["name"].as_str().unwrap()), "v": value["name"], "t": null, "s": "null", "n": 5, "m": "5"
+            })
+        );
+        assert_eq!(
+            rendered(r#"[${payload}, "${payload}", ${raw}, ${list}, ${missing}]"#),
+            json!([{"t": 1}, "{\"t\": 1}", "{1}", [1], null])
+        );
+    }
+
+    #[test]
+    fn fields_are_known_by_all_their_spellings() {
+        let value = json!({"payload": "{\"t\": 1}", "clientid": "c", "timestamp": 5});
+        let mut bytes = Vec::new();
+        RowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
+        let template = Template::parse(
+            "f",
+            "${msg} ${msg.t} ${clientId} ${time} ${upper(clientId)}",
+        );
+        let text = template.unwrap().render_string(Row::from_bytes(&bytes));
+        assert_eq!(text, "{\"t\": 1} 1 c 5 C");
+    }
+
+    #[test]
     fn a_path_goes_into_a_text_that_is_json() {
         assert_eq!(filled("${payload.t[1]} ${payload.t[-1].x}"), "1.5 y");
-        assert_eq!(filled("${topic.x}"), "");
+        assert_eq!(filled("${topic.x}"), "null");
     }
 
     #[test]

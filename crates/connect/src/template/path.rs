@@ -1,5 +1,7 @@
 //! What is between `${` and `}`: the way to a value within a row.
 
+use std::fmt;
+
 use crate::row::{Row, RowWriter, Value};
 
 const MAX_STEPS: usize = 64;
@@ -82,6 +84,7 @@ impl Path {
         let mut value = Value::Map(row);
         for (at, step) in self.0.iter().enumerate() {
             let next = match (value, step) {
+                (Value::Map(map), Step::Key(key)) if at == 0 => column(map, key),
                 (Value::Map(map), Step::Key(key)) => map.get(key),
                 (Value::Array(items), Step::Index(index)) => items.nth(*index),
                 (Value::Text(text) | Value::Json(text), _) => {
@@ -95,6 +98,29 @@ impl Path {
             }
         }
         value
+    }
+}
+
+/// A column by its name, or by another spelling of the event's field of this name.
+fn column<'a>(row: Row<'a>, name: &str) -> Option<Value<'a>> {
+    let other = || rules::spellings(name).find_map(|other| row.get(other));
+    row.get(name).or_else(other)
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("${")?;
+        for (at, step) in self.0.iter().enumerate() {
+            match step {
+                Step::Key(key) if at == 0 => f.write_str(key)?,
+                Step::Key(key) => write!(f, ".{key}")?,
+                Step::Index(index) => write!(f, "[{index}]")?,
+            }
+        }
+        if self.0.is_empty() {
+            f.write_str(".")?;
+        }
+        f.write_str("}")
     }
 }
 

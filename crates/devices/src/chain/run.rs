@@ -132,13 +132,13 @@ impl<'a> Walk<'_, 'a> {
             Work::Republish(republish) => {
                 let (view, output) = seen(self.scratch, &*self.effects, row);
                 let (mut topic, mut payload) = (Vec::new(), Vec::new());
-                for (template, out) in [
-                    (&republish.topic, &mut topic),
-                    (&republish.payload, &mut payload),
-                ] {
-                    let rendered = template.render(&output, &view, &mut state, out);
-                    rendered.map_err(|fault| fault.to_string())?;
+                let rendered = (republish.topic).render(&output, &view, &mut state, &mut topic);
+                if let Some(name) = rendered.map_err(|fault| fault.to_string())?.first_null {
+                    return Err(format!("topic: ${{{name}}} is null"));
                 }
+                let template = &republish.payload;
+                let rendered = template.render(&output, &view, &mut state, &mut payload);
+                rendered.map_err(|fault| fault.to_string())?;
                 let topic = String::from_utf8_lossy(&topic);
                 if let Err(error) = mqtt::validate_topic_name(&topic, &TopicLimits::NONE) {
                     return Err(format!("{topic:?} is no topic: {error}"));

@@ -1,7 +1,11 @@
 //! Texts of actions with placeholders: `${field.path}`, `${function(arguments)}`, `${.}` for the whole output.
 //!
 //! A name is a column of the output; if the output has none of this name, a field of the event. `$${` stands for `${`.
+//!
+//! What a null becomes depends on the place: `null` where JSON expects a value, the dialect's word (`null`, in EMQX's `undefined`)
+//! within text. [`Rendered`] reports nulls, so that the caller can fail where neither makes sense, as in a topic.
 
+mod form;
 mod sql;
 
 use crate::context::Dialect;
@@ -12,23 +16,15 @@ use crate::options::{Bounds, Options};
 use crate::plan::build::Builder;
 use crate::plan::resolve::{Resolver, Scope};
 use crate::plan::{NodeId, Op, Plan};
-use crate::rule::{Output, RuleState};
+use crate::rule::{Output, Rule, RuleState};
 use crate::syntax::ast::Expr;
 use crate::syntax::parse_expression;
 use crate::value::Value;
 use crate::view::View;
 use crate::zone::Zone;
 
+pub use form::{Form, Position, ends_in_string};
 pub use sql::{Placeholders, SqlTemplate};
-
-/// How values become text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// Text and bytes as they are, everything else as JSON.
-    Text,
-    /// The template is JSON: a placeholder inside quotes is escaped, one outside is written as a JSON value.
-    Json,
-}
 
 /// A text with placeholders, ready.
 pub struct Template {
@@ -38,22 +34,17 @@ pub struct Template {
 
 enum Part {
     Text(Box<str>),
-    Value(NodeId, Written),
+    /// An operation, how its value is written, and the placeholder's text.
+    Value(NodeId, Position, Box<str>),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Written {
-    Plain,
-    JsonValue,
-    /// Between the quotes of a JSON string.
-    JsonText,
-}
-
-/// What is worth knowing of a text that was made.
+/// Facts about a rendered text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Rendered {
-    /// Placeholders that were null, and are written as `null`.
+pub struct Rendered<'t> {
+    /// Number of placeholders that were null.
     pub nulls: u32,
+    /// The first placeholder that was null, without `${` and `}`.
+    pub first_null: Option<&'t str>,
 }
 
 impl Template {
@@ -74,14 +65,11 @@ impl Template {
                     in_string = ends_in_string(text, in_string);
                     parts.push(Part::Text(text.as_str().into()));
                 }
-                Piece::Value(_) => {
-                    let written = match form {
-                        Form::Text => Written::Plain,
-                        Form::Json if in_string => Written::JsonText,
-                        Form::Json => Written::JsonValue,
-                    };
+                Piece::Value(_, source) => {
+                    let position = Position::of(form, in_string, source);
                     if let Some(expression) = expressions.next() {
-                        parts.push(Part::Value(compiler.node(expression)?, written));
+                        let node = compiler.node(expression)?;
+                        parts.push(Part::Value(node, position, source.as_str().into()));
                     }
                 }
             }
@@ -102,6 +90,22 @@ impl Template {
         }
     }
 
+    /// Names in placeholders that are neither columns of the rule's outputs nor fields of its events, each once: they are always null.
+    #[must_use]
+    pub fn unknown_names(&self, rule: &Rule) -> Vec<String> {
+        let plan = &self.program.plan;
+        let mut unknown: Vec<String> = Vec::new();
+        for op in &plan.ops {
+            if let Op::Column(name, None) = op {
+                let name = plan.text(*name);
+                if !rule.may_have_column(name) && !unknown.iter().any(|known| known == name) {
+                    unknown.push(name.to_owned());
+                }
+            }
+        }
+        unknown
+    }
+
     /// Appends the text to `out`.
     ///
     /// # Errors
@@ -112,17 +116,21 @@ impl Template {
         view: &View<'a>,
         state: &mut RuleState,
         out: &mut Vec<u8>,
-    ) -> Result<Rendered, Fault> {
+    ) -> Result<Rendered<'a>, Fault> {
         let start = out.len();
         let mut rendered = Rendered::default();
+        let null_text = null_text(self.program.dialect);
         self.program.evaluate(output, view, state, |evaluator| {
             for part in &self.parts {
                 match part {
                     Part::Text(text) => out.extend_from_slice(text.as_bytes()),
-                    Part::Value(node, written) => {
+                    Part::Value(node, position, source) => {
                         let value = evaluator.evaluate(*node)?;
-                        rendered.nulls += u32::from(value.is_null());
-                        write(value, *written, out);
+                        if value.is_null() {
+                            rendered.nulls += 1;
+                            rendered.first_null.get_or_insert(source);
+                        }
+                        write(value, *position, null_text, out);
                     }
                 }
                 self.program.bound(out.len() - start)?;
@@ -132,23 +140,40 @@ impl Template {
     }
 }
 
-fn write(value: Value<'_>, written: Written, out: &mut Vec<u8>) {
-    match (written, value) {
-        (Written::JsonValue, value) => value.write_json(out),
-        (Written::Plain, Value::Str(text)) => out.extend_from_slice(text.as_bytes()),
-        (Written::Plain, Value::Bytes(bytes)) => out.extend_from_slice(bytes),
-        (Written::Plain, value) => value.write_json(out),
-        (Written::JsonText, Value::Str(_) | Value::Bytes(_)) => {
+/// A null within text.
+fn null_text(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Fluxmq => "null",
+        Dialect::Emqx => "undefined",
+    }
+}
+
+fn write(value: Value<'_>, position: Position, null_text: &str, out: &mut Vec<u8>) {
+    match (position, value) {
+        (Position::Text | Position::JsonString, Value::Null) => {
+            out.extend_from_slice(null_text.as_bytes());
+        }
+        (Position::JsonPayload, value) => match value.as_str() {
+            Some(text) if crate::json::check(text.trim()).is_ok() => {
+                out.extend_from_slice(text.trim().as_bytes());
+            }
+            _ => value.write_json(out),
+        },
+        (Position::JsonValue, value) => value.write_json(out),
+        (Position::Text, Value::Str(text)) => out.extend_from_slice(text.as_bytes()),
+        (Position::Text, Value::Bytes(bytes)) => out.extend_from_slice(bytes),
+        (Position::Text, value) => value.write_json(out),
+        (Position::JsonString, Value::Str(_) | Value::Bytes(_)) => {
             let start = out.len();
             value.write_json(out);
             // Without its quotes; the template has them.
             out.remove(start);
             out.pop();
         }
-        (Written::JsonText, value) => {
+        (Position::JsonString, value) => {
             let mut inner = Vec::new();
             value.write_json(&mut inner);
-            write(Value::Bytes(&inner), written, out);
+            write(Value::Bytes(&inner), position, null_text, out);
         }
     }
 }
@@ -239,14 +264,15 @@ impl<'s> Compiler<'s> {
 
 enum Piece {
     Text(String),
-    Value(Expression),
+    /// With what stands between the braces.
+    Value(Expression, String),
 }
 
 fn expressions(pieces: &[Piece]) -> Vec<&Expression> {
     pieces
         .iter()
         .filter_map(|piece| {
-            if let Piece::Value(expression) = piece {
+            if let Piece::Value(expression, _) = piece {
                 Some(expression)
             } else {
                 None
@@ -278,7 +304,8 @@ fn pieces(text: &str, bounds: &Bounds) -> Result<Vec<Piece>, Error> {
             pieces.push(Piece::Text(std::mem::take(&mut plain)));
         }
         let (expression, end) = placeholder(text, dollar, bounds)?;
-        pieces.push(Piece::Value(expression));
+        let source = text[dollar + 2..end - 1].trim().to_owned();
+        pieces.push(Piece::Value(expression, source));
         at = end;
     }
     plain.push_str(&text[at..]);
@@ -331,19 +358,4 @@ fn placeholder_length(text: &str) -> Option<usize> {
         }
     }
     None
-}
-
-/// Whether JSON text that begins inside or outside of a string ends in one.
-fn ends_in_string(text: &str, in_string: bool) -> bool {
-    let mut in_string = in_string;
-    let mut escaped = false;
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            _ => {}
-        }
-    }
-    in_string
 }

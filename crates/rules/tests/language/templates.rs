@@ -90,6 +90,50 @@ fn json_is_escaped_where_it_must_be() {
     );
 }
 
+#[test]
+fn a_payload_that_is_json_is_embedded() {
+    assert_eq!(
+        text(
+            r#"{"p": ${payload}, "m": ${msg}, "s": "${payload}"}"#,
+            Form::Json
+        ),
+        r#"{"p": {"x": [1, {"y": "z"}], "name": "O'Neill"}, "m": {"x": [1, {"y": "z"}], "name": "O'Neill"}, "s": "{\"x\": [1, {\"y\": \"z\"}], \"name\": \"O'Neill\"}"}"#
+    );
+}
+
+#[test]
+fn a_null_is_written_as_its_place_demands() {
+    let rendered = |template: &str, form: Form, dialect: rules::Dialect| {
+        let options = Options {
+            dialect: Some(dialect),
+            ..Options::default()
+        };
+        let template = Template::compile(template, form, &options).expect("valid");
+        let template: &'static Template = Box::leak(Box::new(template));
+        with_output(|output, view| {
+            let mut out = Vec::new();
+            let rendered = template
+                .render(output, view, &mut RuleState::default(), &mut out)
+                .expect("no fault");
+            let first_null = rendered.first_null.map(str::to_owned);
+            (String::from_utf8(out).expect("UTF-8"), first_null)
+        })
+    };
+    let (fluxmq, emqx) = (rules::Dialect::Fluxmq, rules::Dialect::Emqx);
+    let json = r#"{"a": ${none}, "b": "<${ none }>"}"#;
+    for (template, form, dialect, expected) in [
+        (json, Form::Json, fluxmq, r#"{"a": null, "b": "<null>"}"#),
+        (json, Form::Json, emqx, r#"{"a": null, "b": "<undefined>"}"#),
+        ("t/${none}", Form::Text, fluxmq, "t/null"),
+        ("t/${none}", Form::Text, emqx, "t/undefined"),
+    ] {
+        let (text, first_null) = rendered(template, form, dialect);
+        assert_eq!(text, expected);
+        assert_eq!(first_null.as_deref(), Some("none"));
+    }
+    assert_eq!(rendered("${id}", Form::Text, emqx).1, None);
+}
+
 fn bound(template: &str, placeholders: Placeholders) -> (String, String) {
     let template = SqlTemplate::compile(template, placeholders, &fluxmq())
         .unwrap_or_else(|error| panic!("{}", error.report()));

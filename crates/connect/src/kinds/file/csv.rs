@@ -40,13 +40,14 @@ impl Columns {
     }
 
     pub(super) fn add(&self, row: Row<'_>, out: &mut Vec<u8>) {
-        let mut value = Vec::new();
+        let (mut value, mut scratch) = (Vec::new(), Vec::new());
         for (at, (_, template)) in self.0.iter().enumerate() {
             if at > 0 {
                 out.push(b',');
             }
             value.clear();
-            template.render(row, &mut value);
+            // A null is an empty cell.
+            template.value(row, &mut scratch).write_text(&mut value);
             put(&value, out);
         }
     }

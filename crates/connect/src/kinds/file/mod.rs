@@ -180,6 +180,11 @@ fn is_link(path: &Path) -> bool {
 
 impl Connector for Directory {
     fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
+        #[cfg(not(feature = "parquet"))]
+        if settings.get("format").and_then(Value::as_str) == Some("parquet") {
+            let detail = "this program was built without Parquet; build it with the default features, or take a released one";
+            return Err(Invalid::new("format", detail));
+        }
         let settings: SinkSettings = read(settings)?;
         self.check_links()
             .map_err(|error| Invalid::new("connector", error.to_string()))?;
@@ -289,12 +294,7 @@ impl Lines {
             Self::Template(template) => {
                 let start = out.len();
                 template.render(row, out);
-                // A line is one line, whatever is filled in.
-                for byte in &mut out[start..] {
-                    if *byte == b'\n' {
-                        *byte = b' ';
-                    }
-                }
+                crate::template::keep_one_line(&mut out[start..]);
             }
             Self::Csv(columns) => columns.add(row, out),
         }

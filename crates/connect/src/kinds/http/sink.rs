@@ -170,7 +170,7 @@ impl Sink {
 
     /// `row` is the one the request is about, or the first of them.
     async fn send(&self, row: Row<'_>, body: Body) -> Result<(), Failure> {
-        let path = self.path.render_encoded(row);
+        let path = self.path.render_encoded("path", row)?;
         let url = self.target.join(&path).map_err(Failure::of_rows)?;
         let mut request = Request::builder().method(self.method.clone()).uri(url);
         if let Some(headers) = request.headers_mut() {

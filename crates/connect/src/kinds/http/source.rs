@@ -358,12 +358,17 @@ impl Shape {
         let properties = headers.filter_map(|name| Some((name.clone(), head.get(name)?.into())));
         let properties: Vec<(String, String)> = properties.collect();
         let payloads = payloads.into_iter();
-        Ok(payloads
+        payloads
             .map(|payload| self.message(&properties, payload))
-            .collect())
+            .collect()
     }
 
-    fn message(&self, properties: &[(String, String)], payload: Vec<u8>) -> Received {
+    /// A topic of which a part is null is an error of the content.
+    fn message(
+        &self,
+        properties: &[(String, String)],
+        payload: Vec<u8>,
+    ) -> Result<Received, Refused> {
         let is_constant = |template: &Template| template.constant().is_some();
         let mut bytes = Vec::new();
         if !is_constant(&self.topic) || !self.local_topic.iter().all(is_constant) {
@@ -376,16 +381,22 @@ impl Shape {
             });
         }
         let row = Row::from_bytes(&bytes);
+        let named = |field: &str, template: &Template| {
+            let rendered = template.render_name(field, row);
+            rendered.map_err(|failure| Refused::Content(format!("not usable: {failure}")))
+        };
         let local_topic = self.local_topic.as_ref();
-        Received {
-            topic: self.topic.render_string(row),
-            local_topic: local_topic.map(|topic| topic.render_string(row)),
+        Ok(Received {
+            topic: named("topic", &self.topic)?,
+            local_topic: local_topic
+                .map(|topic| named("local_topic", topic))
+                .transpose()?,
             payload,
             qos: self.qos,
             properties: properties.to_vec(),
             fields: Map::new(),
             ..Received::default()
-        }
+        })
     }
 }
 
@@ -444,7 +455,10 @@ mod tests {
         ];
         for (format, body, expected) in cases {
             let source = source(json!({
-                "token": TOKEN, "format": format, "headers": ["x-id"], "topic": "d/${headers.'x-id'}/${payload.a}"
+                "token": TOKEN, "format": format, "headers": ["x-id"], "topic": match format {
+                    "json_array" => "d/${headers.'x-id'}/${payload.a}",
+                    _ => "d/${headers.'x-id'}/",
+                }
             }))
             .unwrap();
             let gate = Arc::new(Gate::default());
@@ -466,6 +480,13 @@ mod tests {
                 "d/7/"
             };
             assert_eq!(taken[0].topic, topic);
+        }
+        let named = source(json!({"token": TOKEN, "topic": "d/${payload.a}"})).unwrap();
+        let admitted = named.admit(&with_token()).unwrap();
+        let refused = admitted.take("{\"b\": 1}".into(), Arc::new(Gate::default()));
+        match refused.await {
+            Err(Refused::Content(why)) => assert!(why.contains("${payload.a} is null"), "{why}"),
+            other => panic!("{other:?}"),
         }
         let limited =
             source(json!({"token": TOKEN, "format": "lines", "max_messages": 2})).unwrap();

@@ -280,18 +280,23 @@ impl Lines {
     /// Appends the line of a row.
     fn line(&self, row: Row<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
         let start = out.len();
-        let measurement = self.measurement.render_string(row);
-        if measurement.is_empty() {
-            return Err(Failure::of_rows("the name of the measurement is empty"));
+        let measurement = self.measurement.render_name("measurement", row)?;
+        // A line that begins with # is a comment.
+        if measurement.is_empty() || measurement.starts_with('#') {
+            let what = format!("measurement: {measurement:?} is empty or begins with #");
+            return Err(Failure::of_rows(what));
         }
         line::put_measurement(out, &measurement);
+        let (mut scratch, mut text) = (Vec::new(), Vec::new());
         for (name, template) in &self.tags {
-            line::put_tag(out, name, &template.render_string(row));
+            text.clear();
+            // A tag that is null is left out.
+            template.value(row, &mut scratch).write_text(&mut text);
+            line::put_tag(out, name, &String::from_utf8_lossy(&text));
         }
         let mut is_first = true;
         match &self.fields {
             Some(fields) => {
-                let mut scratch = Vec::new();
                 for (name, template, wanted) in fields {
                     let value = template.value(row, &mut scratch);
                     is_first &= !line::put_field(out, name, value, *wanted, is_first);
@@ -311,7 +316,11 @@ impl Lines {
             out.truncate(start);
             return Err(Failure::of_rows("the row has none of the fields"));
         }
-        let timestamp = self.timestamp.render_string(row);
+        text.clear();
+        // Without one it is the server's.
+        let timestamp = self.timestamp.value(row, &mut scratch);
+        timestamp.write_text(&mut text);
+        let timestamp = String::from_utf8_lossy(&text);
         match (timestamp.trim(), timestamp.trim().parse::<i64>()) {
             ("", _) => {}
             (_, Ok(number)) => out.extend_from_slice(format!(" {number}").as_bytes()),

@@ -170,9 +170,10 @@ impl Sink {
         let mut messages = Vec::with_capacity(new.len());
         for place in new.iter().copied() {
             let row = batch.row(place);
-            let shaped = match self.shape.message(row, now_ms) {
-                Ok(message) => {
-                    let name = self.shape.topic_of(row);
+            let named = self.shape.topic_of(row);
+            let shaped = named.and_then(|name| Ok((name, self.shape.message(row, now_ms)?)));
+            let shaped = match shaped {
+                Ok((name, message)) => {
                     let topic = topics.find(&self.kafka, name).await;
                     topic.and_then(|topic| {
                         let partition = self.shape.partition_of(row, &message, topic)?;
@@ -309,8 +310,9 @@ impl Shape {
         })
     }
 
-    fn topic_of(&self, row: Row<'_>) -> String {
-        with_dots(self.topic.render_string(row), self.slash_to_dot)
+    fn topic_of(&self, row: Row<'_>) -> Result<String, Failure> {
+        let topic = self.topic.render_name("topic", row)?;
+        Ok(with_dots(topic, self.slash_to_dot))
     }
 
     fn message(&self, row: Row<'_>, now_ms: i64) -> Result<Message, Failure> {
@@ -341,9 +343,9 @@ impl Shape {
         };
         let headers = self.headers.iter();
         let message = Message {
-            key: self
-                .key
-                .as_ref()
+            // A null key is none.
+            key: (self.key.as_ref())
+                .filter(|key| !key.value(row, &mut Vec::new()).is_null())
                 .map(rendered)
                 .filter(|key| !key.is_empty()),
             value,
@@ -431,7 +433,7 @@ mod tests {
             "key": "k${n}", "value": "${topic}", "headers": {"h": "${n}"}, "timestamp": "${n * 2}"
         }));
         let shape = shape.unwrap();
-        assert_eq!(shape.topic_of(row), "t.a.b");
+        assert_eq!(shape.topic_of(row).unwrap(), "t.a.b");
         let message = shape.message(row, 1).unwrap();
         let expected = Message {
             key: Some(b"k7".to_vec()),

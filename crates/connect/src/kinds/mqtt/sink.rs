@@ -98,7 +98,7 @@ impl Sink {
     }
 
     fn message(&self, row: Row<'_>, place: usize) -> Result<Outgoing, Failure> {
-        let topic = self.topic.render_string(row);
+        let topic = self.topic.render_name("topic", row)?;
         if let Err(error) = validate_topic_name(&topic, &TopicLimits::NONE) {
             return Err(Failure::of_rows(format!("topic {topic:?}: {error}")));
         }

@@ -133,7 +133,12 @@ impl Source {
             let mut row = RowWriter::new(&mut bytes);
             row.text("topic", &message.topic);
             row.int("qos", message.qos.into());
-            message.local_topic = Some(template.render_string(Row::from_bytes(&bytes)));
+            let topic = template.render_name("local_topic", Row::from_bytes(&bytes));
+            message.local_topic = topic
+                .inspect_err(|error| {
+                    tracing::warn!(%error, "message from outside is not published here");
+                })
+                .ok();
         }
         message
     }

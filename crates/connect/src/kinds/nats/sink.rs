@@ -97,7 +97,7 @@ impl Sink {
     }
 
     fn message(&self, row: Row<'_>, place: usize, max: usize) -> Result<Outgoing, Failure> {
-        let mut subject = self.subject.render_string(row);
+        let mut subject = self.subject.render_name("subject", row)?;
         if self.slash_to_dot {
             subject = subject.replace('/', ".");
         }

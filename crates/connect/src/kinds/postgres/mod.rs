@@ -239,6 +239,16 @@ impl PostgresWriter {
 }
 
 impl Writer for PostgresWriter {
+    fn check(&self) -> Option<Doing<'_, Result<String, Failure>>> {
+        Some(Box::pin(async move {
+            let pool = &self.postgres.pool;
+            let mut connection = pool.take().await?;
+            self.prepared(&mut connection).await.map_err(failure)?;
+            pool.give_back(connection);
+            Ok("the statement is valid".into())
+        }))
+    }
+
     fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
         Box::pin(async move {
             let pool = &self.postgres.pool;
@@ -276,10 +286,12 @@ fn failure(error: tokio_postgres::Error) -> Failure {
     let code = database.code().code();
     let message = format!("{} ({code})", database.message());
     // 22: data; 23: constraints; 44: a view's condition; 54: limits, such as that of a row; P0: what a trigger raises.
-    let is_of_rows = matches!(code.get(..2), Some("22" | "23" | "44" | "54" | "P0"));
-    match is_of_rows {
-        true => Failure::of_rows(message),
-        false => Failure::passing(message),
+    let class = code.get(..2);
+    match class {
+        Some("22" | "23" | "44" | "54" | "P0") => Failure::of_rows(message),
+        // The statement, or a table, column or function that is missing; privileges may be granted.
+        Some("42") if code != "42501" => Failure::permanent(message),
+        _ => Failure::passing(message),
     }
 }
 

@@ -55,7 +55,11 @@ impl Bodies {
             (Self::Lines(line), Body::Lines(text)) => {
                 match line {
                     None => row.write_json(text),
-                    Some(template) => template.render(row, text),
+                    Some(template) => {
+                        let start = text.len();
+                        template.render(row, text);
+                        crate::template::keep_one_line(&mut text[start..]);
+                    }
                 }
                 text.push(b'\n');
                 Ok(())

@@ -219,6 +219,11 @@ impl Store {
 
 impl Connector for Store {
     fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
+        #[cfg(not(feature = "parquet"))]
+        if settings.get("format").and_then(Value::as_str) == Some("parquet") {
+            let detail = "this program was built without Parquet; build it with the default features, or take a released one";
+            return Err(Invalid::new("format", detail));
+        }
         let settings: SinkSettings = read(settings)?;
         let bodies = bodies(&settings)?;
         let content_type = settings.content_type.as_deref();
@@ -315,7 +320,13 @@ impl Objects {
     ) -> BTreeMap<String, Object> {
         let mut objects = BTreeMap::<String, Object>::new();
         for (place, row) in batch.rows().enumerate() {
-            let key = self.key.render(row, time_of(row));
+            let key = match self.key.render("key", row, time_of(row)) {
+                Ok(key) => key,
+                Err(failure) => {
+                    failures.push((place, failure));
+                    continue;
+                }
+            };
             if has_dot_step(&key) {
                 let what = format!("{key:?}: a key cannot have `.` or `..` as a step");
                 failures.push((place, Failure::of_rows(what)));
