@@ -49,6 +49,8 @@ pub trait ConnectorTools: Send + Sync + 'static {
     fn test<'a>(&'a self, name: &'a str) -> Asking<'a, Option<Tested>>;
     /// Reaches the system of a connector as it would be stored.
     fn test_settings<'a>(&'a self, settings: &'a Value) -> Asking<'a, Result<Tested, Invalid>>;
+    /// Reaches the system of a sink and checks its statement. `None`: there is no such sink.
+    fn test_sink<'a>(&'a self, name: &'a str) -> Asking<'a, Option<Tested>>;
     /// How sinks do, sorted by name.
     fn sinks(&self) -> Vec<Value>;
     fn sink(&self, name: &str) -> Option<Value>;
@@ -86,6 +88,10 @@ impl ConnectorTools for NoConnectorTools {
             detail: "This node has no connectors.".to_owned(),
         };
         Box::pin(std::future::ready(Err(invalid)))
+    }
+
+    fn test_sink<'a>(&'a self, _name: &'a str) -> Asking<'a, Option<Tested>> {
+        Box::pin(std::future::ready(None))
     }
 
     fn sinks(&self) -> Vec<Value> {

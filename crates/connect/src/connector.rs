@@ -92,6 +92,12 @@ pub trait Writer: Send + Sync + 'static {
     /// written at the same time unless the sink keeps an order. The future is dropped when it takes too long.
     fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written>;
 
+    /// Asks the system whether the sink's statement or table is right, without writing a row; says what was found. `None`: the
+    /// kind has nothing of this sort to ask.
+    fn check(&self) -> Option<Doing<'_, Result<String, Failure>>> {
+        None
+    }
+
     /// Called when the sink ends: finishes what is open, such as a file that is not yet renamed.
     fn close(&self) -> Doing<'_, ()> {
         Box::pin(std::future::ready(()))
@@ -145,8 +151,11 @@ pub struct Failure {
 /// Whether it helps to try again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lasting {
-    /// It may work later: the system is down, too busy, refuses the password, or has no such table yet.
+    /// It may work later: the system is down, too busy, or refuses the password.
     Passing,
+    /// It fails whatever is in the rows until a person changes the sink or the system: a statement that is no SQL, a table or
+    /// column that is not there. It is tried a few times more, then the rows become dead letters.
+    Permanent,
     /// It fails because of what is in the rows. A batch that failed so is cut into halves until the row is found that
     /// is to blame (so the system must have nothing of it); a single row becomes a dead letter.
     Rows,
@@ -164,6 +173,13 @@ impl Failure {
     pub fn of_rows(message: impl fmt::Display) -> Self {
         Self {
             lasting: Lasting::Rows,
+            ..Self::passing(message)
+        }
+    }
+
+    pub fn permanent(message: impl fmt::Display) -> Self {
+        Self {
+            lasting: Lasting::Permanent,
             ..Self::passing(message)
         }
     }

@@ -53,10 +53,12 @@ struct SinkStatus {
     connector: String,
     /// That of its connector, if there is one.
     r#type: Option<String>,
-    /// `running`, `starting`, `disabled`, `no_connector` or `invalid`.
+    /// `running`, `failing`, `starting`, `disabled`, `no_connector` or `invalid`.
     state: String,
     /// Why it does not run.
     problem: Option<String>,
+    /// Since when no batch could be written; `null` while the sink writes.
+    failing_since_ms: Option<u64>,
     /// `closed`: it writes; `open`: it waits before it tries again; `half_open`: one batch shows whether the system is back.
     circuit: String,
     /// Failures in a row of the system as a whole.
@@ -192,6 +194,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer)
             .summary("How a sink does")
             .answers::<SinkStatus>(200, "Since the node started."),
+        of_sink(post("/api/v1/sinks/{name}/test", "testSink", test_sink))
+            .role(Role::Operator)
+            .summary("Test a sink")
+            .description(
+                "Connects to the sink's system and, for SQL databases and ClickHouse, has it check the statement, the table and \
+                 its columns. No row is written.",
+            )
+            .answers::<TestOutcome>(200, "The result of the test."),
         of_sink(get(
             "/api/v1/sinks/{name}/dead-letters",
             "listDeadLetters",
@@ -308,6 +318,12 @@ async fn test(call: Call) -> Outcome {
     outcome_of(
         tested.ok_or_else(|| Problem::not_found(format!("There is no connector {name:?}.")))?,
     )
+}
+
+async fn test_sink(call: Call) -> Outcome {
+    let name = call.path("name");
+    let tested = call.app.connector_tools.test_sink(name).await;
+    outcome_of(tested.ok_or_else(|| no_sink(name))?)
 }
 
 async fn test_settings(mut call: Call) -> Outcome {

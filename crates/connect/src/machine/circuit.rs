@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::now_ms;
+use crate::connector::Failure;
 use crate::settings::Retry;
 
 pub(crate) struct Circuit {
@@ -27,6 +28,8 @@ struct State {
     generation: u64,
     last_error: Option<(u64, String)>,
     last_success_ms: Option<u64>,
+    /// Since when nothing is written.
+    failing_since_ms: Option<u64>,
 }
 
 /// Leave to try, to be given back with what came of it.
@@ -45,6 +48,9 @@ pub struct Health {
     pub last_error_at_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_success_at_ms: Option<u64>,
+    /// Since when no batch could be written; absent while the sink writes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failing_since_ms: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
@@ -110,6 +116,7 @@ impl Circuit {
             return false;
         }
         let was_open = state.open_until.take().is_some();
+        state.failing_since_ms = None;
         state.failures = 0;
         state.is_probing = false;
         if was_open {
@@ -122,6 +129,7 @@ impl Circuit {
     pub(crate) fn failed(&self, pass: &Pass, message: &str, retry_after: Option<Duration>) -> bool {
         let mut state = self.lock();
         state.last_error = Some((now_ms(), message.to_owned()));
+        state.failing_since_ms.get_or_insert_with(now_ms);
         if pass.0 != state.generation {
             return false;
         }
@@ -139,6 +147,24 @@ impl Circuit {
         self.lock().last_error = Some((now_ms(), message.to_owned()));
     }
 
+    /// Failures in a row of the system as a whole.
+    pub(crate) fn failures(&self) -> u32 {
+        self.lock().failures
+    }
+
+    /// What was found when the sink's statement was checked, without a row.
+    pub(crate) fn checked(&self, result: &Result<String, Failure>) {
+        let mut state = self.lock();
+        match result {
+            Ok(_) if state.failures == 0 => state.failing_since_ms = None,
+            Ok(_) => {}
+            Err(failure) => {
+                state.last_error = Some((now_ms(), failure.message.clone()));
+                state.failing_since_ms.get_or_insert_with(now_ms);
+            }
+        }
+    }
+
     pub(crate) fn health(&self) -> Health {
         let state = self.lock();
         let (last_error_at_ms, last_error) = state.last_error.clone().unzip();
@@ -152,6 +178,7 @@ impl Circuit {
             last_error,
             last_error_at_ms,
             last_success_at_ms: state.last_success_ms,
+            failing_since_ms: state.failing_since_ms,
         }
     }
 }
@@ -177,7 +204,7 @@ mod tests {
         let retry = Retry {
             first_ms: 100,
             max_ms: 1000,
-            max_attempts: None,
+            ..Retry::default()
         };
         for (failures, full_ms) in [(1, 100), (2, 200), (4, 800), (5, 1000), (90, 1000)] {
             for _ in 0..20 {
@@ -195,6 +222,7 @@ mod tests {
         assert!(!circuit.failed(&second, "down", None), "counted once");
         assert_eq!(circuit.health().failures, 1);
         assert_eq!(circuit.health().circuit, CircuitState::Open);
+        assert!(circuit.health().failing_since_ms.is_some());
         let probe = circuit.pass().await;
         assert_eq!(circuit.health().circuit, CircuitState::HalfOpen);
         let other = tokio::time::timeout(Duration::from_secs(60), circuit.pass()).await;
@@ -202,5 +230,6 @@ mod tests {
         assert!(circuit.succeeded(&probe));
         assert_eq!(circuit.health().circuit, CircuitState::Closed);
         assert_eq!(circuit.health().last_error.as_deref(), Some("down"));
+        assert_eq!(circuit.health().failing_since_ms, None);
     }
 }

@@ -19,6 +19,9 @@ use crate::batch::Batch;
 use crate::connector::{Doing, Failure, Lasting, Writer, Written};
 use crate::settings::Retry;
 
+/// Between two warnings of dead letters of one sink.
+const LOG_LETTERS_EVERY_MS: u64 = 10_000;
+
 /// What deliveries of one sink share.
 pub(crate) struct Delivery {
     pub(crate) sink: String,
@@ -74,16 +77,16 @@ impl Delivery {
             let written = self.write(&part.batch).await;
             self.metrics.observe(started.elapsed());
             match written {
-                Written::Failed(failure) if failure.lasting == Lasting::Passing => {
+                Written::Failed(failure) if failure.lasting != Lasting::Rows => {
                     let retry_after = failure.retry_after;
                     if self.circuit.failed(&pass, &failure.message, retry_after) {
-                        tracing::warn!(sink = self.sink, error = %failure, "a sink cannot be written; it is tried again");
+                        tracing::warn!(sink = self.sink, error = %failure, "sink write failed; retrying");
                     }
                     self.try_again(part, &failure, None, &mut parts).await;
                 }
                 answered => {
                     if self.circuit.succeeded(&pass) {
-                        tracing::info!(sink = self.sink, "a sink can be written again");
+                        tracing::info!(sink = self.sink, "sink writes again");
                     }
                     self.settle(part, answered, &mut parts).await;
                 }
@@ -160,7 +163,14 @@ impl Delivery {
         parts: &mut Vec<Part>,
     ) {
         let attempts = part.attempts + 1;
-        if self.retry.max_attempts.is_some_and(|max| attempts >= max) {
+        let is_given_up = match failure.lasting {
+            // The circuit has counted those of other batches, too: each of them tells as much.
+            Lasting::Permanent => {
+                attempts.max(self.circuit.failures()) >= self.retry.max_permanent_attempts
+            }
+            Lasting::Passing | Lasting::Rows => false,
+        };
+        if is_given_up || self.retry.max_attempts.is_some_and(|max| attempts >= max) {
             self.bury(part.batch, failure, attempts).await;
             return;
         }
@@ -171,9 +181,21 @@ impl Delivery {
         });
     }
 
+    /// Warns of dead letters, once in a while; `rows` counts those since the last warning.
+    fn log_letters(&self, rows: u64, failure: &Failure) {
+        let unlogged = self.metrics.letters_unlogged.fetch_add(rows, Relaxed) + rows;
+        let (now, logged) = (now_ms(), self.metrics.letters_logged_ms.load(Relaxed));
+        if logged == 0 || now.abs_diff(logged) >= LOG_LETTERS_EVERY_MS {
+            self.metrics.letters_logged_ms.store(now, Relaxed);
+            self.metrics.letters_unlogged.fetch_sub(unlogged, Relaxed);
+            tracing::warn!(sink = self.sink, rows = unlogged, error = %failure, "rows became dead letters");
+        }
+    }
+
     /// The rows become dead letters.
     async fn bury(&self, batch: Batch, failure: &Failure, attempts: u32) {
         self.circuit.note(&failure.message);
+        self.log_letters(batch.len() as u64, failure);
         let letters = batch.rows().map(|row| Letter {
             id: 0,
             at_ms: now_ms(),

@@ -22,6 +22,9 @@ pub(crate) struct Metrics {
     pub(crate) latency_ns: AtomicU64,
     pub(crate) latency: [AtomicU64; LATENCY_BOUNDS_MS.len() + 1],
     pub(crate) letters_dropped: AtomicU64,
+    /// When dead letters were logged last, and how many there were since.
+    pub(crate) letters_logged_ms: AtomicU64,
+    pub(crate) letters_unlogged: AtomicU64,
 }
 
 impl Metrics {
@@ -38,7 +41,7 @@ impl Metrics {
 /// What one sink did since it was made.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, schemars::JsonSchema)]
 pub struct SinkMetrics {
-    /// Rows in the queue now, in memory and on disk.
+    /// Rows that wait now, in memory and on disk, those that are being written included.
     pub queued: u64,
     pub queued_bytes: u64,
     /// Of the rows in the queue those that are in no file.

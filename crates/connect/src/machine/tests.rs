@@ -28,6 +28,8 @@ struct System {
     rows: Mutex<Vec<(i64, i64)>>,
     batches: Mutex<Vec<usize>>,
     is_down: AtomicBool,
+    /// Its table is missing.
+    is_wrong: AtomicBool,
     /// Fails every other attempt after it has taken the rows.
     is_flaky: AtomicBool,
     /// Rows with these numbers make their batch fail.
@@ -54,6 +56,9 @@ impl Writer for System {
             let attempt = *self.attempts.lock().unwrap();
             if self.is_down.load(Relaxed) {
                 return Written::Failed(Failure::passing("down"));
+            }
+            if self.is_wrong.load(Relaxed) {
+                return Written::Failed(Failure::permanent("no such table"));
             }
             let rows: Vec<_> = batch
                 .rows()
@@ -115,7 +120,7 @@ impl Bench {
             retry: Retry {
                 first_ms: 1,
                 max_ms: 20,
-                max_attempts: None,
+                ..Retry::default()
             },
         }
     }
@@ -306,6 +311,7 @@ async fn after_so_many_attempts_rows_are_buried() {
             first_ms: 1,
             max_ms: 1,
             max_attempts: Some(3),
+            ..Retry::default()
         },
         in_flight: 1,
         ..Bench::new()
@@ -317,6 +323,38 @@ async fn after_so_many_attempts_rows_are_buried() {
     assert_eq!(bench.dead.len(), 10);
     assert_eq!(*bench.system.attempts.lock().unwrap(), 3);
     assert_eq!(bench.dead.list(0, 1)[0].attempts, 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_person_has_to_mend_is_not_tried_for_ever() {
+    let bench = Bench {
+        retry: Retry {
+            first_ms: 1,
+            max_ms: 1,
+            max_permanent_attempts: 4,
+            ..Retry::default()
+        },
+        in_flight: 1,
+        ..Bench::new()
+    };
+    bench.system.is_wrong.store(true, Relaxed);
+    let (stop, done) = bench.start(Vec::new());
+    bench.push(0..10);
+    bench
+        .until("its rows are dead letters", |bench| bench.dead.len() == 10)
+        .await;
+    assert_eq!(*bench.system.attempts.lock().unwrap(), 4);
+    // That it is wrong is known now: a batch more shows whether it still is.
+    bench.push(10..20);
+    bench
+        .until("the others, too", |bench| bench.dead.len() == 20)
+        .await;
+    assert_eq!(*bench.system.attempts.lock().unwrap(), 5);
+    bench.system.is_wrong.store(false, Relaxed);
+    bench.push(20..30);
+    bench.drain(&stop, done).await;
+    assert_eq!(sorted(bench.written()), (20..30).collect::<Vec<_>>());
+    assert_eq!(bench.dead.len(), 20);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

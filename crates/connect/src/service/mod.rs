@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::batch::Batch;
-use crate::connector::{Connector, Context, Failure, Kind};
+use crate::connector::{Connector, Context, Failure, Kind, Lasting};
 use crate::kinds;
 use crate::machine::dead::Mourner;
 use crate::machine::queue::{Pushed, WhenWritten};
@@ -131,7 +131,11 @@ fn split(connector: &Value) -> Result<(&'static Kind, String, Map<String, Value>
     };
     let kind = match fields.remove("type") {
         Some(Value::String(name)) => kinds::kind(&name).ok_or_else(|| {
-            let detail = format!("unknown type {name:?}; there are {}", known());
+            let names = kinds::KINDS.iter().map(|kind| kind.name);
+            let near = rules::nearest(&name, names);
+            let near = near.map(|near| format!("; did you mean {near:?}?"));
+            let near = near.unwrap_or_default();
+            let detail = format!("unknown type {name:?}{near}; there are {}", known());
             Invalid::new("type", detail)
         })?,
         Some(_) => return Err(Invalid::new("type", "expected a text")),
@@ -395,7 +399,59 @@ impl Service {
         }
         let connector = self.connector_of(&common.connector)?;
         let _runtime = self.inner.runtime.enter();
-        connector.writer(own).map(drop)
+        let writer = connector.writer(own);
+        writer
+            .map(drop)
+            .map_err(|error| SinkSettings::suggest(settings, error))
+    }
+
+    /// Asks the system whether a sink's statement, table and columns are right. An error is one that stays until a person changes
+    /// something; a system that is not reached says nothing. Runs within a tokio runtime.
+    pub async fn probe_sink(&self, settings: &Value) -> Result<(), Invalid> {
+        let (common, own) = SinkSettings::split(settings)?;
+        let field = ["sql", "table"]
+            .into_iter()
+            .find(|name| own.contains_key(*name));
+        let connector = self.connector_of(&common.connector)?;
+        let writer = connector.writer(own)?;
+        let Some(checking) = writer.check() else {
+            return Ok(());
+        };
+        match tokio::time::timeout(sink::CHECK_TIMEOUT, checking).await {
+            Ok(Err(failure)) if failure.lasting == Lasting::Permanent => {
+                let detail = format!("the system refuses it: {failure}");
+                Err(Invalid::new(field.unwrap_or_default(), detail))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reaches the system of a sink and checks its statement, where there is one; says what answered. `None`: no such sink.
+    pub async fn test_sink(&self, name: &str) -> Option<Result<String, Failure>> {
+        let (sink, connector) = {
+            let control = self.inner.control();
+            let sink = control.sinks.get(name)?.clone();
+            let connector = control.connectors.get(&sink.connector());
+            (sink, connector.map(|opened| opened.connector.clone()))
+        };
+        let Some(connector) = connector else {
+            let what = format!("there is no connector {:?}", sink.connector());
+            return Some(Err(Failure::passing(what)));
+        };
+        let reached = test(&*connector).await;
+        let tested = match (&reached, connector.clone().writer(sink.own_settings())) {
+            (Err(_), _) => reached,
+            (Ok(_), Err(error)) => Err(Failure::permanent(error)),
+            (Ok(who), Ok(writer)) => match writer.check() {
+                None => reached,
+                Some(checking) => match tokio::time::timeout(TEST_TIMEOUT, checking).await {
+                    Ok(checked) => checked.map(|found| format!("{who}: {found}")),
+                    Err(_) => Err(Failure::passing("no answer to the statement in time")),
+                },
+            },
+        };
+        sink.tested(&tested);
+        Some(tested)
     }
 
     /// Makes or replaces a sink. Rows that wait stay in it. One whose connector is not there (yet) keeps its rows.

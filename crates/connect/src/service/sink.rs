@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::Options;
 use super::status::{SinkState, SinkStatus};
 use crate::batch::Batch;
-use crate::connector::{Connector, Kind};
+use crate::connector::{Connector, Failure, Kind};
 use crate::machine::circuit::Circuit;
 use crate::machine::dead::{DeadLetters, Letter, Mourner};
 use crate::machine::deliver::Delivery;
@@ -26,6 +26,8 @@ use crate::row::{Row, RowWriter};
 use crate::settings::{Invalid, Order, SinkSettings};
 use crate::template::Template;
 
+/// For asking a system about a sink's statement.
+pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Beyond the deadline of stopping, for what is on its way.
 const LANDING_TIME: Duration = Duration::from_secs(3);
 
@@ -144,6 +146,16 @@ impl Sink {
         }
     }
 
+    /// The settings it has that its connector's kind reads.
+    pub(super) fn own_settings(&self) -> Map<String, Value> {
+        self.lock().own.clone()
+    }
+
+    /// What was found when somebody had the sink tested.
+    pub(super) fn tested(&self, result: &Result<String, Failure>) {
+        self.lock().circuit.checked(result);
+    }
+
     pub(super) fn set(&self, common: SinkSettings, own: Map<String, Value>) {
         self.queue.set_limits(&common.queue);
         self.dead.set_limits(&common.dead_letters);
@@ -197,6 +209,9 @@ impl Sink {
         if !has_files {
             self.queue.set_files_full(false);
         }
+        if let Some(plan) = &plan {
+            self.check_soon(plan);
+        }
         let done = tokio::spawn(async move {
             let mut carried = Vec::new();
             for before in [ended, before].into_iter().flatten() {
@@ -208,6 +223,28 @@ impl Sink {
             }
         });
         state.machine = Some(Machine { stop, done });
+    }
+
+    /// Asks the system about the sink's statement before the first row comes.
+    fn check_soon(&self, plan: &Plan) {
+        let delivery = &plan.delivery;
+        let (writer, circuit) = (delivery.writer.clone(), delivery.circuit.clone());
+        let (sink, mut stop) = (self.name.clone(), delivery.stop.clone());
+        tokio::spawn(async move {
+            let Some(checking) = writer.check() else {
+                return;
+            };
+            let checked = tokio::select! {
+                checked = tokio::time::timeout(CHECK_TIMEOUT, checking) => checked,
+                _ = stop.wait_for(|stop| *stop != Stop::Run) => return,
+            };
+            // No answer in time says nothing of the statement.
+            let Ok(checked) = checked else { return };
+            if let Err(error) = &checked {
+                tracing::warn!(sink, %error, "sink check failed; rows wait until the sink can be written");
+            }
+            circuit.checked(&checked);
+        });
     }
 
     fn plan(
@@ -351,19 +388,26 @@ impl Sink {
         metrics.queued_in_memory = in_memory + disk.as_ref().map_or(0, DiskView::spooling);
         let is_starting = disk.is_none() && state.common.queue.disk.is_some();
         let (disk_rows, disk_bytes) = disk.as_ref().map(DiskView::held).unwrap_or_default();
-        metrics.queued = metrics.queued_in_memory + disk_rows;
+        // What is in files counts until it is acknowledged; what is not, until it is written or given up.
+        let on_the_way = match state.common.queue.disk {
+            Some(_) => 0,
+            None => (metrics.taken).saturating_sub(metrics.sent + metrics.failed),
+        };
+        metrics.queued = metrics.queued_in_memory + on_the_way + disk_rows;
         metrics.queued_bytes = self.queue.bytes() as u64 + disk_bytes;
         metrics.dead_letters = self.dead.len() as u64;
+        let health = state.circuit.health();
         SinkStatus {
             name: self.name.clone(),
             connector: state.common.connector.clone(),
             kind: state.kind.map(|kind| kind.name),
             state: match state.state {
                 SinkState::Running if is_starting => SinkState::Starting,
+                SinkState::Running if health.failing_since_ms.is_some() => SinkState::Failing,
                 state => state,
             },
             problem: state.problem.clone(),
-            health: state.circuit.health(),
+            health,
             metrics,
         }
     }

@@ -29,6 +29,8 @@ pub struct SinkStatus {
 #[serde(rename_all = "snake_case")]
 pub enum SinkState {
     Running,
+    /// It cannot write at the moment: `last_error` says why, `failing_since_ms` since when.
+    Failing,
     /// It opens its disk queue; what is in that is not counted yet.
     Starting,
     /// It refuses rows, and writes those it has.

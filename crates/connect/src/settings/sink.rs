@@ -138,6 +138,10 @@ pub struct Retry {
     /// After so many attempts the rows become dead letters. Left out: it is tried for ever.
     #[schemars(range(min = 1))]
     pub max_attempts: Option<u32>,
+    /// After so many attempts in a row that fail because of the statement, or of a table or column that is missing, rows become
+    /// dead letters.
+    #[schemars(range(min = 1))]
+    pub max_permanent_attempts: u32,
 }
 
 /// Rows that cannot be written. The oldest make room for new ones.
@@ -176,6 +180,7 @@ impl Default for Retry {
             first_ms: 100,
             max_ms: 30_000,
             max_attempts: None,
+            max_permanent_attempts: 8,
         }
     }
 }
@@ -217,6 +222,21 @@ impl SinkSettings {
         Ok((settings, own))
     }
 
+    /// Adds which of the settings of all sinks may be meant by one that the connector's kind does not know.
+    pub fn suggest(sink: &Value, error: Invalid) -> Invalid {
+        let is_unknown = error.detail.starts_with("unknown field")
+            && sink.get(error.field.as_str()).is_some()
+            && !error.detail.contains("did you mean");
+        let common = COMMON.iter().copied().chain([WRITE_TIMEOUT]);
+        match rules::nearest(&error.field, common).filter(|_| is_unknown) {
+            Some(near) => {
+                let detail = format!("{}; did you mean `{near}`?", error.detail);
+                Invalid { detail, ..error }
+            }
+            None => error,
+        }
+    }
+
     fn check(&self) -> Result<(), Invalid> {
         if self.connector.is_empty() {
             return Err(Invalid::new("connector", "expected the name of one"));
@@ -241,6 +261,8 @@ impl SinkSettings {
         check_range("retry.max_ms", self.retry.max_ms, max_ms)?;
         let attempts = self.retry.max_attempts.unwrap_or(1);
         check_range("retry.max_attempts", attempts, 1..=u32::MAX)?;
+        let attempts = self.retry.max_permanent_attempts;
+        check_range("retry.max_permanent_attempts", attempts, 1..=u32::MAX)?;
         let letters = &self.dead_letters;
         check_range("dead_letters.max_rows", letters.max_rows, 0..=1_000_000)?;
         check_range("dead_letters.max_bytes", letters.max_bytes, 0..=1 << 30)?;
@@ -281,5 +303,16 @@ mod tests {
         );
         assert_eq!(field(json!({"batch": {"rows": 5}})), "batch.rows");
         assert_eq!(field(json!({"connector": ""})), "connector");
+    }
+
+    #[test]
+    fn errors_suggest_what_may_be_meant() {
+        let detail = |sink: Value| SinkSettings::split(&sink).unwrap_err().detail;
+        let field = detail(json!({"connector": "db", "queue": {"max_row": 5}}));
+        assert!(field.ends_with("did you mean `max_rows`?"), "{field}");
+        let variant = detail(json!({"connector": "db", "queue": {"on_full": "drop_old"}}));
+        assert!(variant.contains("drop_oldest"), "{variant}");
+        let variant = detail(json!({"connector": "db", "queue": {"on_full": "blok"}}));
+        assert!(variant.ends_with("did you mean `block`?"), "{variant}");
     }
 }

@@ -136,3 +136,46 @@ fn rows_that_cannot_be_are_dead_letters_and_the_others_are_written() {
     assert_eq!(numbers(&server, "SELECT a[2] FROM t WHERE n = 57"), [7]);
     assert_eq!(node.service.dead_letters("s", 0, 10).unwrap().len(), 3);
 }
+
+#[test]
+fn a_wrong_statement_is_found_when_the_sink_is_made_and_never_tried_for_ever() {
+    let Some(server) = Server::start_or_skip(Kind::Postgres) else {
+        return;
+    };
+    make(&server, "t (n bigint)");
+    let sink =
+        |sql: &str| json!({"connector": "c", "sql": sql, "retry": {"first_ms": 1, "max_ms": 5}});
+    let (node, id) = Node::with(
+        &connector(&server),
+        &sink("INSERT INTO t (n) VALUES (${n})"),
+    );
+    let probe = |sql: &str| node.runtime.block_on(node.service.probe_sink(&sink(sql)));
+    assert_eq!(probe("INSERT INTO t (n) VALUES (${n})"), Ok(()));
+    for sql in [
+        "INSRT INTO t (n) VALUES (${n})",
+        "INSERT INTO ${table} (n) VALUES (${n})",
+        "INSERT INTO nothing (n) VALUES (${n})",
+        "INSERT INTO t (m) VALUES (${n})",
+    ] {
+        let error = probe(sql).expect_err(sql);
+        assert_eq!(error.field, "sql", "{error}");
+    }
+    let tested = |node: &Node| node.runtime.block_on(node.service.test_sink("s")).unwrap();
+    assert!(tested(&node).unwrap().contains("the statement is valid"));
+    server.sql("DROP TABLE t");
+    node.push(id, 0..20);
+    node.until("rows are dead letters", |status| {
+        status.metrics.failed == 20
+    });
+    let status = node.status();
+    assert_eq!(status.state, connect::SinkState::Failing);
+    assert_eq!(status.metrics.queued, 0);
+    assert!(status.health.failing_since_ms.is_some(), "{status:?}");
+    let why = status.health.last_error.unwrap();
+    assert!(why.contains("42P01"), "{why}");
+    assert!(tested(&node).is_err());
+    make(&server, "t (n bigint)");
+    node.push(id, 20..30);
+    node.until("it writes again", |status| status.metrics.sent == 10);
+    assert_eq!(node.status().state, connect::SinkState::Running);
+}

@@ -59,6 +59,8 @@ impl Connectors {
 pub(super) enum Sinks {
     #[command(flatten)]
     Objects(Objects),
+    /// Reach the system behind one and check its statement, without writing a row
+    Test { name: String },
     /// How they do, or one does
     Status {
         name: Option<String>,
@@ -96,6 +98,15 @@ impl Sinks {
     pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
         match self {
             Self::Objects(objects) => objects.run(Kind::Sinks, client, output).await,
+            Self::Test { name } => {
+                let path = format!("/api/v1/sinks/{}/test", encoded(&name));
+                let outcome = client.ask(&path).await?;
+                let detail = outcome["detail"].as_str().unwrap_or_default();
+                if outcome["is_reached"] == false {
+                    anyhow::bail!("{name} cannot be written: {detail}");
+                }
+                output.done(&format!("{name} can be written: {detail}"), &outcome)
+            }
             Self::Status {
                 name: Some(name), ..
             } => {
@@ -112,6 +123,7 @@ impl Sinks {
                     ("SENT", "sent"),
                     ("RETRIED", "retried"),
                     ("DEAD LETTERS", "dead_letters"),
+                    ("FAILING SINCE", "failing_since_ms"),
                     ("LAST ERROR", "last_error"),
                 ];
                 list("sink-status", &columns, limit.limit, client, output).await

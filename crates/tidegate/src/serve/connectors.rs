@@ -33,12 +33,14 @@ pub(super) fn object(kind: RuledKind) -> Option<&'static str> {
 #[derive(Clone)]
 pub(super) struct Connectors {
     service: Service,
+    runtime: tokio::runtime::Handle,
     /// Kind and name of those that stand in the configuration.
     declared: Arc<HashSet<(&'static str, String)>>,
 }
 
 impl Connectors {
     /// With those of the configuration, which was checked when it was read.
+    /// Runs within a tokio runtime.
     pub(super) fn new(service: Service, declared: &[(&'static str, String, Value)]) -> Self {
         for (kind, name, value) in declared {
             if let Err(error) = set(&service, kind, name, value) {
@@ -48,6 +50,7 @@ impl Connectors {
         let names = declared.iter().map(|(kind, name, _)| (*kind, name.clone()));
         Self {
             service,
+            runtime: tokio::runtime::Handle::current(),
             declared: Arc::new(names.collect()),
         }
     }
@@ -123,6 +126,11 @@ impl Connectors {
             _ => self.service.check_sink(&value),
         };
         checked.map_err(invalid)?;
+        if kind == SINK {
+            // On a thread that may block.
+            let probing = self.service.probe_sink(&value);
+            self.runtime.block_on(probing).map_err(invalid)?;
+        }
         Ok(value)
     }
 
@@ -253,6 +261,13 @@ impl ConnectorTools for Connectors {
     fn test<'a>(&'a self, name: &'a str) -> Asking<'a, Option<Tested>> {
         Box::pin(async move {
             let tested = self.service.test_connector(name).await?;
+            Some(tested.map_err(|failure| failure.message))
+        })
+    }
+
+    fn test_sink<'a>(&'a self, name: &'a str) -> Asking<'a, Option<Tested>> {
+        Box::pin(async move {
+            let tested = self.service.test_sink(name).await?;
             Some(tested.map_err(|failure| failure.message))
         })
     }
