@@ -19,6 +19,12 @@ const CLIENT: Client<'_> = Client {
     username: None,
     peer: Some(Peer::Unix),
     version: Version::V5,
+    connection: broker::hooks::ConnectionFacts {
+        connected_ms: 0,
+        keep_alive_s: 0,
+        clean_start: false,
+        session_expiry_s: 0,
+    },
 };
 
 fn main() {

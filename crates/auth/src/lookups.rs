@@ -284,6 +284,7 @@ mod tests {
                 peer: Some(Peer::Unix),
                 local: None,
                 version: Version::V5,
+                connection: Default::default(),
             },
             password: Some(password.as_bytes()),
             certificate: None,

@@ -154,6 +154,11 @@ impl Hooks for Teller {
     }
 
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
+        // Listeners to events know one word for both.
+        let reason = match reason {
+            "discarded" => "taken_over",
+            reason => reason,
+        };
         self.events.tell(EventKind::Disconnected {
             client_id: client.client_id.into(),
             username: owned(client.username),

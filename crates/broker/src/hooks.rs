@@ -92,6 +92,19 @@ pub struct Client<'a> {
     /// The node's address that it is connected to; `None`: it is not, or not over TCP.
     pub local: Option<&'a SocketAddr>,
     pub version: Version,
+    /// Of its connection, or the last one.
+    pub connection: ConnectionFacts,
+}
+
+/// What is known of a connection that has been let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ConnectionFacts {
+    /// Milliseconds since 1970; 0: not let in yet.
+    pub connected_ms: u64,
+    /// 0 once the connection is gone.
+    pub keep_alive_s: u16,
+    pub clean_start: bool,
+    pub session_expiry_s: u32,
 }
 
 /// The names in a client's certificate.
@@ -352,7 +365,8 @@ pub trait Hooks {
         let _ = (client, accepted);
     }
 
-    /// The connection is gone. `reason` is a short word such as `normal`, `keep_alive_timeout`, `taken_over`.
+    /// The connection is gone. `reason` is a short word such as `normal`, `keep_alive_timeout`, `taken_over`, or `discarded`
+    /// if the one that took over begins a new session.
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
         let _ = (client, reason);
     }

@@ -232,6 +232,7 @@ mod tests {
             peer: Some(Peer::Unix),
             local: None,
             version: Version::V311,
+            connection: Default::default(),
         }
     }
 

@@ -36,7 +36,6 @@ struct Ears {
     scratch: Scratch,
     is_scratch_used: bool,
     stage: Stage,
-    ids: Ids,
 }
 
 /// Rules that an event met; nearly always few.
@@ -65,19 +64,6 @@ impl<'a> Met<'a> {
     }
 }
 
-/// Identities of messages: those of one shard grow.
-struct Ids {
-    start: u64,
-    next: u64,
-}
-
-impl Ids {
-    fn next(&mut self, now_ms: u64) -> u128 {
-        self.next += 1;
-        u128::from(now_ms) << 80 | u128::from(self.start & 0xffff) << 64 | u128::from(self.next)
-    }
-}
-
 /// Randomness to begin with.
 pub(crate) fn seed() -> [u8; 32] {
     let mut seed = [0; 32];
@@ -100,16 +86,11 @@ pub(crate) fn scratch(lane: usize) -> Scratch {
 
 impl Ears {
     fn new(shared: Arc<Shared>, shard: u16) -> Self {
-        let random = seed();
         Self {
             snapshot: Cache::new(shared.snapshot.clone()),
             scratch: scratch(usize::from(shard)),
             is_scratch_used: false,
             stage: Stage::new(usize::from(shard), shared.clone()),
-            ids: Ids {
-                start: u64::from(shard) ^ u64::from(u16::from_le_bytes([random[0], random[1]])),
-                next: 0,
-            },
             shared,
         }
     }
@@ -128,7 +109,7 @@ impl Ears {
         looked: &Looked<'e>,
         now_ms: Option<u64>,
         lineage: Lineage,
-        fill: impl FnOnce(&mut Ids, &mut Event<'e>),
+        fill: impl FnOnce(&mut Event<'e>),
     ) {
         let index = &self.snapshot.load().index;
         let mut met = Met::default();
@@ -146,7 +127,8 @@ impl Ears {
         event.topic = looked.topic;
         event.qos = looked.qos;
         event.node = &self.shared.settings.node_name;
-        fill(&mut self.ids, &mut event);
+        event.node_ip = &self.shared.node_ip;
+        fill(&mut event);
         let view = self.scratch.view(&event, at_ms);
         let mut run = Run {
             index,
@@ -166,7 +148,7 @@ impl Ears {
         client: &Client<'e>,
         fill: impl FnOnce(&mut Event<'e>),
     ) {
-        self.tell(looked, None, Lineage::default(), |_, event| {
+        self.tell(looked, None, Lineage::default(), |event| {
             event.username = client.username;
             event.peer = address(client.peer);
             event.socket = client.local.copied();
@@ -181,23 +163,28 @@ impl Ears {
         client: Option<&Client<'e>>,
         message: &MessageView<'e>,
         packet_id: u16,
-        reason: Option<&'e str>,
+        (reason, emqx_reason): (Option<&'e str>, Option<&'e str>),
     ) {
+        if self.is_ignored(message.topic) {
+            return;
+        }
         let client_id = client.map_or(message.from_client_id, |client| client.client_id);
         let username = match client {
             Some(client) => client.username,
             None => some(message.from_username),
         };
         let peer = client.and_then(|client| address(client.peer));
+        let socket = client.and_then(|client| client.local.copied());
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
         let lineage = match message.is_derived {
             true => Lineage::END,
             false => Lineage::default(),
         };
         let looked = looked(kind, topic, client_id, qos);
-        self.tell(&looked, None, lineage, |_, event| {
+        self.tell(&looked, None, lineage, |event| {
             event.username = username;
             event.peer = peer;
+            event.socket = socket;
             event.retain = message.retain;
             event.payload = Some(message.payload);
             event.message_id = (packet_id > 0).then_some(packet_id);
@@ -206,7 +193,13 @@ impl Ears {
             event.from_username = some(message.from_username);
             event.properties = message.properties;
             event.reason = reason;
+            event.emqx_reason = emqx_reason;
         });
+    }
+
+    /// Whether rules hear nothing of messages to a topic.
+    fn is_ignored(&self, topic: &str) -> bool {
+        self.shared.settings.ignore_sys_messages && topic.starts_with("$SYS/")
     }
 }
 
@@ -233,9 +226,40 @@ fn level(version: Version) -> u8 {
 fn ended(reason: &'static str) -> &'static str {
     match reason {
         "keep_alive_timeout" => "timeout",
-        "taken_over" => "takenover",
+        "taken_over" | "discarded" => "takenover",
         "closed_by_client" => "tcp_closed",
         other => other,
+    }
+}
+
+/// EMQX's word for why a connection ended, where it has another.
+fn emqx_ended(reason: &'static str) -> Option<&'static str> {
+    match reason {
+        "keep_alive_timeout" => Some("keepalive_timeout"),
+        "discarded" => Some("discarded"),
+        _ => None,
+    }
+}
+
+/// EMQX's word for why a message was dropped, where it has another.
+fn emqx_drop_reason(why: DropReason) -> Option<&'static str> {
+    match why {
+        DropReason::Offline => Some("qos0_msg"),
+        _ => None,
+    }
+}
+
+/// What is known of a client's connection.
+fn connection_of(client: &Client<'_>) -> Connection<'static> {
+    let facts = client.connection;
+    Connection {
+        version: level(client.version),
+        keep_alive_s: facts.keep_alive_s,
+        clean_start: facts.clean_start,
+        session_expiry_s: facts.session_expiry_s,
+        connected_at_ms: facts.connected_ms,
+        is_anonymous: client.username.is_none(),
+        ..Connection::default()
     }
 }
 
@@ -280,13 +304,16 @@ impl Hooks for Ears {
     }
 
     fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
+        if Lineage(origin.tag) == Lineage::UNHEARD || self.is_ignored(message.topic) {
+            return Verdict::Continue;
+        }
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
         let now_ms = Some(message.received_ms);
         let looked = looked(EventKind::Publish, topic, message.from_client_id, qos);
-        self.tell(&looked, now_ms, Lineage(origin.tag), |ids, event| {
-            event.id = Some(ids.next(message.received_ms));
+        self.tell(&looked, now_ms, Lineage(origin.tag), |event| {
             event.username = some(message.from_username);
             event.peer = address(origin.client.and_then(|client| client.peer));
+            event.socket = origin.client.and_then(|client| client.local.copied());
             event.retain = message.retain;
             event.dup = origin.dup;
             event.payload = Some(message.payload);
@@ -301,7 +328,14 @@ impl Hooks for Ears {
     }
 
     fn delivered(&mut self, client: &Client<'_>, message: &MessageView<'_>, packet_id: u16) {
-        self.tell_message(EventKind::Delivered, Some(client), message, packet_id, None);
+        let reasons = (None, None);
+        self.tell_message(
+            EventKind::Delivered,
+            Some(client),
+            message,
+            packet_id,
+            reasons,
+        );
     }
 
     fn acked(
@@ -316,25 +350,40 @@ impl Hooks for Ears {
             AckKind::PubRec => "rec",
             AckKind::PubComp => "comp",
         };
-        self.tell_message(
-            EventKind::Acked,
-            Some(client),
-            message,
-            packet_id,
-            Some(word),
-        );
+        let reasons = (Some(word), None);
+        self.tell_message(EventKind::Acked, Some(client), message, packet_id, reasons);
+        // PUBCOMP says nothing new of the message.
+        if kind != AckKind::PubComp {
+            let kind = EventKind::MessageAcked;
+            self.tell_message(kind, Some(client), message, packet_id, reasons);
+        }
     }
 
     fn dropped(&mut self, client: Option<&Client<'_>>, message: &MessageView<'_>, why: DropReason) {
         let reason = why.as_str();
-        self.tell_message(EventKind::Dropped, client, message, 0, Some(reason));
+        let reasons = (Some(reason), emqx_drop_reason(why));
+        let mut message = *message;
+        if let (Some(client), DropReason::NoLocal) = (client, why) {
+            // Whoever does not get it has published it.
+            message.from_client_id = client.client_id;
+            message.from_username = client.username.unwrap_or_default();
+        }
+        let distinct = match client {
+            Some(_) => EventKind::DeliveryDropped,
+            None => EventKind::MessageDropped,
+        };
+        for kind in [EventKind::Dropped, distinct] {
+            self.tell_message(kind, client, &message, 0, reasons);
+        }
         if why == DropReason::NoSubscribers && message.qos != QoS::AtMostOnce {
-            self.tell_message(EventKind::Offline, client, message, 0, Some(reason));
+            let reasons = (Some(reason), None);
+            self.tell_message(EventKind::Offline, client, &message, 0, reasons);
         }
     }
 
     fn kept(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
-        self.tell_message(EventKind::Offline, Some(client), message, 0, None);
+        let reasons = (None, None);
+        self.tell_message(EventKind::Offline, Some(client), message, 0, reasons);
     }
 
     fn connected(&mut self, client: &Client<'_>, accepted: &Accepted<'_>) {
@@ -367,6 +416,8 @@ impl Hooks for Ears {
                 &looked(kind, None, client.client_id, None),
                 client,
                 |event| {
+                    // A client that proved no name may have sent one.
+                    event.username = client.username.or(connect.username);
                     event.connection = Some(&connection);
                     event.properties = properties;
                     event.reason = (kind != EventKind::Connected).then_some("success");
@@ -393,7 +444,7 @@ impl Hooks for Ears {
                 &looked(kind, None, client_id, None),
                 None,
                 lineage,
-                |_, event| {
+                |event| {
                     event.username = refused.username;
                     event.peer = address(Some(refused.peer));
                     event.socket = refused.local;
@@ -442,14 +493,14 @@ impl Hooks for Ears {
 
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
         let connection = Connection {
-            version: level(client.version),
             disconnected_at_ms: Some(now_ms()),
-            ..Connection::default()
+            ..connection_of(client)
         };
         let looked = looked(EventKind::Disconnected, None, client.client_id, None);
         self.tell_client(&looked, client, |event| {
             event.connection = Some(&connection);
             event.reason = Some(ended(reason));
+            event.emqx_reason = emqx_ended(reason);
         });
     }
 
@@ -477,7 +528,10 @@ impl Hooks for Ears {
 
     fn ping(&mut self, client: &Client<'_>) {
         let looked = looked(EventKind::Ping, None, client.client_id, None);
-        self.tell_client(&looked, client, |_| {});
+        let connection = connection_of(client);
+        self.tell_client(&looked, client, |event| {
+            event.connection = Some(&connection)
+        });
     }
 
     fn outgoing(&mut self) -> Option<Outgoing> {

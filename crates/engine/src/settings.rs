@@ -14,6 +14,8 @@ pub struct Settings {
     pub max_outputs: usize,
     /// Messages that come of messages that come of rules: how deep.
     pub max_republish_depth: u8,
+    /// Rules hear nothing of messages to topics that begin with `$SYS/`.
+    pub ignore_sys_messages: bool,
     /// Lines that `console` writes for each shard and second.
     pub console_lines_per_s: u32,
     /// What a rule keeps with kv_store_put.
@@ -43,6 +45,7 @@ impl Default for Settings {
             max_output_bytes: 1 << 20,
             max_outputs: 1000,
             max_republish_depth: 8,
+            ignore_sys_messages: true,
             console_lines_per_s: 100,
             kv_max_entries: 10_000,
             kv_max_bytes: 1 << 20,

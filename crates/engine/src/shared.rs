@@ -25,6 +25,8 @@ pub(crate) struct Snapshot {
 
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
+    /// The node's address, of events that came over no connection.
+    pub(crate) node_ip: String,
     pub(crate) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(crate) rows: Rows,
     pub(crate) outlet: OnceLock<Arc<dyn Outlet>>,
@@ -42,6 +44,20 @@ pub(crate) struct Shared {
 
 /// A shard that has not published what it was handed in this time is not waited for any longer.
 pub(crate) const PUBLISHED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The address of this host towards others; nothing is sent to find it out.
+pub(crate) fn node_ip() -> String {
+    let outward = || {
+        let socket = std::net::UdpSocket::bind(("0.0.0.0", 0))?;
+        // A documentation address: only the routing table is asked.
+        socket.connect(("192.0.2.1", 9))?;
+        socket.local_addr()
+    };
+    match outward() {
+        Ok(address) if !address.ip().is_unspecified() => address.ip().to_string(),
+        _ => "127.0.0.1".to_owned(),
+    }
+}
 
 impl Shared {
     /// Hands messages to a shard, always the same for one number, so that they keep their order; `done` is called when they are
@@ -74,8 +90,10 @@ pub(crate) fn interest_of(index: &Index<Arc<Bound>>) -> Interest {
     let points = |kind: EventKind| match kind {
         EventKind::Publish => Interest::PUBLISH,
         EventKind::Delivered => Interest::DELIVER,
-        EventKind::Acked => Interest::ACK,
-        EventKind::Dropped => Interest::DROP,
+        EventKind::Acked | EventKind::MessageAcked => Interest::ACK,
+        EventKind::Dropped | EventKind::MessageDropped | EventKind::DeliveryDropped => {
+            Interest::DROP
+        }
         EventKind::Offline => Interest::KEEP | Interest::DROP,
         EventKind::Connected => Interest::CONNECT,
         EventKind::Connack | EventKind::AuthnComplete => Interest::CONNECT | Interest::REFUSE,

@@ -19,7 +19,8 @@ pub struct Event<'m> {
     pub node_ip: &'m str,
     /// `MQTT`, or what the client speaks.
     pub protocol: &'m str,
-    /// The message's identity on this node; written as 32 hexadecimal digits.
+    /// The message's identity on this node; written as 32 hexadecimal digits. `None`: it is derived from what all events about a
+    /// message know, so that they agree about it.
     pub id: Option<u128>,
     pub client_id: &'m str,
     pub username: Option<&'m str>,
@@ -44,6 +45,8 @@ pub struct Event<'m> {
     pub properties: Properties<'m>,
     /// Why: of a drop, a disconnection, a refusal; which acknowledgement.
     pub reason: Option<&'m str>,
+    /// EMQX's word for it, where that is another.
+    pub emqx_reason: Option<&'m str>,
     /// `allow` or `deny`.
     pub result: Option<&'m str>,
     /// `publish` or `subscribe`.
@@ -106,6 +109,7 @@ impl<'m> Event<'m> {
             from_username: None,
             properties: Properties::EMPTY,
             reason: None,
+            emqx_reason: None,
             result: None,
             action: None,
             authz_source: None,

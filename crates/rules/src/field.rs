@@ -1,7 +1,9 @@
 //! Fields of events: one small number each, known under the spellings of both dialects.
 
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::SocketAddr;
 
+use foldhash::fast::FixedState;
 use mqtt::Property;
 
 use crate::context::Dialect;
@@ -35,6 +37,8 @@ pub(crate) enum Field {
     FromClientId,
     FromUsername,
     Reason,
+    /// The same in EMQX's words.
+    EmqxReason,
     Result,
     Action,
     AuthzSource,
@@ -127,6 +131,15 @@ const NAMES: &[(&str, Field)] = &[
     ("is_bridge", F::Absent),
 ];
 
+/// Other spellings of an event's field: `payload` of `msg`, `clientid` of `clientId`. None if no field has this name.
+pub fn spellings(name: &str) -> impl Iterator<Item = &'static str> {
+    let field = Field::find(name).filter(|field| *field != F::Absent);
+    NAMES
+        .iter()
+        .filter(move |(other, of)| Some(*of) == field && *other != name)
+        .map(|(other, _)| *other)
+}
+
 /// The names under which `SELECT *` brings the fields of an event, in their order.
 type Columns = &'static [(&'static str, Field)];
 
@@ -138,12 +151,23 @@ impl Field {
             .map(|&(_, field)| field)
     }
 
+    /// The field that this one is in a dialect.
+    pub(crate) fn in_dialect(self, dialect: Dialect) -> Self {
+        match (self, dialect) {
+            (F::Reason, Dialect::Emqx) => F::EmqxReason,
+            (field, _) => field,
+        }
+    }
+
     pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         NAMES.iter().map(|&(name, _)| name)
     }
 
     /// One of its names, for people.
     pub(crate) fn name(self) -> &'static str {
+        if self == F::EmqxReason {
+            return "reason";
+        }
         NAMES
             .iter()
             .find(|&&(_, field)| field == self)
@@ -181,9 +205,8 @@ impl Field {
         match self {
             F::Protocol => *out = Value::Str(event.protocol),
             F::Id => {
-                *out = event
-                    .id
-                    .map_or(Value::Null, |id| Value::Str(hex(id, arena)))
+                let id = event.id.or_else(|| derived_id(event));
+                *out = id.map_or(Value::Null, |id| Value::Str(hex(id, arena)))
             }
             F::Timestamp => *out = Value::Int(event.timestamp_ms as i64),
             F::ClientId => *out = Value::Str(event.client_id),
@@ -203,7 +226,15 @@ impl Field {
                     Value::Str(address_text(socket, arena))
                 })
             }
-            F::NodeIp => *out = Value::Str(event.node_ip),
+            F::NodeIp => {
+                *out = match event.socket {
+                    // The address that the client came to.
+                    Some(socket) if !socket.ip().is_unspecified() => {
+                        Value::Str(host_text(socket, arena))
+                    }
+                    _ => Value::Str(event.node_ip),
+                }
+            }
             F::Node => *out = Value::Str(event.node),
             F::EventName => *out = Value::Str(event.kind.event_name()),
             F::Topic => *out = text(event.topic),
@@ -222,6 +253,7 @@ impl Field {
             F::FromClientId => *out = text(event.from_client_id),
             F::FromUsername => *out = text(event.from_username),
             F::Reason => *out = text(event.reason),
+            F::EmqxReason => *out = text(event.emqx_reason.or(event.reason)),
             F::Result => *out = text(event.result),
             F::Action => *out = text(event.action),
             F::AuthzSource => *out = text(event.authz_source),
@@ -322,13 +354,15 @@ fn fluxmq_columns(kind: EventKind) -> Columns {
         EventKind::Publish | EventKind::Delivered | EventKind::Offline => columns!(fluxmq {
             "id": Id, "messageId": MessageId, "topic": Topic, "qos": Qos, "retain": Retain, "payload": Payload,
         }),
-        EventKind::Acked => columns!(fluxmq {
+        EventKind::Acked | EventKind::MessageAcked => columns!(fluxmq {
             "id": Id, "messageId": MessageId, "topic": Topic, "qos": Qos, "payload": Payload, "desc": Reason,
         }),
-        EventKind::Dropped => columns!(fluxmq {
-            "id": Id, "messageId": MessageId, "topic": Topic, "qos": Qos, "retain": Retain, "payload": Payload,
-            "reason": Reason,
-        }),
+        EventKind::Dropped | EventKind::MessageDropped | EventKind::DeliveryDropped => {
+            columns!(fluxmq {
+                "id": Id, "messageId": MessageId, "topic": Topic, "qos": Qos, "retain": Retain, "payload": Payload,
+                "reason": Reason,
+            })
+        }
         EventKind::Connected => columns!(fluxmq {
             "version": Version, "keepalive": KeepAlive, "cleanSession": CleanStart, "auth": Auth, "will": Will,
         }),
@@ -336,7 +370,7 @@ fn fluxmq_columns(kind: EventKind) -> Columns {
         EventKind::AuthzComplete => columns!(fluxmq {
             "topic": Topic, "action": Action, "result": Result, "authz_source": AuthzSource,
         }),
-        EventKind::Disconnected => columns!(fluxmq { "reason": Reason }),
+        EventKind::Disconnected => columns!(fluxmq { "time": Timestamp, "reason": Reason }),
         EventKind::Subscribed => {
             columns!(fluxmq { "messageId": MessageId, "topic": Topic, "qos": Qos })
         }
@@ -352,15 +386,19 @@ fn emqx_columns(kind: EventKind) -> Columns {
             "id": Id, "peerhost": ClientIp, "topic": Topic, "qos": Qos, "flags": Flags, "payload": Payload,
             "pub_props": Properties, "publish_received_at": ReceivedAt,
         }),
-        EventKind::Delivered | EventKind::Acked | EventKind::Offline => columns!(emqx {
-            "id": Id, "from_clientid": FromClientId, "from_username": FromUsername, "peerhost": ClientIp, "topic": Topic,
-            "qos": Qos, "flags": Flags, "payload": Payload, "pub_props": Properties, "publish_received_at": ReceivedAt,
-        }),
-        EventKind::Dropped => columns!(emqx {
-            "id": Id, "reason": Reason, "from_clientid": FromClientId, "from_username": FromUsername, "peerhost": ClientIp,
-            "topic": Topic, "qos": Qos, "flags": Flags, "payload": Payload, "pub_props": Properties,
-            "publish_received_at": ReceivedAt,
-        }),
+        EventKind::Delivered | EventKind::Acked | EventKind::MessageAcked | EventKind::Offline => {
+            columns!(emqx {
+                "id": Id, "from_clientid": FromClientId, "from_username": FromUsername, "peerhost": ClientIp, "topic": Topic,
+                "qos": Qos, "flags": Flags, "payload": Payload, "pub_props": Properties, "publish_received_at": ReceivedAt,
+            })
+        }
+        EventKind::Dropped | EventKind::MessageDropped | EventKind::DeliveryDropped => {
+            columns!(emqx {
+                "id": Id, "reason": EmqxReason, "from_clientid": FromClientId, "from_username": FromUsername, "peerhost": ClientIp,
+                "topic": Topic, "qos": Qos, "flags": Flags, "payload": Payload, "pub_props": Properties,
+                "publish_received_at": ReceivedAt,
+            })
+        }
         EventKind::Connected => columns!(emqx {
             "sockname": SockName, "proto_name": ProtoName, "proto_ver": ProtoVer, "keepalive": KeepAlive,
             "clean_start": CleanStart, "expiry_interval": ExpiryInterval, "receive_maximum": ReceiveMaximum,
@@ -378,7 +416,7 @@ fn emqx_columns(kind: EventKind) -> Columns {
             "peerhost": ClientIp, "topic": Topic, "action": Action, "result": Result, "authz_source": AuthzSource,
         }),
         EventKind::Disconnected => columns!(emqx {
-            "reason": Reason, "sockname": SockName, "proto_name": ProtoName, "proto_ver": ProtoVer,
+            "reason": EmqxReason, "sockname": SockName, "proto_name": ProtoName, "proto_ver": ProtoVer,
             "connected_at": ConnectedAt, "disconnected_at": DisconnectedAt, "disconn_props": Properties,
         }),
         EventKind::Subscribed => columns!(emqx {
@@ -401,6 +439,17 @@ fn version_name(level: u8) -> &'static str {
         4 => "MQTT_3_1_1",
         _ => "MQTT_5",
     }
+}
+
+/// The identity of a message by what every event about it knows. Two messages have the same one only if the same was published
+/// twice in a millisecond.
+fn derived_id(event: &Event<'_>) -> Option<u128> {
+    let (topic, payload, received_at_ms) = (event.topic?, event.payload?, event.received_at_ms?);
+    let mut hasher = FixedState::default().build_hasher();
+    hasher.write(topic.as_bytes());
+    hasher.write_u8(0xff);
+    hasher.write(payload);
+    Some(u128::from(received_at_ms) << 80 | u128::from(hasher.finish()) << 16)
 }
 
 fn hex(id: u128, arena: &Arena) -> &str {
@@ -474,17 +523,25 @@ fn will<'a>(connection: &'a Connection<'a>, arena: &'a Arena) -> Value<'a> {
 }
 
 /// The properties of a packet by their names in the specification, without blanks as EMQX writes them; user properties are a
-/// map under `User-Property`.
+/// map under `User-Property`, and a list of keys and values under `User-Property-Pairs`.
 fn properties<'a>(event: &Event<'a>, arena: &'a Arena) -> Value<'a> {
     if event.properties.is_empty() {
         return Value::Map(&[]);
     }
     let mut fields = bumpalo::collections::Vec::new_in(arena);
     let mut user = bumpalo::collections::Vec::new_in(arena);
+    let mut pairs = bumpalo::collections::Vec::new_in(arena);
     for property in event.properties.iter() {
         let (name, value) = match property {
             Property::UserProperty(name, value) => {
-                user.push((name, Value::Str(value)));
+                let value = Value::Str(value);
+                // Of several with one name the last counts; all of them are in the pairs.
+                match user.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, known)) => *known = value,
+                    None => user.push((name, value)),
+                }
+                let pair = [("key", Value::Str(name)), ("value", value)];
+                pairs.push(Value::Map(arena.alloc_slice_copy(&pair)));
                 continue;
             }
             Property::PayloadFormatIndicator(value) => {
@@ -521,6 +578,7 @@ fn properties<'a>(event: &Event<'a>, arena: &'a Arena) -> Value<'a> {
     }
     if !user.is_empty() {
         fields.push(("User-Property", Value::Map(user.into_bump_slice())));
+        fields.push(("User-Property-Pairs", Value::Array(pairs.into_bump_slice())));
     }
     Value::Map(fields.into_bump_slice())
 }

@@ -8,8 +8,16 @@ use std::fmt;
 pub enum EventKind {
     Publish,
     Delivered,
+    /// Each acknowledgement of a subscriber: of QoS 2 two.
     Acked,
+    /// A message was acknowledged by a subscriber: of QoS 2 its PUBREC.
+    MessageAcked,
+    /// A message was dropped for one subscriber, or for all.
     Dropped,
+    /// A message reached nobody.
+    MessageDropped,
+    /// A message was dropped for one subscriber.
+    DeliveryDropped,
     Offline,
     Connected,
     Connack,
@@ -23,11 +31,14 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::Publish,
         Self::Delivered,
         Self::Acked,
+        Self::MessageAcked,
         Self::Dropped,
+        Self::MessageDropped,
+        Self::DeliveryDropped,
         Self::Offline,
         Self::Connected,
         Self::Connack,
@@ -46,7 +57,10 @@ impl EventKind {
             Self::Publish => "$EVENT.PUBLISH",
             Self::Delivered => "$EVENT.DELIVERED",
             Self::Acked => "$EVENT.ACK",
+            Self::MessageAcked => "$events/message/acked",
             Self::Dropped => "$EVENT.DROP",
+            Self::MessageDropped => "$events/message/dropped",
+            Self::DeliveryDropped => "$events/message/delivery_dropped",
             Self::Offline => "$EVENT.OFFLINE",
             Self::Connected => "$EVENT.CONNECT",
             Self::Connack => "$events/client/connack",
@@ -65,8 +79,9 @@ impl EventKind {
         match self {
             Self::Publish => "message.publish",
             Self::Delivered => "message.delivered",
-            Self::Acked => "message.acked",
-            Self::Dropped => "message.dropped",
+            Self::Acked | Self::MessageAcked => "message.acked",
+            Self::Dropped | Self::MessageDropped => "message.dropped",
+            Self::DeliveryDropped => "delivery.dropped",
             Self::Offline => "message.offline",
             Self::Connected => "client.connected",
             Self::Connack => "client.connack",
@@ -101,9 +116,9 @@ const FLUXMQ_EVENTS: &[(&str, EventKind)] = &[
 const EMQX_EVENTS: &[(&str, EventKind)] = &[
     ("message/publish", EventKind::Publish),
     ("message/delivered", EventKind::Delivered),
-    ("message/acked", EventKind::Acked),
-    ("message/dropped", EventKind::Dropped),
-    ("message/delivery_dropped", EventKind::Dropped),
+    ("message/acked", EventKind::MessageAcked),
+    ("message/dropped", EventKind::MessageDropped),
+    ("message/delivery_dropped", EventKind::DeliveryDropped),
     ("client/connected", EventKind::Connected),
     ("client/disconnected", EventKind::Disconnected),
     ("client/connack", EventKind::Connack),
@@ -115,7 +130,7 @@ const EMQX_EVENTS: &[(&str, EventKind)] = &[
     // Their names before EMQX 5.7, which rules still carry.
     ("client/check_authn_complete", EventKind::AuthnComplete),
     ("client/check_authz_complete", EventKind::AuthzComplete),
-    ("delivery/dropped", EventKind::Dropped),
+    ("delivery/dropped", EventKind::DeliveryDropped),
 ];
 
 /// One name in FROM.
@@ -251,7 +266,12 @@ mod tests {
             ("$EVENT.CLOSE", EventKind::Disconnected),
             ("$events/client/connected", EventKind::Connected),
             ("$events/client_connected", EventKind::Connected),
-            ("$events/message_delivery_dropped", EventKind::Dropped),
+            ("$EVENT.DROP", EventKind::Dropped),
+            ("$events/message/dropped", EventKind::MessageDropped),
+            (
+                "$events/message_delivery_dropped",
+                EventKind::DeliveryDropped,
+            ),
             (
                 "$events/auth/check_authz_complete",
                 EventKind::AuthzComplete,

@@ -260,6 +260,7 @@ mod tests {
             username: Some("ann"),
             peer: Some(Peer::Unix),
             version: Version::V5,
+            connection: Default::default(),
         }
     }
 

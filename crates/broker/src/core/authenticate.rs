@@ -6,7 +6,7 @@ use mqtt::{Auth, Connect, Direction, Packet, PropertiesBuf, Property, ReasonCode
 use super::connect::{decode_connect, refused};
 use super::connection::{Closing, Connection, Exchange, Grant, Phase};
 use super::shard::{Flow, Shard};
-use crate::hooks::{self, Authentication, Client, Credentials, Interest};
+use crate::hooks::{self, Authentication, Client, ConnectionFacts, Credentials, Interest};
 use crate::scram::ServerScram;
 
 const SCRAM_SHA_256: &str = "SCRAM-SHA-256";
@@ -61,6 +61,7 @@ impl Shard {
                 peer: Some(connection.peer),
                 local: connection.local.as_ref(),
                 version: connect.version,
+                connection: ConnectionFacts::default(),
             },
             password: connect.password,
             certificate: extra.and_then(|extra| extra.certificate.as_deref()),

@@ -199,10 +199,11 @@ impl Shard {
             && let Some(other) = self.delivery.sessions[session as usize].connection
         {
             self.metrics().inc(Metric::TakenOver);
-            self.close(
-                other,
-                Closing::new(ReasonCode::SESSION_TAKEN_OVER, "taken_over"),
-            );
+            let why = match connect.clean_start {
+                true => "discarded",
+                false => "taken_over",
+            };
+            self.close(other, Closing::new(ReasonCode::SESSION_TAKEN_OVER, why));
         }
         // Closing the other connection may have ended the session, and with it the claim.
         let existing = self.by_client_id.get(&*id).copied();

@@ -18,7 +18,7 @@ use super::session::{Parcel, QueueSize, Session, Window};
 use super::sublist::{GroupId, NO_GROUP, Subscriber};
 use super::watched::Watched;
 use crate::config::Limits;
-use crate::hooks::{AckKind, Client, DropReason, Hooks, Interest};
+use crate::hooks::{AckKind, Client, ConnectionFacts, DropReason, Hooks, Interest};
 use crate::metrics::{Metric, ShardMetrics};
 
 /// Below this, it goes on.
@@ -129,6 +129,12 @@ pub(crate) fn client_of<'a>(session: &'a Session, connections: &'a Slab<Connecti
         peer: connection.map(|connection| connection.peer),
         local: connection.and_then(|connection| connection.local.as_ref()),
         version: session.version,
+        connection: ConnectionFacts {
+            connected_ms: session.connected_ms,
+            keep_alive_s: connection.map_or(0, |connection| connection.keep_alive_s),
+            clean_start: session.clean_start,
+            session_expiry_s: session.expiry_s,
+        },
     }
 }
 

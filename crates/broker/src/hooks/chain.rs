@@ -345,6 +345,7 @@ mod tests {
             peer: None,
             local: None,
             version: Version::V5,
+            connection: crate::hooks::ConnectionFacts::default(),
         };
         let action = Action::Publish {
             topic: "t",

@@ -124,6 +124,7 @@ impl Setup {
             peer: Some(Peer::Unix),
             local: None,
             version: Version::V311,
+            connection: Default::default(),
         })
     }
 

@@ -294,7 +294,8 @@ impl<'s> Resolver<'s> {
             let item = self.push(Op::Item, span)?;
             return self.steps(item, steps, span);
         }
-        let field = Field::find(name);
+        let dialect = self.builder.dialect;
+        let field = Field::find(name).map(|field| field.in_dialect(dialect));
         let field_first = field.is_some() && self.builder.dialect == Dialect::Fluxmq;
         if !field_first && let Some(found) = self.alias(name, steps, span)? {
             return Ok(found);

@@ -274,6 +274,7 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("rules.max_output_bytes", rules.max_output_bytes, Bytes(1, MAX_MEMORY), "Bytes of what one evaluation brings forth."),
     setting!("rules.max_outputs", rules.max_outputs, Count(1, 1_000_000), "Outputs of one FOREACH."),
     setting!("rules.max_republish_depth", rules.max_republish_depth, Count(1, 64), "How deep messages may come of messages that come of rules; what would be deeper is not published."),
+    setting!("rules.ignore_sys_messages", rules.ignore_sys_messages, Flag, "Whether rules hear nothing of messages to topics that begin with `$SYS/`."),
     setting!("rules.console_lines_per_s", rules.console_lines_per_s, Count(0, MAX_U32), "Lines the action `console` writes into the log in a second, for each shard."),
     setting!("rules.kv_max_entries", rules.kv_max_entries, Count(0, 100_000_000), "Values a rule may keep with `kv_store_put`."),
     setting!("rules.kv_max_bytes", rules.kv_max_bytes, Bytes(0, MAX_MEMORY), "Memory of these values."),

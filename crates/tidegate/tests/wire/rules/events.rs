@@ -237,3 +237,83 @@ fn who_comes_in_and_who_does_not() {
     let allowed = decided("root", "allow", "superuser");
     assert_eq!(next(&mut watcher), ("out/may".into(), allowed));
 }
+
+#[test]
+fn all_events_about_a_message_have_its_id() {
+    let (node, mut watcher) = watched(
+        "SELECT event, id, desc, pub_props FROM \"$EVENT.PUBLISH\", \"$EVENT.DELIVERED\", \"$EVENT.ACK\", \
+         \"$events/message/acked\" WHERE topic = 't'",
+    );
+    let mut receiver = Raw::connect(&node, &Connect::new(5, "receiver"));
+    receiver.subscribe("t", 2);
+    let mut sender = Raw::connect(&node, &Connect::new(5, "sender"));
+    let properties = Props::new().pair(0x26, "k", "1").pair(0x26, "k", "2");
+    sender.send_publish(&Publish::new("t", "x").qos(2, 1).properties(properties));
+    sender.recv(kind::PUBREC);
+    sender.send(&crate::support::ack(kind::PUBREL, 1));
+    sender.recv(kind::PUBCOMP);
+    let message = receiver.recv(kind::PUBLISH);
+    receiver.acknowledge(&message);
+    let events: Vec<Value> = (0..5).map(|_| told(&mut watcher)).collect();
+    let count = |event: &str| events.iter().filter(|told| told["event"] == event).count();
+    assert_eq!(count("message.publish"), 1, "{events:?}");
+    assert_eq!(count("message.delivered"), 1, "{events:?}");
+    // Two of $EVENT.ACK, and one of EMQX's event.
+    assert_eq!(count("message.acked"), 3, "{events:?}");
+    let id = &events[0]["id"];
+    assert_eq!(id.as_str().map(str::len), Some(32), "{events:?}");
+    assert!(events.iter().all(|told| told["id"] == *id), "{events:?}");
+    let mut published = events.iter();
+    let published = published.find(|told| told["event"] == "message.publish");
+    let published = published.unwrap();
+    let properties = json!({
+        "User-Property": {"k": "2"},
+        "User-Property-Pairs": [{"key": "k", "value": "1"}, {"key": "k", "value": "2"}],
+    });
+    assert_eq!(published["pub_props"], properties);
+}
+
+#[test]
+fn dropped_for_all_and_for_one_are_two_events() {
+    let (node, mut watcher) = watched(
+        "SELECT event, clientid, from_clientid, reason FROM \"$events/message/dropped\", \
+         \"$events/message/delivery_dropped\" WHERE topic =~ 't/#'",
+    );
+    let mut device = Raw::connect(&node, &Connect::new(5, "device"));
+    // No local.
+    device.subscribe_for_codes(&Subscribe::new(1).filter("t/own", 0x04));
+    device.publish("t/own", "x");
+    let told_of_one = told(&mut watcher);
+    assert_eq!(
+        told_of_one,
+        json!({"event": "delivery.dropped", "clientid": "device", "from_clientid": "device", "reason": "no_local"})
+    );
+    device.publish("t/nobody", "x");
+    let told_of_all = told(&mut watcher);
+    assert_eq!(
+        (&told_of_all["event"], &told_of_all["reason"]),
+        (&json!("message.dropped"), &json!("no_subscribers"))
+    );
+}
+
+#[test]
+fn a_disconnect_says_when_the_client_came_and_emqx_has_its_own_words() {
+    let (node, mut watcher) = watched(
+        "SELECT event, reason, connected_at, disconnected_at, keepalive, clean_start, nodeIp, username \
+         FROM \"$events/client/disconnected\", \"$events/client/ping\" WHERE clientid = 'device'",
+    );
+    let connect = Connect::new(5, "device").keep_alive(77);
+    let mut device = Raw::connect(&node, &connect);
+    device.ping();
+    let ping = told(&mut watcher);
+    assert_eq!(
+        (&ping["keepalive"], &ping["clean_start"], &ping["nodeIp"]),
+        (&json!(77), &json!(true), &json!("127.0.0.1"))
+    );
+    let _other = Raw::connect(&node, &connect);
+    let gone = told(&mut watcher);
+    assert_eq!(gone["reason"], "discarded", "{gone}");
+    let at = |field: &str| gone[field].as_u64().unwrap_or(0);
+    assert!(at("connected_at") > 1_700_000_000_000, "{gone}");
+    assert!(at("disconnected_at") >= at("connected_at"), "{gone}");
+}
