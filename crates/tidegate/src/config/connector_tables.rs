@@ -60,9 +60,11 @@ pub(super) fn finish(draft: &mut Draft) -> Vec<Declared> {
     };
     let service = Service::new(runtime.handle().clone(), options);
     let mut declared: Vec<Declared> = Vec::new();
+    // Connectors with problems of their own; what uses one of them has none besides.
+    let mut broken = Vec::new();
     for (kind, tables) in tables {
         for table in tables {
-            read(kind, table, &service, &mut declared, draft);
+            read(kind, table, &service, &mut declared, &mut broken, draft);
         }
     }
     declared
@@ -73,6 +75,7 @@ fn read(
     mut table: AuthTable,
     service: &Service,
     declared: &mut Vec<Declared>,
+    broken: &mut Vec<String>,
     draft: &mut Draft,
 ) {
     let name = table
@@ -100,6 +103,12 @@ fn read(
     };
     match checked {
         Ok(()) => declared.push((kind, name, table.value)),
+        Err(error)
+            if kind != CONNECTOR
+                && error.field == "connector"
+                && broken
+                    .iter()
+                    .any(|name| table.value["connector"] == name.as_str()) => {}
         Err(error) if kind != CONNECTOR && error.field == "connector" => {
             let detail = format!("{name}: {}; declare it as [[connector]], too", error.detail);
             draft.problem(table.origin, format!("{kind}.connector"), detail);
@@ -110,6 +119,9 @@ fn read(
                 field => format!("{kind}.{field}"),
             };
             draft.problem(table.origin, key, format!("{name}: {}", error.detail));
+            if kind == CONNECTOR {
+                broken.push(name);
+            }
         }
     }
 }

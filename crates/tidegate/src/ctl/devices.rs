@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::CtlError;
 use super::commands::Limit;
+use super::files;
 use super::http::{Client, encoded, with_query};
 use super::objects::{FieldsArgs, assigned, change, put};
 use super::show::{Column, Output};
@@ -132,7 +133,7 @@ pub(super) struct ImportArgs {
 
 #[derive(Args)]
 pub(super) struct ExportArgs {
-    /// `.csv` for CSV, else JSON lines
+    /// Ends in .csv for CSV, or in .jsonl or .ndjson for JSON lines
     file: PathBuf,
 }
 
@@ -308,7 +309,7 @@ impl ImportArgs {
         let file = File::open(&self.file).with_context(|| format!("cannot open {shown}"))?;
         let all_bytes = file.metadata().map_or(0, |metadata| metadata.len());
         let mut reader = BufReader::with_capacity(1 << 20, file);
-        let is_csv = self.file.extension().is_some_and(|end| end == "csv");
+        let is_csv = files::is_csv(&self.file)?;
         let media_type = match is_csv {
             true => "text/csv",
             false => "application/x-ndjson",
@@ -415,7 +416,7 @@ fn next_piece(reader: &mut BufReader<File>, is_csv: bool) -> std::io::Result<(Ve
 impl ExportArgs {
     async fn run(self, client: &Client) -> anyhow::Result<()> {
         let shown = self.file.display().to_string();
-        let is_csv = self.file.extension().is_some_and(|end| end == "csv");
+        let is_csv = files::is_csv(&self.file)?;
         let accept = match is_csv {
             true => "text/csv",
             false => "application/x-ndjson",

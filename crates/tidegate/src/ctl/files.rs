@@ -1,5 +1,6 @@
 //! `tidegate ctl backup` and `restore`: all configuration objects as one file.
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::Args;
 
+use super::CtlError;
 use super::http::Client;
 use super::show::{Output, print};
 
@@ -78,4 +80,22 @@ impl RestoreArgs {
             &answer,
         )
     }
+}
+
+/// Whether the name of a file says CSV; without an ending it is JSON lines.
+pub(super) fn is_csv(file: &Path) -> Result<bool, CtlError> {
+    let ending = file.extension().and_then(OsStr::to_str).unwrap_or_default();
+    match ending.to_ascii_lowercase().as_str() {
+        "csv" => Ok(true),
+        "" | "jsonl" | "ndjson" | "json" => Ok(false),
+        _ => Err(unknown_ending(file, ".jsonl, .ndjson or .csv")),
+    }
+}
+
+/// The error for a file whose name says a format that is not supported.
+pub(super) fn unknown_ending(file: &Path, supported: &str) -> CtlError {
+    let shown = file.display();
+    CtlError::Usage(format!(
+        "{shown}: unknown file format; expected a name that ends in {supported}"
+    ))
 }

@@ -46,7 +46,7 @@ impl Rules {
             }
             Self::Status { name: None, limit } => {
                 let (rows, has_more) = client.rows("/api/v1/rule-status", limit.limit).await?;
-                let rows = rows.into_iter().map(flat).collect();
+                let rows = rows.into_iter().map(flat_with_text).collect();
                 let columns = [
                     ("RULE", "name"),
                     ("CONDITION", "condition"),
@@ -56,6 +56,7 @@ impl Rules {
                     ("FAILED", "failed"),
                     ("ACTIONS FAILED", "actions_failed"),
                     ("P99 NS", "p99_ns"),
+                    ("LAST ERROR", "last_error"),
                 ];
                 output.rows((rows, has_more), &columns)
             }
@@ -69,6 +70,13 @@ fn flat(mut row: Value) -> Value {
         fields.remove("counters");
         fields.extend(counters);
     }
+    row
+}
+
+/// The same for a table, with the text of the last error alone.
+fn flat_with_text(row: Value) -> Value {
+    let mut row = flat(row);
+    row["last_error"] = row["last_error"]["text"].take();
     row
 }
 
@@ -148,12 +156,19 @@ impl RuleArgs {
                 false => Format::Table,
             },
         };
+        let needs_node = match &self.command {
+            RuleCommand::Trace { .. } => true,
+            RuleCommand::Test(arguments) => arguments.name.is_some(),
+        };
+        // Reading the configuration starts runtimes of its own, which must not end within another.
+        let target = needs_node.then(|| self.target.find()).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         runtime.block_on(async {
             let client = async || {
-                let mut client = Client::new(self.target.find()?);
+                let target = target.ok_or_else(|| anyhow::anyhow!("no node is needed for this"))?;
+                let mut client = Client::new(target);
                 client.log_in().await?;
                 anyhow::Ok(client)
             };
@@ -273,6 +288,21 @@ fn tell(outcome: &Value, output: &Output) -> anyhow::Result<()> {
     }
     if let Some(reason) = outcome["reason"].as_str() {
         told.push_str(&format!("no output: {reason}\n"));
+    }
+    for operand in outcome["compared"].as_array().into_iter().flatten() {
+        let part = |name: &str| operand[name].as_str().unwrap_or_default();
+        told.push_str(&format!(
+            "compared: {} is {}\n",
+            part("expression"),
+            part("value")
+        ));
+    }
+    if let Some(problem) = outcome["payload_problem"].as_str() {
+        told.push_str(&format!("payload: {problem}\n"));
+    }
+    for warning in outcome["warnings"].as_array().into_iter().flatten() {
+        let warning = warning.as_str().unwrap_or_default();
+        told.push_str(&format!("warning: {warning}\n"));
     }
     for action in outcome["actions"].as_array().into_iter().flatten() {
         told.push_str(&format!("action: {action}\n"));

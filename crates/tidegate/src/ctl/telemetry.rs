@@ -11,9 +11,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
-use super::events;
 use super::http::{Client, encoded, with_query};
 use super::show::{Output, date};
+use super::{CtlError, events, files};
 
 #[derive(Subcommand)]
 pub(super) enum Telemetry {
@@ -69,7 +69,7 @@ pub(super) enum Telemetry {
     Export {
         device: String,
         file: PathBuf,
-        /// What the end of the file's name says if left out: `.csv`, `.parquet`, else JSON lines. CSV needs --keys
+        /// If left out, the end of the file's name says it: .csv, .parquet, .jsonl or .ndjson. CSV needs --keys
         #[arg(long)]
         format: Option<Format>,
         #[command(flatten)]
@@ -258,7 +258,7 @@ impl Telemetry {
                 keys,
                 times,
             } => {
-                let format = format.unwrap_or_else(|| Format::of(&file));
+                let format = format.map_or_else(|| Format::of(&file), Ok)?;
                 export(client, &device, (file, format), keys, &times).await
             }
             Self::Delete {
@@ -297,11 +297,16 @@ impl Telemetry {
 }
 
 impl Format {
-    fn of(file: &Path) -> Self {
-        match file.extension().and_then(OsStr::to_str) {
-            Some("csv") => Self::Csv,
-            Some("parquet") => Self::Parquet,
-            _ => Self::Jsonl,
+    fn of(file: &Path) -> Result<Self, CtlError> {
+        let ending = file.extension().and_then(OsStr::to_str).unwrap_or_default();
+        match ending.to_ascii_lowercase().as_str() {
+            "csv" => Ok(Self::Csv),
+            "parquet" => Ok(Self::Parquet),
+            "" | "jsonl" | "ndjson" | "json" => Ok(Self::Jsonl),
+            _ => Err(files::unknown_ending(
+                file,
+                ".jsonl, .ndjson, .csv or .parquet",
+            )),
         }
     }
 

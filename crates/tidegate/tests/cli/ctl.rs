@@ -139,6 +139,32 @@ fn what_cannot_be_done_is_said_with_a_status() {
 }
 
 #[test]
+fn a_rule_of_a_node_that_is_not_named_is_no_panic() {
+    for arguments in [
+        &["rule", "trace", "r"][..],
+        &["rule", "test", "--name", "r"],
+    ] {
+        let told = run(arguments);
+        assert!(!told.stderr.contains("panicked"), "{}", told.stderr);
+        assert_ne!(told.code, Some(0));
+        assert_ne!(told.code, Some(101), "{}", told.stderr);
+    }
+}
+
+#[test]
+fn a_file_of_an_unknown_format_is_refused() {
+    let node = Node::start(&[]);
+    for arguments in [
+        &["telemetry", "export", "d", "/tmp/rows.xlsx"][..],
+        &["devices", "export", "/tmp/devices.xlsx"],
+    ] {
+        let told = ctl(&node, arguments).failed(2);
+        assert!(told.contains(".jsonl") && told.contains(".csv"), "{told}");
+    }
+    assert!(!std::path::Path::new("/tmp/rows.xlsx").exists());
+}
+
+#[test]
 fn alarms_are_listed_seen_and_told() {
     let node = Node::start(&["--set", "alarms.platform_interval_s=1"]);
     let rules = r#"[{"id": "large", "raise": [
