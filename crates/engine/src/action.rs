@@ -2,16 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use broker::hooks::Draft;
-use mqtt::{PropertiesBuf, Property, QoS};
-use rules::{Fault, Options, Output, RuleState, View};
+use rules::{Fault, Options, Output, Rule, RuleState, View};
 
 use crate::bound::{Bound, Lineage};
 use crate::counters::{Count, LaneCounters};
-use crate::definition::{self, ActionDefinition, ActionKind};
+use crate::definition::{ActionDefinition, ActionKind};
 use crate::error::Invalid;
 use crate::on_devices::{OfAlarm, OfTelemetry};
 use crate::outlet::{Outlet, Row, RowOrigin, Sent, SinkId};
+use crate::republish::Republish;
 use crate::stage::Stage;
 use crate::template::Template;
 
@@ -27,15 +26,6 @@ enum Deed {
     Sink(Sink),
     Telemetry(Box<OfTelemetry>),
     Alarm(Box<OfAlarm>),
-}
-
-struct Republish {
-    topic: Template,
-    /// `None`: the output as JSON.
-    payload: Option<Template>,
-    qos: Choice<QoS>,
-    retain: Choice<bool>,
-    user_properties: Box<[(Box<str>, Template)]>,
 }
 
 /// The same always, or what the output says.
@@ -62,6 +52,11 @@ pub(crate) enum Failure {
         what: &'static str,
         found: String,
         expected: &'static str,
+    },
+    #[error("{what}: ${{{placeholder}}} is null")]
+    Null {
+        what: &'static str,
+        placeholder: Box<str>,
     },
     #[error("the topic {topic:?} cannot be published to: {why}")]
     Topic { topic: String, why: String },
@@ -111,6 +106,18 @@ impl Action {
             deed,
             fallback: fallback.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Names in its templates that are always null for this rule.
+    pub(crate) fn unknown_names(&self, rule: &Rule) -> Vec<String> {
+        let deeds = std::iter::once(&self.deed).chain(&self.fallback);
+        let names = deeds.map(|deed| match deed {
+            Deed::Republish(republish) => republish.unknown_names(rule),
+            Deed::Telemetry(telemetry) => telemetry.unknown_names(rule),
+            Deed::Alarm(alarm) => alarm.unknown_names(rule),
+            Deed::Console | Deed::Sink(_) => Vec::new(),
+        });
+        names.flatten().collect()
     }
 
     /// What it does outside the node, without doing it.
@@ -279,132 +286,6 @@ impl Sink {
     }
 }
 
-impl Republish {
-    fn bind(
-        republish: &definition::Republish,
-        options: &Options,
-        path: &str,
-    ) -> Result<Self, Invalid> {
-        let compile =
-            |field: &str, text: &str| Template::compile(text, options, &format!("{path}.{field}"));
-        let topic = compile("topic", &republish.topic)?;
-        if let Some(constant) = topic.constant()
-            && let Err(error) = mqtt::validate_topic_name(constant, &mqtt::TopicLimits::NONE)
-        {
-            return Err(Invalid::new(format!("{path}.topic"), error.to_string()));
-        }
-        let qos = match republish.qos.parse::<u8>().ok().map(QoS::try_from) {
-            Some(Ok(qos)) => Choice::Fixed(qos),
-            _ => Choice::Filled(compile("qos", &republish.qos)?),
-        };
-        let retain = match republish.retain.parse() {
-            Ok(retain) => Choice::Fixed(retain),
-            Err(_) => Choice::Filled(compile("retain", &republish.retain)?),
-        };
-        let properties = republish.user_properties.iter().map(|(name, value)| {
-            let template = compile("user_properties", value)?;
-            Ok((name.as_str().into(), template))
-        });
-        Ok(Self {
-            topic,
-            payload: republish
-                .payload
-                .as_deref()
-                .map(|text| compile("payload", text))
-                .transpose()?,
-            qos,
-            retain,
-            user_properties: properties.collect::<Result<_, Invalid>>()?,
-        })
-    }
-
-    fn perform<'a>(
-        &'a self,
-        bound: &'a Bound,
-        made: &Made<'_, 'a>,
-        stage: &mut Stage,
-    ) -> Result<(), Failure> {
-        let depth = made.lineage.depth().saturating_add(1);
-        if made.lineage == Lineage::END {
-            return Err(Failure::AboutOwn);
-        }
-        if depth > bound.max_republish_depth {
-            return Err(Failure::TooDeep(depth));
-        }
-        if stage.outgoing.len_bytes() > stage.max_outgoing_bytes {
-            return Err(Failure::TooMuchOutgoing);
-        }
-        let mut topic = std::mem::take(&mut stage.topic);
-        let mut payload = std::mem::take(&mut stage.text);
-        let result = self.push(bound, made, stage, (&mut topic, &mut payload), depth);
-        (stage.topic, stage.text) = (topic, payload);
-        result
-    }
-
-    fn push<'a>(
-        &'a self,
-        bound: &'a Bound,
-        made: &Made<'_, 'a>,
-        stage: &mut Stage,
-        (topic, payload): (&mut Vec<u8>, &mut Vec<u8>),
-        depth: u8,
-    ) -> Result<(), Failure> {
-        let state = &mut stage.spare;
-        topic.clear();
-        self.topic.fill(made, state, topic)?;
-        let topic = checked_topic(topic)?;
-        let qos = match &self.qos {
-            Choice::Fixed(qos) => *qos,
-            Choice::Filled(template) => {
-                let text = filled(template, made, state, payload)?;
-                let qos = text
-                    .trim()
-                    .parse()
-                    .ok()
-                    .and_then(|qos: u8| QoS::try_from(qos).ok());
-                qos.ok_or_else(|| not("qos", text, "0, 1 or 2"))?
-            }
-        };
-        let retain = match &self.retain {
-            Choice::Fixed(retain) => *retain,
-            Choice::Filled(template) => match filled(template, made, state, payload)?.trim() {
-                "true" | "1" => true,
-                "false" | "0" | "" | "null" => false,
-                other => return Err(not("retain", other, "true or false")),
-            },
-        };
-        let mut properties = PropertiesBuf::new();
-        for (name, template) in &self.user_properties {
-            let value = filled(template, made, state, payload)?;
-            if value.len() > usize::from(u16::MAX) || value.contains('\0') {
-                return Err(not(
-                    "user_properties",
-                    name,
-                    "a text of at most 65,535 bytes",
-                ));
-            }
-            properties.push(Property::UserProperty(name, value));
-        }
-        payload.clear();
-        match &self.payload {
-            Some(template) => template.fill(made, state, payload)?,
-            None => made.output.write_json(payload),
-        }
-        let event = made.view.event();
-        stage.outgoing.push(&Draft {
-            topic,
-            payload,
-            properties: &properties,
-            qos,
-            retain,
-            client_id: event.client_id,
-            username: event.username.unwrap_or_default(),
-            tag: Lineage::new(depth, bound.serial).0,
-        });
-        Ok(())
-    }
-}
-
 pub(crate) fn filled<'t, 'a>(
     template: &'a Template,
     made: &Made<'_, 'a>,
@@ -422,23 +303,4 @@ pub(crate) fn not(what: &'static str, found: &str, expected: &'static str) -> Fa
         found: found.chars().take(100).collect(),
         expected,
     }
-}
-
-fn checked_topic(topic: &[u8]) -> Result<&str, Failure> {
-    let refused = |topic: &str, why: String| Failure::Topic {
-        topic: topic.chars().take(200).collect(),
-        why,
-    };
-    let topic = std::str::from_utf8(topic)
-        .map_err(|_| refused(&String::from_utf8_lossy(topic), "it is not UTF-8".into()))?;
-    if let Err(error) = mqtt::validate_topic_name(topic, &mqtt::TopicLimits::NONE) {
-        return Err(refused(topic, error.to_string()));
-    }
-    if topic.starts_with("$SYS/") || topic.starts_with("$delayed/") {
-        return Err(refused(
-            topic,
-            "topics of the node itself are not for rules".into(),
-        ));
-    }
-    Ok(topic)
 }

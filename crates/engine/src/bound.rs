@@ -10,6 +10,7 @@ use crate::action::Action;
 use crate::counters::Counters;
 use crate::definition::Definition;
 use crate::error::Invalid;
+use crate::recent::RecentError;
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::trace::Watchers;
@@ -18,6 +19,7 @@ use crate::trace::Watchers;
 pub(crate) struct Standing {
     pub(crate) counters: Counters,
     pub(crate) watchers: Watchers,
+    pub(crate) errors: RecentError,
 }
 
 impl Standing {
@@ -25,6 +27,7 @@ impl Standing {
         Self {
             counters: Counters::new(lanes),
             watchers: Watchers::default(),
+            errors: RecentError::default(),
         }
     }
 }
@@ -44,6 +47,8 @@ pub(crate) struct Bound {
     pub(crate) standing: Arc<Standing>,
     /// Of the statement and how it knows the time, so that a window is not continued by another rule.
     pub(crate) sql_hash: u64,
+    /// What is probably a mistake, for people.
+    pub(crate) warnings: Box<[String]>,
 }
 
 static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
@@ -59,6 +64,9 @@ impl Lineage {
     /// Of what becomes of a message that a rule has made (delivered, dropped and so on): nothing is published because of it, else
     /// it would never end, by ways that no message can carry along.
     pub(crate) const END: Self = Self((u8::MAX as u64) << SERIAL_BITS);
+
+    /// Of a message that no rule hears of.
+    pub(crate) const UNHEARD: Self = Self(u64::MAX);
 
     pub(crate) fn new(depth: u8, serial: u64) -> Self {
         Self(u64::from(depth) << SERIAL_BITS | serial & ((1 << SERIAL_BITS) - 1))
@@ -94,6 +102,8 @@ pub(crate) fn bind(
     options.dialect = Some(rule.dialect());
     let action = |(n, action)| Action::bind(action, &options, has_devices, n);
     let actions = definition.actions.iter().enumerate().map(action);
+    let actions: Box<[Action]> = actions.collect::<Result<_, _>>()?;
+    let warnings = warnings_of(&rule, &actions);
     let event_time = event_time_of(definition, &rule, &options)?;
     let event_clock = event_time.as_ref().map(|_| windows::EventClock {
         max_ahead_ms: (definition.window.max_ahead_ms).unwrap_or(settings.window_max_ahead_ms),
@@ -121,7 +131,7 @@ pub(crate) fn bind(
     Ok(Bound {
         name: name.into(),
         serial: NEXT_SERIAL.fetch_add(1, Relaxed),
-        actions: actions.collect::<Result<_, _>>()?,
+        actions,
         max_republish_depth: least(
             definition.limits.max_republish_depth,
             settings.max_republish_depth,
@@ -130,12 +140,26 @@ pub(crate) fn bind(
         event_time,
         memory: remembers.then(|| Arc::new(Mutex::new(RuleState::new(limits)))),
         standing,
+        warnings,
         sql_hash: match &definition.window.event_time {
             None => hash_of(&definition.sql),
             Some(event_time) => hash_of(&format!("{}\0{event_time}", definition.sql)),
         },
         rule,
     })
+}
+
+/// Placeholders that are always null.
+fn warnings_of(rule: &Rule, actions: &[Action]) -> Box<[String]> {
+    let unknown = actions.iter().enumerate().flat_map(|(n, action)| {
+        let names = action.unknown_names(rule).into_iter();
+        names.map(move |name| {
+            format!(
+                "actions[{n}]: ${{{name}}} is always null: the rule's output has no column {name:?} and the event no such field"
+            )
+        })
+    });
+    unknown.collect()
 }
 
 fn event_time_of(

@@ -103,11 +103,46 @@ pub struct Republish {
     /// `true`, `false`, or a template that yields one of them.
     pub retain: String,
     pub user_properties: Vec<(String, String)>,
+    /// A template that is one placeholder and yields a map of further user properties.
+    pub user_property_map: Option<String>,
+    /// Templates of the other MQTT 5 properties, by their names in the specification with hyphens, as `Content-Type`.
+    pub mqtt_properties: Vec<(String, String)>,
+    /// No rule hears of the message.
+    pub direct_dispatch: bool,
 }
 
+/// Names of [`Republish::mqtt_properties`].
+pub(crate) const MQTT_PROPERTIES: [&str; 5] = [
+    "Payload-Format-Indicator",
+    "Message-Expiry-Interval",
+    "Content-Type",
+    "Response-Topic",
+    "Correlation-Data",
+];
+
+/// Fields of an EMQX rule object that say nothing about what the rule does.
+pub(crate) const EMQX_NOTES: [&str; 6] = [
+    "metadata",
+    "created_at",
+    "last_modified_at",
+    "from",
+    "tags",
+    "node_metrics",
+];
+const DIALECTS: [&str; 2] = ["fluxmq", "emqx"];
+const ACTION_KINDS: [&str; 5] = ["republish", "console", "sink", "telemetry", "alarm"];
+
 impl Definition {
+    /// Also reads a rule object of EMQX as it is.
     pub fn from_json(value: &Value) -> Result<Self, Invalid> {
         let mut fields = Fields::of(value, "")?;
+        // The id is the rule's name, which the caller knows.
+        let title = [fields.emqx_text("id")?, fields.emqx_text("name")?].into_iter();
+        let title = title.flatten().next_back();
+        for note in EMQX_NOTES {
+            fields.emqx(note);
+        }
+        let enable = fields.emqx_bool("enable")?;
         let definition = Self {
             sql: fields.text("sql")?.ok_or_else(|| {
                 Invalid::new(
@@ -115,8 +150,11 @@ impl Definition {
                     "is missing; expected a statement such as SELECT * FROM \"t/#\"",
                 )
             })?,
-            description: fields.text("description")?.unwrap_or_default(),
-            enabled: fields.bool("enabled")?.unwrap_or(true),
+            description: (fields.text("description")?)
+                .filter(|text| !text.is_empty())
+                .or(title)
+                .unwrap_or_default(),
+            enabled: fields.bool("enabled")?.or(enable).unwrap_or(true),
             dialect: fields.dialect()?,
             timezone: fields.text("timezone")?,
             actions: fields.actions()?,
@@ -241,9 +279,11 @@ impl ActionKind {
 
     fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
         // As EMQX writes it: {"function": "republish", "args": {..}}.
-        let kind = match fields.text("function")? {
+        let function = fields.emqx_text("function")?;
+        let is_emqx = function.is_some();
+        let kind = match function {
             Some(function) => {
-                if let Some(args) = fields.take("args") {
+                if let Some(args) = fields.emqx("args") {
                     let Value::Object(args) = args else {
                         return Err(fields.invalid("args", "expected an object"));
                     };
@@ -254,7 +294,7 @@ impl ActionKind {
             None => fields.text("kind")?,
         };
         match kind.as_deref() {
-            Some("republish") => Ok(Self::Republish(Republish::read(fields)?)),
+            Some("republish") => Ok(Self::Republish(Republish::read(fields, is_emqx)?)),
             Some("console" | "log") => Ok(Self::Console),
             Some("sink") => match fields.text("sink")? {
                 Some(name) => Ok(Self::Sink(name)),
@@ -263,12 +303,13 @@ impl ActionKind {
             Some("telemetry") => Ok(Self::Telemetry(TelemetryAction::read(fields)?)),
             Some("alarm") => Ok(Self::Alarm(AlarmAction::read(fields)?)),
             Some(other) => {
-                let detail =
-                    format!("unknown kind {other:?}; there are republish, console and sink");
-                Err(fields.invalid("kind", detail))
+                let field = if is_emqx { "function" } else { "kind" };
+                let detail = unknown("unknown kind", other, &ACTION_KINDS);
+                Err(fields.invalid(field, detail))
             }
             None => {
-                Err(fields.invalid("kind", "is missing; there are republish, console and sink"))
+                let detail = format!("is missing; there are {}", ACTION_KINDS.join(", "));
+                Err(fields.invalid("kind", detail))
             }
         }
     }
@@ -291,17 +332,26 @@ impl ActionKind {
                 "details": action.details,
             }),
             Self::Republish(republish) => {
-                let properties = republish.user_properties.iter();
-                let properties: Map<String, Value> = properties
-                    .map(|(name, value)| (name.clone(), value.clone().into()))
-                    .collect();
+                let object = |pairs: &[(String, String)]| -> Value {
+                    let pairs = pairs.iter();
+                    pairs
+                        .map(|(name, value)| (name.clone(), value.clone().into()))
+                        .collect::<Map<String, Value>>()
+                        .into()
+                };
+                let user_properties = match &republish.user_property_map {
+                    Some(template) => template.clone().into(),
+                    None => object(&republish.user_properties),
+                };
                 json!({
                     "kind": "republish",
                     "topic": republish.topic,
                     "payload": republish.payload,
                     "qos": number_or_text(&republish.qos),
                     "retain": bool_or_text(&republish.retain),
-                    "user_properties": properties,
+                    "user_properties": user_properties,
+                    "mqtt_properties": object(&republish.mqtt_properties),
+                    "direct_dispatch": republish.direct_dispatch,
                 })
             }
         }
@@ -347,7 +397,8 @@ impl AlarmAction {
 }
 
 impl Republish {
-    fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
+    /// With EMQX's defaults where EMQX's form is used: the payload is `${payload}` and the QoS `${qos}`.
+    fn read(fields: &mut Fields<'_>, is_emqx: bool) -> Result<Self, Invalid> {
         let topic = fields.text("topic")?;
         let topic = topic.filter(|topic| !topic.is_empty()).ok_or_else(|| {
             fields.invalid(
@@ -356,6 +407,7 @@ impl Republish {
             )
         })?;
         let qos = match fields.take("qos") {
+            None if is_emqx => "${qos}".to_owned(),
             None => "0".to_owned(),
             Some(Value::Number(number)) if number.as_u64().is_some_and(|qos| qos <= 2) => {
                 number.to_string()
@@ -366,29 +418,35 @@ impl Republish {
             }
         };
         let retain = fields.truth_or_template("retain")?;
-        let user_properties = match fields.take("user_properties") {
-            None => Vec::new(),
-            Some(Value::String(text)) if text.is_empty() => Vec::new(),
-            Some(Value::Object(properties)) if properties.len() <= MAX_USER_PROPERTIES => {
-                let pair = |(name, value): (&String, &Value)| match value {
-                    Value::String(value) => Ok((name.clone(), value.clone())),
-                    _ => Err(fields.invalid("user_properties", "expected texts as values")),
-                };
-                properties.iter().map(pair).collect::<Result<_, _>>()?
-            }
-            Some(_) => {
-                let detail =
-                    format!("expected an object of at most {MAX_USER_PROPERTIES} names and texts");
-                return Err(fields.invalid("user_properties", detail));
-            }
+        let payload = match fields.text("payload")? {
+            None if is_emqx => Some("${payload}".to_owned()),
+            // In EMQX an empty template stands for the whole output.
+            Some(text) if is_emqx && text.is_empty() => None,
+            payload => payload,
         };
+        let (user_properties, user_property_map) = fields.user_properties()?;
         Ok(Self {
             topic,
-            payload: fields.text("payload")?,
+            payload,
             qos,
             retain,
             user_properties,
+            user_property_map,
+            mqtt_properties: fields.mqtt_properties()?,
+            direct_dispatch: fields.bool("direct_dispatch")?.unwrap_or(false),
         })
+    }
+}
+
+/// Templates by name, and a template of further ones.
+type UserProperties = (Vec<(String, String)>, Option<String>);
+
+/// Says that a value is none of those there are, and which one may be meant.
+fn unknown(what: &str, found: &str, known: &[&str]) -> String {
+    let all = known.join(", ");
+    match rules::nearest(found, known.iter().copied()) {
+        Some(near) => format!("{what} {found:?}; did you mean {near:?}? There are {all}"),
+        None => format!("{what} {found:?}; there are {all}"),
     }
 }
 
@@ -426,6 +484,77 @@ impl<'a> Fields<'a> {
             path => format!("{path}.{field}"),
         };
         Invalid::new(field, detail)
+    }
+
+    /// A field of EMQX's form, which messages do not offer; null is as good as none.
+    fn emqx(&mut self, name: &'static str) -> Option<&'a Value> {
+        let value = self.take(name);
+        self.known.pop();
+        value
+    }
+
+    fn emqx_text(&mut self, name: &'static str) -> Result<Option<String>, Invalid> {
+        let text = self.text(name);
+        self.known.pop();
+        text
+    }
+
+    fn emqx_bool(&mut self, name: &'static str) -> Result<Option<bool>, Invalid> {
+        let truth = self.bool(name);
+        self.known.pop();
+        truth
+    }
+
+    /// Templates by name, or a template that is one placeholder and yields a map of them.
+    fn user_properties(&mut self) -> Result<UserProperties, Invalid> {
+        const FIELD: &str = "user_properties";
+        match self.take(FIELD) {
+            None => Ok((Vec::new(), None)),
+            Some(Value::String(text)) if text.is_empty() => Ok((Vec::new(), None)),
+            Some(Value::String(text)) => {
+                let is_placeholder = text.starts_with("${") && text.ends_with('}');
+                match is_placeholder && text.len() <= MAX_TEMPLATE_BYTES {
+                    true => Ok((Vec::new(), Some(text.clone()))),
+                    false => {
+                        let detail = "expected an object of names and templates, or one placeholder that yields one";
+                        Err(self.invalid(FIELD, detail))
+                    }
+                }
+            }
+            Some(value) => Ok((self.templates(FIELD, value)?, None)),
+        }
+    }
+
+    fn mqtt_properties(&mut self) -> Result<Vec<(String, String)>, Invalid> {
+        const FIELD: &str = "mqtt_properties";
+        let Some(value) = self.take(FIELD) else {
+            return Ok(Vec::new());
+        };
+        let properties = self.templates(FIELD, value)?;
+        for (name, _) in &properties {
+            if !MQTT_PROPERTIES.contains(&name.as_str()) {
+                let detail = unknown("unknown property", name, &MQTT_PROPERTIES);
+                return Err(self.invalid(&format!("{FIELD}.{name}"), detail));
+            }
+        }
+        Ok(properties)
+    }
+
+    /// An object of templates; numbers are texts here.
+    fn templates(&self, name: &str, value: &Value) -> Result<Vec<(String, String)>, Invalid> {
+        let Value::Object(templates) = value else {
+            return Err(self.invalid(name, "expected an object of names and templates"));
+        };
+        if templates.len() > MAX_USER_PROPERTIES {
+            let detail = format!("expected at most {MAX_USER_PROPERTIES} names");
+            return Err(self.invalid(name, detail));
+        }
+        let pair = |(key, value): (&String, &Value)| match value {
+            Value::String(value) => Ok((key.clone(), value.clone())),
+            Value::Number(number) => Ok((key.clone(), number.to_string())),
+            _ => Err(self.invalid(&format!("{name}.{key}"), "expected a text")),
+        };
+        templates.iter().map(pair).collect()
     }
 
     /// A field; null is as good as none.
@@ -484,7 +613,10 @@ impl<'a> Fields<'a> {
             None => Ok(None),
             Some("fluxmq") => Ok(Some(Dialect::Fluxmq)),
             Some("emqx") => Ok(Some(Dialect::Emqx)),
-            Some(_) => Err(self.invalid("dialect", "expected fluxmq or emqx")),
+            Some(other) => {
+                let detail = unknown("unknown dialect", other, &DIALECTS);
+                Err(self.invalid("dialect", detail))
+            }
         }
     }
 
@@ -557,7 +689,13 @@ impl<'a> Fields<'a> {
         match self.left.first() {
             None => Ok(()),
             Some((name, _)) => {
-                let detail = format!("unknown field; there are {}", self.known.join(", "));
+                let all = self.known.join(", ");
+                let detail = match rules::nearest(name, self.known.iter().copied()) {
+                    Some(near) => {
+                        format!("unknown field; did you mean {near:?}? There are {all}")
+                    }
+                    None => format!("unknown field; there are {all}"),
+                };
                 Err(self.invalid(name, detail))
             }
         }
@@ -594,17 +732,71 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_object_of_emqx_is_read_as_it_is() {
+        let value = json!({
+            "id": "r1", "name": "My rule", "enable": false, "description": "", "metadata": {"created_at": 1},
+            "created_at": "2024-01-01T00:00:00Z", "from": ["t/#"],
+            "sql": "SELECT * FROM \"t/#\"",
+            "actions": [
+                {"function": "console"},
+                {"function": "republish", "args": {"topic": "a", "payload": "", "qos": 1, "retain": false,
+                    "user_properties": "${user_properties}", "mqtt_properties": {"Message-Expiry-Interval": 60},
+                    "direct_dispatch": true}},
+                {"function": "republish", "args": {"topic": "b"}},
+                "mqtt:remote",
+            ],
+        });
+        let definition = Definition::from_json(&value).expect("it is good");
+        assert!(!definition.enabled);
+        assert_eq!(definition.description, "My rule");
+        let ActionKind::Republish(whole) = &definition.actions[1].kind else {
+            panic!("it republishes")
+        };
+        assert_eq!(whole.payload, None);
+        assert_eq!(
+            whole.user_property_map.as_deref(),
+            Some("${user_properties}")
+        );
+        assert!(whole.direct_dispatch);
+        let ActionKind::Republish(plain) = &definition.actions[2].kind else {
+            panic!("it republishes")
+        };
+        assert_eq!(
+            (plain.payload.as_deref(), plain.qos.as_str()),
+            (Some("${payload}"), "${qos}")
+        );
+        assert_eq!(
+            definition.actions[3].kind,
+            ActionKind::Sink("remote".into())
+        );
+        assert_eq!(Definition::from_json(&definition.to_json()), Ok(definition));
+    }
+
+    #[test]
     fn errors_name_the_field() {
         let error = |value: Value| {
             let error = Definition::from_json(&value).expect_err("it is not good");
             format!("{}: {}", error.field, error.detail)
         };
         assert!(error(json!({})).starts_with("sql: is missing"));
-        assert!(
-            error(json!({"sql": "", "sqll": 1})).starts_with("sqll: unknown field; there are sql")
+        assert_eq!(
+            error(json!({"sql": "", "sqll": 1})).split('?').next(),
+            Some("sqll: unknown field; did you mean \"sql\"")
         );
         let action = |action: Value| error(json!({"sql": "", "actions": [action]}));
         assert!(action(json!({"kind": "republish"})).starts_with("actions[0].topic: is missing"));
+        for (wrong, near) in [
+            (json!({"kind": "republsh"}), "republish"),
+            (json!({"kind": "republish", "topic": "a", "qoss": 1}), "qos"),
+            (json!({"function": "consle"}), "console"),
+            (
+                json!({"kind": "republish", "topic": "a", "mqtt_properties": {"Content-Typ": "x"}}),
+                "Content-Type",
+            ),
+        ] {
+            let text = action(wrong);
+            assert!(text.contains(&format!("did you mean {near:?}?")), "{text}");
+        }
         assert!(action(json!({"kind": "x"})).starts_with("actions[0].kind: unknown kind \"x\""));
         let deep = json!({"kind": "console", "fallback": [{"kind": "sink", "sink": 1}]});
         assert_eq!(action(deep), "actions[0].fallback[0].sink: expected a text");

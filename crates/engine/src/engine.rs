@@ -25,6 +25,7 @@ use crate::error::Invalid;
 use crate::hooks::Factory;
 use crate::keeper::Keeper;
 use crate::outlet::{DeviceOutlet, Outlet};
+use crate::recent::RuleError;
 use crate::rows::{Order, Rows};
 use crate::saved::Saved;
 use crate::settings::Settings;
@@ -84,6 +85,10 @@ pub struct Status {
     /// It stands in the configuration and cannot be changed otherwise.
     pub is_declared: bool,
     pub totals: Totals,
+    /// What went wrong last.
+    pub last_error: Option<RuleError>,
+    /// What is probably a mistake.
+    pub warnings: Vec<String>,
 }
 
 impl Engine {
@@ -91,6 +96,7 @@ impl Engine {
     pub fn new(settings: Settings, shards: usize) -> Self {
         let rows = Rows::new(settings.window_queue_bytes);
         let shared = Shared {
+            node_ip: crate::shared::node_ip(),
             settings,
             snapshot: Arc::new(ArcSwap::default()),
             rows,
@@ -268,6 +274,9 @@ impl Engine {
                 Ok(definition) if !definition.enabled => State::Disabled,
                 Ok(definition) => match bind(name, &definition, &self.shared, standing.clone()) {
                     Ok(mut bound) => {
+                        for warning in &bound.warnings {
+                            tracing::warn!(rule = name, warning, "rule has a probable mistake");
+                        }
                         self.remember(&mut bound, before);
                         State::Running(Arc::new(bound))
                     }
@@ -440,6 +449,11 @@ impl Engine {
             },
             is_declared: listed.is_declared,
             totals: listed.standing.counters.total(),
+            last_error: listed.standing.errors.last(),
+            warnings: match &listed.state {
+                State::Running(bound) => bound.warnings.to_vec(),
+                State::Disabled | State::Broken(_) => Vec::new(),
+            },
         }
     }
 

@@ -18,6 +18,8 @@ mod hooks;
 mod keeper;
 mod on_devices;
 mod outlet;
+mod recent;
+mod republish;
 mod rows;
 mod run;
 mod saved;
@@ -42,6 +44,7 @@ pub use fallback::FailedRow;
 pub use outlet::{
     Alarm, DeviceOutlet, Given, Outlet, Row, RowOrigin, Sent, Severity, SinkId, Telemetry,
 };
+pub use recent::RuleError;
 pub use saved::{MEMORY_KIND, WINDOW_KIND};
 pub use settings::Settings;
 pub use trial::Trial;

@@ -1,6 +1,6 @@
 //! Actions on devices: telemetry kept, alarms raised and cleared.
 
-use rules::Options;
+use rules::{Options, Rule};
 
 use crate::action::{Choice, Failure, Made, filled, not};
 use crate::bound::{Bound, Lineage};
@@ -40,6 +40,13 @@ impl OfTelemetry {
                 .map(|text| compile("timestamp", text))
                 .transpose()?,
         })
+    }
+
+    pub(crate) fn unknown_names(&self, rule: &Rule) -> Vec<String> {
+        let templates = std::iter::once(&self.device).chain(&self.timestamp);
+        templates
+            .flat_map(|template| template.unknown_names(rule))
+            .collect()
     }
 
     pub(crate) fn perform<'a>(
@@ -103,9 +110,16 @@ impl OfAlarm {
             details: action
                 .details
                 .as_deref()
-                .map(|text| compile("details", text))
+                .map(|text| Template::compile_content(text, options, &format!("{path}.details")))
                 .transpose()?,
         })
+    }
+
+    pub(crate) fn unknown_names(&self, rule: &Rule) -> Vec<String> {
+        let templates = [&self.device, &self.name].into_iter().chain(&self.details);
+        templates
+            .flat_map(|template| template.unknown_names(rule))
+            .collect()
     }
 
     pub(crate) fn perform<'a>(
@@ -116,7 +130,9 @@ impl OfAlarm {
     ) -> Result<(), Failure> {
         let (mut device, mut name, mut text) = (Vec::new(), Vec::new(), Vec::new());
         let device_id = device_of(&self.device, made, stage, &mut device)?;
-        let name = filled(&self.name, made, &mut stage.spare, &mut name)?;
+        self.name
+            .fill_name("name", made, &mut stage.spare, &mut name)?;
+        let name = std::str::from_utf8(&name).map_err(|_| not("name", "bytes", "text"))?;
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return Err(not("name", name, "a text of 1 to 256 bytes"));
         }
@@ -132,7 +148,7 @@ impl OfAlarm {
             Choice::Filled(template) => {
                 match filled(template, made, &mut stage.spare, &mut text)?.trim() {
                     "true" | "1" => true,
-                    "false" | "0" | "" | "null" => false,
+                    "false" | "0" | "" | "null" | "undefined" => false,
                     other => return Err(not("clear", other, "true or false")),
                 }
             }
@@ -174,9 +190,12 @@ fn device_of<'t, 'a>(
     stage: &mut Stage,
     text: &'t mut Vec<u8>,
 ) -> Result<&'t str, Failure> {
-    match filled(template, made, &mut stage.spare, text)? {
-        missing @ ("" | "null") => Err(not("device", missing, "the id of a device")),
-        device_id => Ok(device_id),
+    text.clear();
+    template.fill_name("device", made, &mut stage.spare, text)?;
+    match std::str::from_utf8(text) {
+        Ok("") => Err(not("device", "", "the id of a device")),
+        Ok(device_id) => Ok(device_id),
+        Err(_) => Err(not("device", "bytes", "text")),
     }
 }
 

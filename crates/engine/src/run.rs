@@ -75,7 +75,7 @@ impl<'a> Run<'a, '_> {
         let counters = bound.standing.counters.lane(self.stage.lane);
         let watchers = &bound.standing.watchers;
         if watchers.is_watched() {
-            watchers.tell(self.now_ms, || trace::passed(&bound.name, view, outputs));
+            watchers.tell(self.now_ms, || trace::passed(bound, view, outputs));
         }
         for &output in outputs {
             let made = Made {
@@ -85,9 +85,14 @@ impl<'a> Run<'a, '_> {
                 now_ms: self.now_ms,
             };
             for (n, action) in bound.actions.iter().enumerate() {
-                if let Err(failure) = action.perform(bound, &made, self.stage, counters)
-                    && watchers.is_watched()
-                {
+                let Err(failure) = action.perform(bound, &made, self.stage, counters) else {
+                    continue;
+                };
+                let errors = &bound.standing.errors;
+                errors.note(&bound.name, self.now_ms, "action", Some(n), || {
+                    failure.to_string()
+                });
+                if watchers.is_watched() {
                     watchers.tell(self.now_ms, || {
                         let mut record = trace::record(&bound.name, view.event(), "action_failed");
                         record["action"] = n.into();
@@ -115,6 +120,10 @@ impl<'a> Run<'a, '_> {
             let counters = bound.standing.counters.lane(self.stage.lane);
             counters.inc(Count::Failed);
             counters.inc(Count::FailedLimit);
+            let errors = &bound.standing.errors;
+            errors.note(&bound.name, self.now_ms, "limit", None, || {
+                format!("more than {MAX_CHAIN} rules behind each other; is there a loop of rules?")
+            });
             return;
         }
         self.chained += 1;
@@ -175,9 +184,12 @@ impl<'a> Run<'a, '_> {
         }
     }
 
-    fn no_result(&self, bound: &Bound, view: &View<'_>, counters: &LaneCounters) {
+    fn no_result(&self, bound: &'a Bound, view: &View<'a>, counters: &LaneCounters) {
         counters.inc(Count::NoResult);
-        self.tell(bound, view, "no_result");
+        let watchers = &bound.standing.watchers;
+        if watchers.is_watched() {
+            watchers.tell(self.now_ms, || trace::no_result(bound, view));
+        }
     }
 
     fn tell(&self, bound: &Bound, view: &View<'_>, what: &str) {
@@ -197,16 +209,20 @@ impl<'a> Run<'a, '_> {
         fault: &rules::Fault,
     ) {
         counters.inc(Count::Failed);
-        counters.inc(match fault.kind() {
-            "type" | "range" | "invalid" => Count::FailedType,
-            "budget" | "too_large" => Count::FailedLimit,
-            _ => Count::FailedOther,
-        });
+        let (count, kind) = match fault.kind() {
+            "type" | "range" | "invalid" => (Count::FailedType, "value"),
+            "budget" | "too_large" => (Count::FailedLimit, "limit"),
+            _ => (Count::FailedOther, "other"),
+        };
+        counters.inc(count);
+        let errors = &bound.standing.errors;
+        errors.note(&bound.name, self.now_ms, kind, None, || fault.to_string());
         let watchers = &bound.standing.watchers;
         if watchers.is_watched() {
             watchers.tell(self.now_ms, || {
                 let mut record = trace::record(&bound.name, view.event(), "failed");
                 record["error"] = fault.to_string().into();
+                trace::add_payload_problem(bound, view, &mut record);
                 record
             });
         }

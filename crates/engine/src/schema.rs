@@ -2,11 +2,24 @@
 
 use serde_json::{Value, json};
 
+use crate::definition::{EMQX_NOTES, MQTT_PROPERTIES};
+
 /// Of what is written and of what is shown.
 pub(crate) fn schemas(has_devices: bool) -> (Value, Value) {
     let written = object(false, has_devices);
     let mut shown = object(true, has_devices);
     shown["required"] = json!(["sql", "enabled", "actions"]);
+    let mut written = written;
+    written["properties"]["id"] =
+        json!({"type": "string", "description": "Of a rule object of EMQX: its name here."});
+    written["properties"]["enable"] = json!({
+        "type": ["boolean", "null"],
+        "description": "Of a rule object of EMQX: as enabled.",
+    });
+    for note in EMQX_NOTES {
+        written["properties"][note] =
+            json!({"description": "Of a rule object of EMQX; it is not kept."});
+    }
     (written, shown)
 }
 
@@ -81,9 +94,19 @@ fn action(has_fallback: bool, has_devices: bool) -> Value {
             "description": "Of kind republish: true, false or a template; false if not said.",
         },
         "user_properties": {
-            "type": "object",
-            "description": "Of kind republish: templates by name.",
+            "type": ["object", "string"],
+            "description": "Of kind republish: templates by name, or one placeholder that yields an object.",
             "additionalProperties": {"type": "string"},
+        },
+        "mqtt_properties": {
+            "type": "object",
+            "description": "Of kind republish: templates of MQTT 5 properties, which are left out if null.",
+            "propertyNames": {"enum": MQTT_PROPERTIES},
+            "additionalProperties": {"type": ["string", "number"]},
+        },
+        "direct_dispatch": {
+            "type": "boolean",
+            "description": "Of kind republish: no rule hears of the message; false if not said.",
         },
     });
     if has_devices {

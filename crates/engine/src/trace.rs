@@ -4,9 +4,12 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use rules::{Event, Output, View};
+use rules::{Event, Output, RuleState, View};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
+
+use crate::bound::Bound;
+use crate::run::with_state;
 
 /// Records kept for a watcher that is behind.
 const KEPT_RECORDS: usize = 256;
@@ -88,10 +91,49 @@ pub(crate) fn output_json(output: &Output<'_>) -> Value {
 }
 
 /// An event that a rule made something of.
-pub(crate) fn passed(rule: &str, view: &View<'_>, outputs: &[Output<'_>]) -> Value {
-    let mut record = record(rule, view.event(), "passed");
+pub(crate) fn passed(bound: &Bound, view: &View<'_>, outputs: &[Output<'_>]) -> Value {
+    let mut record = record(&bound.name, view.event(), "passed");
     record["outputs"] = outputs.iter().map(output_json).collect();
+    add_payload_problem(bound, view, &mut record);
     record
+}
+
+/// An event that a rule made nothing of, with the reason.
+pub(crate) fn no_result<'a>(bound: &'a Bound, view: &View<'a>) -> Value {
+    let mut record = record(&bound.name, view.event(), "no_result");
+    let mut spare = RuleState::default();
+    let (reason, compared) = with_state(bound, &mut spare, |state| why(bound, view, state));
+    record["reason"] = reason.into();
+    record["compared"] = compared;
+    add_payload_problem(bound, view, &mut record);
+    record
+}
+
+/// Why an event has no output, and the values that WHERE compared.
+pub(crate) fn why<'a>(bound: &'a Bound, view: &View<'a>, state: &mut RuleState) -> (String, Value) {
+    let compared = bound.rule.compared(view, state);
+    let compared = compared.into_iter();
+    let compared: Value = compared
+        .map(|operand| json!({"expression": operand.expression, "value": operand.value}))
+        .collect();
+    let reason = match bound.rule.where_holds(view, state) {
+        Some(true) => {
+            "WHERE holds, but INCASE or HAVING does not, or FOREACH has no items".to_owned()
+        }
+        Some(false) => match bound.rule.payload_problem(view) {
+            Some(problem) => format!("WHERE does not hold: {problem}"),
+            None => "WHERE does not hold".to_owned(),
+        },
+        None => "WHERE cannot be evaluated".to_owned(),
+    };
+    (reason, compared)
+}
+
+/// Says what is wrong with a payload that the rule takes for JSON.
+pub(crate) fn add_payload_problem(bound: &Bound, view: &View<'_>, record: &mut Value) {
+    if let Some(problem) = bound.rule.payload_problem(view) {
+        record["payload_problem"] = problem.into();
+    }
 }
 
 fn cut(text: &str) -> String {

@@ -14,7 +14,7 @@ use crate::error::Invalid;
 use crate::hooks::{now_ms, scratch};
 use crate::run::{Outputs, Sampled, timed_sample, with_state};
 use crate::stage::Stage;
-use crate::trace::output_json;
+use crate::trace::{output_json, why};
 
 /// An event to try a rule on.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -122,6 +122,9 @@ impl Engine {
             "plan": bound.rule.explain(),
             "matched": !outputs.as_slice().is_empty(),
             "reason": told.reason,
+            "compared": told.compared,
+            "payload_problem": bound.rule.payload_problem(&view),
+            "warnings": bound.warnings,
             "window": told.window,
             "counted": told.counted,
             "outputs": outputs.as_slice().iter().map(output_json).collect::<Vec<_>>(),
@@ -136,6 +139,8 @@ impl Engine {
 struct Told {
     /// Why there is no output.
     reason: Option<String>,
+    /// The values that WHERE compared, if there is no output.
+    compared: Option<Value>,
     /// How a window knows the time.
     window: Option<Value>,
     /// What a window counts of the event.
@@ -178,11 +183,13 @@ fn evaluate<'a>(
         Ok(Ran::Passed(_)) => {}
         Ok(Ran::NoResult) if told.reason.is_some() => {}
         Ok(Ran::NoResult) => {
-            let reason = "WHERE, INCASE or HAVING does not hold, or there is nothing to go through";
-            told.reason = Some(reason.to_owned());
+            let (reason, compared) = with_state(bound, spare, |state| why(bound, view, state));
+            (told.reason, told.compared) = (Some(reason), Some(compared));
         }
         Err(fault) => {
             told.reason = Some(format!("the rule failed: {fault}"));
+            let compared = with_state(bound, spare, |state| why(bound, view, state).1);
+            told.compared = Some(compared);
             return Outputs::None;
         }
     }
@@ -359,6 +366,28 @@ mod tests {
                 .expect("a text")
                 .starts_with("WHERE")
         );
+        assert_eq!(
+            cold["compared"],
+            json!([{"expression": "payload.t", "value": "3"}])
+        );
+        assert_eq!(cold["reason"], "WHERE does not hold");
+        let broken = tried(
+            definition.clone(),
+            json!({"topic": "s/1/data", "payload": "{\"t\": 33"}),
+        );
+        assert_eq!(
+            broken["payload_problem"],
+            "the payload is truncated JSON: it ends at byte 8"
+        );
+        let text = tried(
+            definition.clone(),
+            json!({"topic": "s/1/data", "payload": "hot"}),
+        );
+        let problem = text["payload_problem"].as_str().expect("a text");
+        assert!(
+            problem.starts_with("the payload is not JSON: invalid JSON at byte 0"),
+            "{problem}"
+        );
         let elsewhere = tried(definition, json!({"topic": "x", "payload": {"t": 31}}));
         assert_eq!(elsewhere["reason"], "FROM has no such event");
     }
@@ -422,6 +451,36 @@ mod tests {
             let refused = engine.accept("r", &rule).expect_err(event_time);
             assert_eq!(refused.field, "window.event_time", "{}", refused.detail);
         }
+    }
+
+    #[test]
+    fn templates_stay_json_and_a_null_is_no_topic() {
+        let definition = json!({
+            "sql": "SELECT payload.name AS name, payload.none AS none FROM \"t\"",
+            "actions": [
+                {"kind": "republish", "topic": "a", "payload": "{\"n\": \"${name}\", \"v\": ${none}, \"w\": \"${nam}\"}"},
+                {"kind": "republish", "topic": "a/${none}"},
+                {"function": "republish", "args": {"topic": "b"}},
+            ],
+        });
+        let payload = json!({"name": "x\", \"admin\": true, \"y\": \"", "none": null});
+        let answer = tried(
+            definition,
+            json!({"topic": "t", "payload": payload, "qos": 2}),
+        );
+        let actions = &answer["actions"];
+        let republished = actions[0]["payload"].as_str().expect("a text");
+        let republished: Value = serde_json::from_str(republished).expect("JSON");
+        assert_eq!(
+            republished,
+            json!({"n": payload["name"], "v": null, "w": "undefined"})
+        );
+        assert_eq!(actions[1]["error"], "topic: ${none} is null");
+        assert_eq!(actions[2]["payload"], payload.to_string());
+        assert_eq!(actions[2]["qos"], 2);
+        let warnings = answer["warnings"].as_array().expect("a list");
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].to_string().contains("${nam}"), "{warnings:?}");
     }
 
     #[test]

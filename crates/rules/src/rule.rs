@@ -299,7 +299,7 @@ impl Rule {
             + clients.sum::<usize>()
     }
 
-    fn evaluate<'a, T>(
+    pub(crate) fn evaluate<'a, T>(
         &'a self,
         view: &View<'a>,
         state: &mut RuleState,

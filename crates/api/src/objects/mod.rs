@@ -78,6 +78,10 @@ pub(crate) trait Kind: Send + Sync + 'static {
     fn names(&self) -> &Names;
     /// As JSON schemas: what a client may write, without the id, and what it sees, without id and version.
     fn schemas(&self, generator: &mut SchemaGenerator) -> (Value, Value);
+    /// A field of foreign objects that holds the id, in place of the own one.
+    fn foreign_id_field(&self) -> Option<&'static str> {
+        None
+    }
     /// Fields that are in the answer to a POST and never again, with their descriptions.
     fn once(&self) -> &'static [(&'static str, &'static str)] {
         &[]
@@ -324,10 +328,17 @@ async fn read(kind: Arc<dyn Kind>, call: Call) -> Outcome {
     Ok(with_etag(StatusCode::OK, &object, body))
 }
 
+/// The id in what a client wrote; where there is a foreign one, the own field is the object's business.
+fn take_id(kind: &dyn Kind, input: &mut Map<String, Value>) -> Option<Value> {
+    let foreign = kind.foreign_id_field();
+    let foreign = foreign.and_then(|field| input.remove(field));
+    foreign.or_else(|| input.remove(kind.names().id_field))
+}
+
 async fn create(kind: Arc<dyn Kind>, mut call: Call) -> Outcome {
     let names = kind.names();
     let mut input = fields_of(call.value().await?)?;
-    let id = match (input.remove(names.id_field), names.id_prefix) {
+    let id = match (take_id(&*kind, &mut input), names.id_prefix) {
         (Some(Value::String(id)), _) => id,
         (None, Some(prefix)) => crate::access::random_id(prefix)
             .map_err(|error| Problem::unavailable(format!("{error}.")))?,
@@ -368,7 +379,7 @@ async fn write(kind: Arc<dyn Kind>, mut call: Call) -> Outcome {
     let preconditions = Preconditions::read(call.headers())?;
     let mut input = fields_of(call.value().await?)?;
     // What a GET answered may be put back: what cannot be changed has to be what it is.
-    match input.remove(names.id_field) {
+    match take_id(&*kind, &mut input) {
         None => {}
         Some(Value::String(given)) if given == id => {}
         Some(_) => {

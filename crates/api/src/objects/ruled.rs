@@ -304,6 +304,11 @@ impl Kind for Ruled {
         &self.names
     }
 
+    /// A rule object of EMQX is known by its `id` and may have a `name` besides.
+    fn foreign_id_field(&self) -> Option<&'static str> {
+        (self.kind == RuledKind::Rule).then_some("id")
+    }
+
     fn schemas(&self, _generator: &mut SchemaGenerator) -> (Value, Value) {
         self.rules.schemas(self.kind)
     }

@@ -70,6 +70,12 @@ struct TestOutcome {
     matched: bool,
     /// Why there is none.
     reason: Option<String>,
+    /// If there is no output: what WHERE compares, with its values.
+    compared: Option<Vec<Compared>>,
+    /// What is wrong with the payload, if the rule reads fields of it and it is not JSON.
+    payload_problem: Option<String>,
+    /// Probable mistakes, such as placeholders that are always null.
+    warnings: Vec<String>,
     /// Of a rule with a window: how it knows the time, and that of the event.
     window: Option<Value>,
     /// Of a rule with a window: what the window counts of the event.
@@ -98,6 +104,30 @@ struct Status {
     /// Of the evaluations that were timed, in nanoseconds.
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
+    last_error: Option<LastError>,
+    /// Probable mistakes, such as placeholders that are always null.
+    warnings: Vec<String>,
+}
+
+/// The last failure of a rule.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the rule engine answers")]
+struct LastError {
+    at_ms: u64,
+    /// `value`, `limit` or `other` of an evaluation; `action` of an action.
+    kind: String,
+    text: String,
+    /// The action that failed, counted from 0.
+    action: Option<u32>,
+}
+
+/// An operand of WHERE.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes what the rule engine answers")]
+struct Compared {
+    expression: String,
+    /// Its value as JSON, or why it cannot be evaluated.
+    value: String,
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {

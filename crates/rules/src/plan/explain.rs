@@ -120,7 +120,7 @@ fn write_keys(keys: &Keys, out: &mut String) -> fmt::Result {
 }
 
 impl Plan {
-    fn shown(&self, id: NodeId) -> String {
+    pub(super) fn shown(&self, id: NodeId) -> String {
         let mut out = String::new();
         let _ = self.show(id, &mut out);
         out

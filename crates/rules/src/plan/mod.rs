@@ -8,6 +8,7 @@ mod extract;
 mod fold;
 mod methods;
 pub(crate) mod resolve;
+pub(crate) mod why;
 
 use crate::field::Field;
 use crate::functions::Function;

@@ -199,5 +199,12 @@ fn shown(status: &Status) -> Value {
         "counters": serde_json::Map::from_iter(counters),
         "p50_ns": status.totals.quantile_ns(0.5),
         "p99_ns": status.totals.quantile_ns(0.99),
+        "last_error": status.last_error.as_ref().map(|error| json!({
+            "at_ms": error.at_ms,
+            "kind": error.kind,
+            "text": error.text,
+            "action": error.action,
+        })),
+        "warnings": status.warnings,
     })
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{api, count, make, next, republish};
-use crate::support::{Node, Raw, eventually, kind};
+use crate::support::{Connect, Node, Props, Publish, Raw, eventually, kind};
 
 #[test]
 fn an_output_is_published_as_the_templates_say() {
@@ -201,4 +201,58 @@ fn a_row_that_a_sink_cannot_write_later_falls_back() {
         told.starts_with("page 1 ") && told.contains("405"),
         "{told}"
     );
+}
+
+#[test]
+fn a_rule_object_of_emqx_is_taken_as_it_is_and_its_json_stays_json() {
+    let node = Node::start(&[]);
+    let rule = json!({
+        "id": "emqx1", "name": "From elsewhere", "enable": true, "description": "", "metadata": {"created_at": 1},
+        "sql": "SELECT payload.name AS name, payload, qos FROM \"t/#\"",
+        "actions": [
+            {"function": "console"},
+            {"function": "republish", "args": {
+                "topic": "out/json", "payload": "{\"name\": \"${name}\", \"none\": ${none}, \"all\": ${payload}}", "qos": 0,
+                "retain": false, "direct_dispatch": false, "user_properties": "${pub_props.'User-Property'}",
+                "mqtt_properties": {"Content-Type": "application/json"},
+            }},
+            {"function": "republish", "args": {"topic": "out/same"}},
+            {"function": "republish", "args": {"topic": "out/${none}"}},
+        ],
+    });
+    let (status, answer) = api(&node, "POST", "rules", &rule);
+    assert_eq!(status, 201, "{answer}");
+    assert_eq!(
+        (&answer["name"], &answer["description"]),
+        (&json!("emqx1"), &json!("From elsewhere"))
+    );
+    let (status, answer) = api(&node, "PUT", "rules/emqx1", &rule);
+    assert_eq!(status, 200, "{answer}");
+    let mut watcher = Raw::connect(&node, &Connect::new(5, "watcher"));
+    watcher.subscribe("out/#", 1);
+    let mut device = Raw::connect(&node, &Connect::new(5, "device"));
+    let payload = json!({"name": "a\", \"admin\": true, \"b\": \""});
+    let properties = Props::new().pair(0x26, "k", "v");
+    let publish = Publish::new("t/1", payload.to_string()).qos(1, 1);
+    device.send_publish(&publish.properties(properties));
+    device.recv(kind::PUBACK);
+    let (topic, told) = next(&mut watcher);
+    assert_eq!(topic, "out/json");
+    assert_eq!(
+        told,
+        json!({"name": payload["name"], "none": null, "all": payload})
+    );
+    let (topic, told) = next(&mut watcher);
+    assert_eq!((topic.as_str(), told), ("out/same", payload));
+    let status = super::status(&node, "emqx1");
+    assert_eq!(status["last_error"]["text"], "topic: ${none} is null");
+    assert_eq!(
+        (
+            &status["last_error"]["kind"],
+            &status["last_error"]["action"]
+        ),
+        (&json!("action"), &json!(3))
+    );
+    let warnings = status["warnings"].to_string();
+    assert!(warnings.contains("${none} is always null"), "{warnings}");
 }

@@ -103,6 +103,11 @@ fn a_rule_is_watched_at_work() {
         (&told[0]["result"], &told[0]["topic"]),
         (&json!("no_result"), &json!("t/1"))
     );
+    assert_eq!(told[0]["reason"], "WHERE does not hold");
+    assert_eq!(
+        told[0]["compared"],
+        json!([{"expression": "payload.on", "value": "false"}])
+    );
     assert_eq!(
         (&told[1]["result"], &told[1]["client_id"]),
         (&json!("passed"), &json!("device"))
