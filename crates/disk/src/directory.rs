@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// A directory that could not be taken.
@@ -19,7 +20,7 @@ pub enum NotTaken {
     },
 }
 
-/// Takes a directory for this process, and makes it if it is not there. It is given back when the file is closed, at the latest by
+/// Takes a directory for this process, and makes it if it is not there. Other users cannot enter it from then on. It is given back when the file is closed, at the latest by
 /// the end of the process.
 ///
 /// # Errors
@@ -30,11 +31,14 @@ pub fn take(dir: &Path) -> Result<File, NotTaken> {
         let path = path.to_owned();
         move |source| NotTaken::Io { what, path, source }
     };
-    fs::create_dir_all(dir).map_err(failed("make the directory", dir))?;
+    crate::make_private_dir(dir).map_err(failed("make the directory", dir))?;
+    // One that belongs to somebody else stays as it is.
+    let _ = crate::make_private(dir);
     let lock = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
+        .mode(0o600)
         .open(&path)
         .map_err(failed("open", &path))?;
     match lock.try_lock() {
@@ -58,7 +62,9 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
 /// If the file system refuses; the old file may be there still.
 pub fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let unfinished = dir.join(format!("{name}.new"));
-    let mut file = File::create(&unfinished)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&unfinished)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&unfinished, dir.join(name))?;

@@ -1,6 +1,7 @@
 //! The data directory: whose it is, which layout it has, and putting the log's files in order after reading them.
 //!
-//! `lock`, `version`, `state/` (the LSM library), `log/` (segments), `queues` (who owns the queues in another server).
+//! `lock`, `version`, `state/` (the LSM library), `log/` (segments), `log.marks` and `state.mark` (what both must
+//! contain), `queues` (who owns the queues in another server).
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File};
@@ -13,8 +14,10 @@ use disk::NotTaken;
 use crate::error::{Error, OpenError};
 use crate::log::files::Files;
 use crate::log::frame::LAYOUT_VERSION;
+use crate::log::mark::{LogMark, LogMarks};
 use crate::log::recover::{Recovered, io_error};
 use crate::log::segments::path_of;
+use crate::state::mark::StateMark;
 
 pub(crate) const STATE: &str = "state";
 pub(crate) const LOG: &str = "log";
@@ -33,6 +36,9 @@ pub(crate) fn take(dir: &Path) -> Result<(File, bool), OpenError> {
     let log = dir.join(LOG);
     fs::create_dir_all(&log).map_err(io_error("make the directory", &log))?;
     if is_new {
+        // Before the version: a store that has one has its marks.
+        LogMarks::create(dir, LogMark::default())?;
+        StateMark::default().write(dir)?;
         write_version(dir).map_err(io_error("write its version to", dir))?;
     }
     Ok((lock, is_new))
@@ -40,7 +46,7 @@ pub(crate) fn take(dir: &Path) -> Result<(File, bool), OpenError> {
 
 /// Takes a directory that is a store already.
 pub(crate) fn take_existing(dir: &Path) -> Result<File, OpenError> {
-    if !dir.join(VERSION).exists() {
+    if !dir.join(VERSION).exists() && !dir.join(STATE).exists() {
         return Err(OpenError::Missing {
             path: dir.to_owned(),
         });
@@ -58,7 +64,8 @@ fn check_version(dir: &Path) -> Result<bool, OpenError> {
     };
     match fs::read_to_string(&path) {
         Ok(text) => {
-            let number = text.trim().strip_prefix("tidegate store ");
+            let number = text.strip_suffix('\n');
+            let number = number.and_then(|text| text.strip_prefix("tidegate store "));
             match number.unwrap_or("unknown") {
                 number if number.parse() == Ok(LAYOUT_VERSION) => Ok(false),
                 other => Err(refuse(other)),

@@ -73,6 +73,13 @@ pub enum OpenError {
         offset: u64,
         detail: String,
     },
+    /// A file of the keyed state is not what was written.
+    #[error("{} is damaged: {detail}. Nothing was changed. {remedy}", path.display())]
+    StateDamaged {
+        path: PathBuf,
+        detail: String,
+        remedy: &'static str,
+    },
     /// A setting that cannot be.
     #[error("{field} is {found}; expected {expected}")]
     Setting {

@@ -20,6 +20,7 @@ use crate::keyed::{Db, Keyed, Write};
 use crate::log::applier::Applier;
 use crate::log::files::{Files, RealFiles};
 use crate::log::keeper::{Keeper, Mark};
+use crate::log::mark::{self, LogMarks};
 use crate::log::outside::Outside;
 use crate::log::reader::Reader;
 use crate::log::recover::{self, Recovered};
@@ -66,6 +67,8 @@ pub struct OpenReport {
     pub cut_bytes: u64,
     /// Where and why something was cut off, in words for the log.
     pub cut: Option<String>,
+    /// What else is wrong and does not keep the store from being opened, in words for the log.
+    pub warnings: Vec<String>,
     pub duration_ms: u64,
 }
 
@@ -120,6 +123,7 @@ struct Inner {
 
 struct Opened {
     recovered: Recovered,
+    log_marks: LogMarks,
     applied_lsn: u64,
     outside: Option<Outside>,
     /// What the other server has, by session.
@@ -170,14 +174,18 @@ impl Store {
         config.check()?;
         let (lock, is_new) = directory::take(dir)?;
         let log_dir = dir.join(directory::LOG);
-        let keyed = Keyed::open(dir.join(directory::STATE), config.cache_bytes)?;
+        let (keyed, mut warnings) = Keyed::open(dir, config.cache_bytes)?;
         let db = keyed.db()?;
         let mut catching_up = CatchingUp::new(&db)?;
-        let recovered = recover::recover(&log_dir, &*files, &mut |lsn, records| {
-            catching_up.add(lsn, records)
-        })?;
+        let log_mark = mark::read(dir)?;
+        warnings.extend(log_mark.problem);
+        let recovered =
+            recover::recover(&log_dir, &*files, &log_mark.mark, &mut |lsn, records| {
+                catching_up.add(lsn, records)
+            })?;
         let applied_lsn = catching_up.finish()?;
         directory::settle(&log_dir, &*files, &recovered)?;
+        let log_marks = LogMarks::create(dir, recovered.mark())?;
         let free_bytes = files.free_bytes(&log_dir).unwrap_or(0);
         keyed.write_replayed(free_bytes.saturating_sub(config.min_free_bytes))?;
         let cut = recovered.cut.as_ref();
@@ -200,6 +208,7 @@ impl Store {
             log_bytes: recovered.segments.iter().map(|segment| segment.used).sum(),
             cut_bytes: cut.map_or(0, |cut| cut.bytes),
             cut: cut.map(ToString::to_string),
+            warnings,
             duration_ms: started.elapsed().as_millis() as u64,
         };
         let keyed = Arc::new(keyed);
@@ -212,6 +221,7 @@ impl Store {
             log_dir,
             opened: Mutex::new(Some(Opened {
                 recovered,
+                log_marks,
                 applied_lsn,
                 outside,
                 summaries,
@@ -403,6 +413,7 @@ impl Inner {
     fn run(&self, opened: Opened, owner: Arc<dyn Owner>) -> io::Result<Running> {
         let Opened {
             recovered,
+            log_marks,
             applied_lsn,
             outside,
             summaries: _,
@@ -421,6 +432,7 @@ impl Inner {
             self.log_dir.clone(),
             self.config.clone(),
             synced,
+            (log_marks, recovered.mark().first_segment),
         ));
         let applier = Arc::new(Applier::new(
             Arc::clone(&keeper),
@@ -457,6 +469,13 @@ impl Inner {
             recovered_lsn: recovered.last_lsn,
             outside,
         });
+        if self.keyed.has_unverified() {
+            let (keyed, shared) = (Arc::clone(&self.keyed), Arc::clone(shared));
+            // It ends by itself; nobody waits for it.
+            spawn("store-verifier", move || {
+                keyed.verify_rest(&shared.is_stopping)
+            })?;
+        }
         // A store that starts on a full disk says so from the beginning.
         keeper.look_at_room();
         let (keeps, applies) = (Arc::clone(&keeper), Arc::clone(&applier));
@@ -483,6 +502,9 @@ impl Inner {
         applier.stop();
         join(applier_thread);
         join(running.reader);
+        if let Err(error) = self.keyed.mark() {
+            tracing::warn!(%error, "the mark of the keyed state was not written");
+        }
     }
 }
 

@@ -3,24 +3,40 @@
 //! A database that failed to write refuses everything from then on; it is then closed and opened again, which is why it is
 //! reached through a lock that can be empty.
 
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use fjall::config::PartitioningPolicy;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
+use fjall::{
+    AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode,
+};
 
 use crate::batch::Space;
-use crate::error::Error;
+use crate::directory;
+use crate::error::{Error, OpenError};
 use crate::log::record::{Record, Records};
+use crate::log::recover::io_error;
 use crate::objects::u64_at;
+use crate::state::examine::{Examined, examine, keyspaces, sync_keyspaces};
+use crate::state::journal::{self, JournalScan};
+use crate::state::mark::{JournalMark, StateMark};
+use crate::state::tree::TableFile;
 use crate::tables::Keyspaces;
 
 /// Up to which frame of the log the spaces have everything.
 const APPLIED_LSN: &[u8] = b"applied_lsn";
 /// What may stay in memory of what is read from the journal at a start.
 const MAX_REPLAYED_BYTES: u64 = 4 << 20;
+/// Tables of so many bytes are read and checked before the state is opened, all others while the node runs.
+const MAX_VERIFIED_BYTES: u64 = 64 << 20;
+const REPAIR: &str = "Restore a backup, or run `tidegate store repair` to keep what can be read";
+pub(crate) const REPLACE: &str = "Restore a backup; or move the directory `state` away, run `tidegate store repair` and import an export with \
+                       `tidegate store import`: sessions, subscriptions and retained messages are lost then";
 /// How long a call that reads objects may hold an old database while it is to be closed.
 const MAX_CLOSING: Duration = Duration::from_secs(10);
 
@@ -50,7 +66,20 @@ pub(crate) fn keyspace_options() -> KeyspaceCreateOptions {
 }
 
 impl Db {
+    /// The library panics at some kinds of damage; that is an error here.
     fn open(path: &Path, cache_bytes: u64) -> Result<Self, Error> {
+        let opening = AssertUnwindSafe(|| Self::open_database(path, cache_bytes));
+        std::panic::catch_unwind(opening).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(Error::Damaged {
+                what: format!("the keyed state in {}", path.display()),
+                detail: text.unwrap_or("it cannot be opened").to_owned(),
+            })
+        })
+    }
+
+    fn open_database(path: &Path, cache_bytes: u64) -> Result<Self, Error> {
         let database = Database::builder(path)
             .cache_size(cache_bytes)
             .worker_threads(1)
@@ -139,6 +168,21 @@ impl Db {
         Ok(())
     }
 
+    /// Whether tables have what was in a journal that is gone.
+    fn has_all_of(&self, journal: &JournalMark, cleared: &BTreeSet<u64>) -> bool {
+        let others = [&self.meta, &self.objects, &self.journals];
+        let tables = self.tables.all();
+        let tables = tables.iter().map(|(_, keyspace)| keyspace);
+        let mut all = self.spaces.iter().chain(others).chain(tables);
+        all.all(|keyspace| {
+            let Some(&seqno) = journal.highest.get(&keyspace.id()) else {
+                return true;
+            };
+            let persisted = keyspace.tree.get_highest_persisted_seqno();
+            cleared.contains(&keyspace.id()) || persisted >= Some(seqno)
+        })
+    }
+
     pub(crate) fn disk_bytes(&self) -> u64 {
         self.database.disk_space().unwrap_or(0)
     }
@@ -181,21 +225,184 @@ impl Write<'_> {
 
 /// The database, or nothing while it is being opened again.
 pub(crate) struct Keyed {
+    /// Of the store.
+    dir: PathBuf,
     path: PathBuf,
     cache_bytes: u64,
     db: RwLock<Option<Arc<Db>>>,
     has_failed: AtomicBool,
+    marker: Mutex<Marker>,
+    /// Tables whose contents were not looked at when the state was opened.
+    unverified: Mutex<Vec<TableFile>>,
+}
+
+/// What the mark says, and how far journals were read for it.
+struct Marker {
+    scans: Vec<JournalScan>,
+    mark: StateMark,
+}
+
+/// A state that was opened.
+struct OpenedState {
+    db: Db,
+    marker: Marker,
+    warnings: Vec<String>,
+    tables: Vec<TableFile>,
+}
+
+/// The first damage, as an error.
+fn refuse(examined: &Examined) -> Result<(), OpenError> {
+    match examined.first() {
+        None => Ok(()),
+        Some((damage, can_be_repaired)) => Err(OpenError::StateDamaged {
+            path: damage.path.clone(),
+            detail: damage.detail.clone(),
+            remedy: if can_be_repaired { REPAIR } else { REPLACE },
+        }),
+    }
+}
+
+/// Examines the state of the store in `dir`, cuts off a torn end and opens it.
+fn open_state(dir: &Path, cache_bytes: u64, is_first: bool) -> Result<OpenedState, OpenError> {
+    let path = dir.join(directory::STATE);
+    let read = StateMark::read(dir)?;
+    let mut warnings: Vec<String> = read.problem.into_iter().collect();
+    let mut examined = examine(&path, read.mark.as_ref()).map_err(io_error("look at", &path))?;
+    let mut tables = std::mem::take(&mut examined.tables);
+    if tables.iter().map(|table| table.len).sum::<u64>() <= MAX_VERIFIED_BYTES && is_first {
+        let damaged = tables.drain(..).map(|table| table.verify());
+        examined.others.extend(damaged.filter_map(Result::err));
+    }
+    refuse(&examined)?;
+    if let Some(torn) = &examined.torn {
+        let cut = File::options().write(true).open(&torn.path);
+        let cut = cut.and_then(|file| file.set_len(torn.offset).and_then(|()| file.sync_all()));
+        cut.map_err(io_error("cut", &torn.path))?;
+        warnings.push(format!(
+            "the end of the journal of the keyed state was not whole and was cut off, as after a crash; changes that \
+             were not forced to disk may be lost: {torn}"
+        ));
+    }
+    if read.mark.is_some_and(|mark| mark.keyspaces.is_empty())
+        && !path.join("version").exists()
+        && path.exists()
+    {
+        // It was being made for the first time.
+        std::fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
+    }
+    let db = Db::open(&path, cache_bytes)?;
+    let cleared = examined
+        .scans
+        .iter()
+        .flat_map(|scan| scan.cleared.iter().copied());
+    let cleared: BTreeSet<u64> = cleared.collect();
+    for journal in &examined.removed {
+        if !db.has_all_of(journal, &cleared) {
+            return Err(OpenError::StateDamaged {
+                path: journal::path_of(&path, journal.id),
+                detail: "the file is missing, and no table has what was in it".to_owned(),
+                remedy: REPAIR,
+            });
+        }
+    }
+    let marker = Marker {
+        scans: examined.scans,
+        mark: StateMark::default(),
+    };
+    Ok(OpenedState {
+        db,
+        marker,
+        warnings,
+        tables,
+    })
 }
 
 impl Keyed {
-    pub(crate) fn open(path: PathBuf, cache_bytes: u64) -> Result<Self, Error> {
-        let db = Db::open(&path, cache_bytes)?;
-        Ok(Self {
-            path,
+    /// Opens the state of the store in `dir`; tells what is wrong and does not keep it from being opened.
+    pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<(Self, Vec<String>), OpenError> {
+        let opened = open_state(dir, cache_bytes, true)?;
+        let keyed = Self {
+            dir: dir.to_owned(),
+            path: dir.join(directory::STATE),
             cache_bytes,
-            db: RwLock::new(Some(Arc::new(db))),
+            db: RwLock::new(Some(Arc::new(opened.db))),
             has_failed: AtomicBool::new(false),
-        })
+            marker: Mutex::new(opened.marker),
+            unverified: Mutex::new(opened.tables),
+        };
+        keyed.mark()?;
+        Ok((keyed, opened.warnings))
+    }
+
+    /// Says in the mark what is on disk, if that has changed. Forces the state to disk before.
+    pub(crate) fn mark(&self) -> Result<(), Error> {
+        let db = self.healthy()?;
+        let mut marker = self.marker.lock().unwrap_or_else(PoisonError::into_inner);
+        let scans = self.scan_journals(&marker.scans)?;
+        let ids = keyspaces(&self.path).map_err(io_error("list the keyspaces in", &self.path))?;
+        let mark = StateMark::of(&scans, ids);
+        if mark == marker.mark {
+            return Ok(());
+        }
+        // After reading the journals: what was read is on disk then.
+        db.sync().inspect_err(|_| self.failed())?;
+        if mark.keyspaces != marker.mark.keyspaces {
+            let synced = sync_keyspaces(&self.path, &mark.keyspaces);
+            synced.map_err(io_error("force to disk", &self.path))?;
+        }
+        mark.write(&self.dir)?;
+        *marker = Marker { scans, mark };
+        Ok(())
+    }
+
+    /// Reads what was appended to journals since they were read last.
+    fn scan_journals(&self, known: &[JournalScan]) -> Result<Vec<JournalScan>, Error> {
+        let listed =
+            journal::list(&self.path).map_err(io_error("list the journals in", &self.path))?;
+        let mut scans = Vec::with_capacity(listed.len());
+        for (id, path) in listed {
+            let scan = known.iter().find(|scan| scan.id == id);
+            let mut scan = scan.cloned().unwrap_or_else(|| JournalScan::new(id));
+            let file = match File::open(&path) {
+                // It was removed meanwhile.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                opened => opened.map_err(io_error("open", &path))?,
+            };
+            scan.read_on(&file, u64::MAX, &mut |_| {})
+                .map_err(io_error("read", &path))?;
+            scans.push(scan);
+        }
+        Ok(scans)
+    }
+
+    /// Reads the tables that were not read when the state was opened, until `is_stopping`, and tells of damaged ones.
+    pub(crate) fn verify_rest(&self, is_stopping: &AtomicBool) {
+        let tables = {
+            let mut unverified = self
+                .unverified
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *unverified)
+        };
+        for table in tables {
+            if is_stopping.load(Ordering::Acquire) {
+                return;
+            }
+            if let Err(damage) = table.verify() {
+                tracing::error!(
+                    path = %damage.path.display(),
+                    detail = damage.detail,
+                    "a table of the keyed state is damaged; {REPLACE}"
+                );
+            }
+        }
+    }
+
+    pub(crate) fn has_unverified(&self) -> bool {
+        let unverified = self.unverified.lock();
+        !unverified
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
     }
 
     /// Has what tables have in memory written to the disk, in the background, if it is much and there is room for it.
@@ -251,10 +458,33 @@ impl Keyed {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        let db = Arc::new(Db::open(&self.path, self.cache_bytes)?);
+        let opened = match open_state(&self.dir, self.cache_bytes, false) {
+            Ok(opened) => opened,
+            Err(OpenError::Store(error)) => return Err(error),
+            Err(error) => {
+                return Err(Error::Damaged {
+                    what: "the keyed state".to_owned(),
+                    detail: error.to_string(),
+                });
+            }
+        };
+        for warning in &opened.warnings {
+            tracing::warn!(warning, "the keyed state was opened again");
+        }
+        let db = Arc::new(opened.db);
+        *self.marker.lock().unwrap_or_else(PoisonError::into_inner) = opened.marker;
         let mut place = self.db.write().unwrap_or_else(PoisonError::into_inner);
         *place = Some(Arc::clone(&db));
         self.has_failed.store(false, Ordering::Release);
         Ok(db)
+    }
+}
+
+impl Drop for Keyed {
+    fn drop(&mut self) {
+        // What is not in the mark is only not looked for.
+        if let Err(error) = self.mark() {
+            tracing::warn!(%error, "the mark of the keyed state was not written");
+        }
     }
 }

@@ -29,6 +29,9 @@
 //! failed fsync everything not known to be on disk is read back and written again (`log/rescue.rs`). Frames keep their numbers,
 //! so that reading (`log/recover.rs`) sees where a segment was left and the next goes on.
 //!
+//! **Damage of the keyed state** is looked for before the library opens its files (`state/`): it would cut off what it cannot
+//! read without a word.
+//!
 //! **Reading** tells a torn end, which is cut off, from damage, which is refused: frames say up to which number the log was on
 //! disk. `log/rewrite.rs` mends damage when an operator asks for it.
 
@@ -47,6 +50,7 @@ mod log;
 mod objects;
 mod queue;
 mod rows;
+mod state;
 mod tables;
 pub mod tools;
 mod transfer;

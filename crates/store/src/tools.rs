@@ -11,12 +11,17 @@ use crate::config::Config;
 use crate::directory;
 use crate::error::OpenError;
 use crate::handle::{Owner, Store};
-use crate::keyed::Keyed;
+use crate::keyed::{Keyed, REPLACE};
 use crate::log::files::RealFiles;
-use crate::log::recover::{io_error, recover};
+use crate::log::mark::{self, LogMark, LogMarks};
+use crate::log::recover::{Recovered, io_error, recover};
 use crate::log::rewrite::rewrite_damaged;
+use crate::log::segments::path_of;
 use crate::objects::decode;
 use crate::queue::Page;
+use crate::state::examine::{Examined, examine, keyspaces};
+use crate::state::mark::StateMark;
+use crate::state::salvage;
 
 /// Says what is being done, in words for people.
 pub type Progress<'a> = dyn FnMut(&str) + 'a;
@@ -42,6 +47,8 @@ pub struct Checked {
     pub problems: Vec<String>,
 }
 
+const NEXT_START: &str = "The next start, or `tidegate store repair`, writes it anew";
+
 /// What a repair did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Repaired {
@@ -49,6 +56,8 @@ pub struct Repaired {
     pub lost: Vec<String>,
     /// The damaged files, kept beside the repaired ones.
     pub kept: Vec<PathBuf>,
+    /// What is still damaged, and what to do about it.
+    pub unrepaired: Vec<String>,
 }
 
 /// Reads everything. The message log is not changed; the keyed state is brought up to its own journal, as by a start.
@@ -56,7 +65,14 @@ pub fn check(dir: &Path, progress: &mut Progress<'_>) -> Result<Checked, OpenErr
     let _lock = directory::take_existing(dir)?;
     let mut checked = Checked::default();
     progress("reading the message log");
-    match recover(&dir.join(directory::LOG), &RealFiles, &mut |_, _| Ok(())) {
+    let log_mark = mark::read(dir)?;
+    checked.problems.extend(
+        log_mark
+            .problem
+            .map(|problem| format!("{problem}. {NEXT_START}")),
+    );
+    let log = dir.join(directory::LOG);
+    match recover(&log, &RealFiles, &log_mark.mark, &mut |_, _| Ok(())) {
         Ok(recovered) => {
             checked.segments = recovered.segments.len() as u64;
             checked.log_bytes = recovered.segments.iter().map(|segment| segment.used).sum();
@@ -68,14 +84,47 @@ pub fn check(dir: &Path, progress: &mut Progress<'_>) -> Result<Checked, OpenErr
         Err(error) => checked.problems.push(error.to_string()),
     }
     progress("reading the keyed state and the configuration objects");
-    if let Err(error) = check_keyed(dir, &mut checked) {
+    if check_state_files(dir, &mut checked)?
+        && let Err(error) = check_keyed(dir, &mut checked)
+    {
         checked.problems.push(error.to_string());
     }
     Ok(checked)
 }
 
+/// Compares the files of the keyed state with what they must contain; `false` if they must not be opened.
+fn check_state_files(dir: &Path, checked: &mut Checked) -> Result<bool, OpenError> {
+    let state = dir.join(directory::STATE);
+    let read = StateMark::read(dir)?;
+    let unmarked = read
+        .problem
+        .map(|problem| format!("{problem}. {NEXT_START}"));
+    checked.problems.extend(unmarked);
+    let examined = examine_all(&state, read.mark.as_ref())?;
+    let is_sound = examined.first().is_none();
+    for damage in examined.others.iter().chain(&examined.journals) {
+        let path = damage.path.display();
+        checked
+            .problems
+            .push(format!("{path} is damaged: {}", damage.detail));
+    }
+    if let Some(torn) = examined.torn {
+        let before = checked.torn_end.take().map(|torn| format!("{torn}; "));
+        checked.torn_end = Some(format!("{}{torn}", before.unwrap_or_default()));
+    }
+    Ok(is_sound)
+}
+
+/// Looks at every file, and reads all tables.
+fn examine_all(state: &Path, mark: Option<&StateMark>) -> Result<Examined, OpenError> {
+    let mut examined = examine(state, mark).map_err(io_error("look at", state))?;
+    let damaged = examined.tables.iter().map(|table| table.verify());
+    examined.others.extend(damaged.filter_map(Result::err));
+    Ok(examined)
+}
+
 fn check_keyed(dir: &Path, checked: &mut Checked) -> Result<(), OpenError> {
-    let keyed = Keyed::open(dir.join(directory::STATE), Config::default().cache_bytes)?;
+    let (keyed, _) = Keyed::open(dir, Config::default().cache_bytes)?;
     let db = keyed.db()?;
     for (space, count) in Space::ALL.iter().zip(&mut checked.keys) {
         for item in db.space(*space).iter() {
@@ -115,21 +164,139 @@ fn check_keyed(dir: &Path, checked: &mut Checked) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Keeps of a damaged log what can be read. Damaged files stay under another name until somebody removes them.
+/// Keeps of a damaged log and of damaged journals of the keyed state what can be read. Damaged files stay under another name until somebody removes them.
 pub fn repair(dir: &Path, progress: &mut Progress<'_>) -> Result<Repaired, OpenError> {
     let _lock = directory::take_existing(dir)?;
+    let mut repaired = repair_log(dir, progress)?;
+    repair_state(dir, &mut repaired, progress)?;
+    Ok(repaired)
+}
+
+fn repair_log(dir: &Path, progress: &mut Progress<'_>) -> Result<Repaired, OpenError> {
     let log = dir.join(directory::LOG);
     progress("reading the message log");
-    match recover(&log, &RealFiles, &mut |_, _| Ok(())) {
-        Ok(_) => return Ok(Repaired::default()),
+    let log_mark = mark::read(dir)?;
+    let damage = match recover(&log, &RealFiles, &log_mark.mark, &mut |_, _| Ok(())) {
+        Ok(recovered) => {
+            let mut repaired = Repaired::default();
+            if let Some(problem) = log_mark.problem {
+                write_log_marks(dir, &recovered)?;
+                repaired
+                    .lost
+                    .push(format!("{problem}; it was written anew"));
+            }
+            return Ok(repaired);
+        }
         Err(error @ OpenError::Version { .. }) => return Err(error),
-        Err(_) => {}
-    }
+        Err(error) => error,
+    };
     progress("writing damaged segments anew");
-    let repaired = rewrite_damaged(&log)?;
+    let mut repaired = rewrite_damaged(&log)?;
     progress("reading the message log again");
-    recover(&log, &RealFiles, &mut |_, _| Ok(()))?;
+    let recovered = recover(&log, &RealFiles, &LogMark::default(), &mut |_, _| Ok(()))?;
+    let (last, marked) = (recovered.last_lsn, log_mark.mark.last_lsn);
+    if last < marked {
+        let count = marked - last;
+        repaired.lost.push(format!(
+            "the end of the message log: {count} batches, {} to {marked}",
+            last + 1
+        ));
+    } else if repaired.lost.is_empty() {
+        let detail = match damage {
+            OpenError::Damaged { path, detail, .. } => format!("{}: {detail}", path.display()),
+            other => other.to_string(),
+        };
+        repaired.lost.push(detail);
+    }
+    write_log_marks(dir, &recovered)?;
     Ok(repaired)
+}
+
+/// Writes damaged journals of the keyed state anew. What they lack is then taken from the message log, as far as it is there.
+fn repair_state(
+    dir: &Path,
+    repaired: &mut Repaired,
+    progress: &mut Progress<'_>,
+) -> Result<(), OpenError> {
+    let state = dir.join(directory::STATE);
+    progress("reading the keyed state");
+    let read = StateMark::read(dir)?;
+    let examined = examine_all(&state, read.mark.as_ref())?;
+    if !state.exists() && examined.first().is_some() {
+        StateMark::default().write(dir)?;
+        repaired.lost.push(format!(
+            "{}: the directory is missing; sessions, subscriptions, retained messages, configuration objects and \
+             devices begin anew",
+            state.display()
+        ));
+        return Ok(());
+    }
+    if !examined.others.is_empty() {
+        for damage in &examined.others {
+            let path = damage.path.display();
+            let detail = &damage.detail;
+            repaired
+                .unrepaired
+                .push(format!("{path} is damaged: {detail}. {REPLACE}"));
+        }
+        return Ok(());
+    }
+    if let Some(problem) = &read.problem {
+        repaired
+            .lost
+            .push(format!("{problem}; it was written anew"));
+    }
+    let mut damaged: Vec<PathBuf> = Vec::new();
+    for damage in &examined.journals {
+        damaged.push(damage.path.clone());
+        repaired
+            .lost
+            .push(format!("{}: {}", damage.path.display(), damage.detail));
+    }
+    if damaged.is_empty() && read.problem.is_none() {
+        return Ok(());
+    }
+    progress("writing damaged journals of the keyed state anew");
+    for path in &damaged {
+        if !path.exists() {
+            // With a journal, even an empty one, numbers of changes go on behind those in tables.
+            disk::replace(&state, &file_name(path), b"").map_err(io_error("make", path))?;
+            continue;
+        }
+        let salvaged = salvage(path).map_err(io_error("write anew", path))?;
+        for (from, to) in salvaged.lost {
+            let path = path.display();
+            repaired.lost.push(format!("{path}: bytes {from} to {to}"));
+        }
+        repaired.kept.push(salvaged.kept);
+    }
+    let ids = keyspaces(&state).map_err(io_error("list the keyspaces in", &state))?;
+    StateMark::of(&[], ids).write(dir)?;
+    let (keyed, _) = Keyed::open(dir, Config::default().cache_bytes)?;
+    if !damaged.is_empty() {
+        // The next start applies the whole message log.
+        keyed.db()?.write().commit(0)?;
+    }
+    Ok(())
+}
+
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// Says anew what the log must contain: what it contains now.
+fn write_log_marks(dir: &Path, recovered: &Recovered) -> Result<(), OpenError> {
+    let log = dir.join(directory::LOG);
+    for segment in &recovered.segments {
+        let path = path_of(&log, segment.id);
+        segment
+            .file
+            .sync()
+            .map_err(io_error("force to disk", &path))?;
+    }
+    LogMarks::create(dir, recovered.mark())?;
+    Ok(())
 }
 
 /// Writes log and keyed state anew without what nobody wants any more; returns the bytes on disk before and after.

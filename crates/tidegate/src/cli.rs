@@ -200,6 +200,7 @@ impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command.unwrap_or(Command::Serve(self.serve)) {
             Command::Serve(arguments) => {
+                disk::create_private();
                 let config = config::load(&arguments.sources())?;
                 crate::serve::run(config)?;
             }
@@ -219,6 +220,7 @@ impl Cli {
                 ReferenceFormat::Toml => config::toml_template(),
             })?,
             Command::Store(command) => {
+                disk::create_private();
                 let (text, is_well) = command.run()?;
                 print(&text)?;
                 if !is_well {

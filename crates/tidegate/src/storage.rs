@@ -15,7 +15,7 @@ use crate::storage_areas::Areas;
 pub(crate) enum StoreCommand {
     /// Read everything and tell what is wrong; exit status 1 if something is
     Check(Place),
-    /// Keep what can be read of a damaged message log and damaged telemetry, and tell what is lost
+    /// Keep what can be read of a damaged store and damaged telemetry, and tell what is lost
     Repair(Place),
     /// Write everything anew without what nobody wants any more
     Compact(Place),
@@ -72,6 +72,13 @@ impl Place {
             .collect();
         let config = config::load(&sources)?;
         let dir = config.data_dir.join("store");
+        if !dir.is_dir() {
+            bail!(
+                "there is no store in {}: it has no directory `store`. Name the data directory of a node with \
+                 --data-dir, or its configuration with --config",
+                config.data_dir.display()
+            );
+        }
         let areas = Areas::new(&config.data_dir, config.telemetry.directory);
         Ok((dir, config.store.unwrap_or_default(), areas))
     }
@@ -79,12 +86,6 @@ impl Place {
     /// As [`find`](Self::find), for commands that need the objects.
     fn open(self) -> anyhow::Result<Store> {
         let (dir, config) = self.find()?;
-        if !dir.is_dir() {
-            bail!(
-                "there is no store in {}; choose another node with --data-dir",
-                dir.display()
-            );
-        }
         Ok(Store::open(&dir, config)?.0)
     }
 }
@@ -108,7 +109,8 @@ impl StoreCommand {
                 let telemetry = areas.repair(&mut tell)?;
                 repaired.lost.extend(telemetry.lost);
                 repaired.kept.extend(telemetry.kept);
-                Ok((repair_text(&repaired), true))
+                let is_well = repaired.unrepaired.is_empty();
+                Ok((repair_text(&repaired), is_well))
             }
             StoreCommand::Compact(place) => {
                 let (dir, config) = place.find()?;
@@ -145,7 +147,7 @@ fn check_text(dir: &Path, checked: &tools::Checked) -> String {
     }
     if let Some(torn) = &checked.torn_end {
         text.push_str(&format!(
-            "the log ends as after a crash or a power failure, and the next start cuts it: {torn}\n"
+            "the store ends as after a crash or a power failure, and the next start cuts off what is not whole: {torn}\n"
         ));
     }
     if checked.problems.is_empty() {
@@ -155,8 +157,8 @@ fn check_text(dir: &Path, checked: &tools::Checked) -> String {
 }
 
 fn repair_text(repaired: &tools::Repaired) -> String {
-    if repaired.lost.is_empty() {
-        return "there is nothing to repair in the message log and the telemetry\n".to_owned();
+    if repaired.lost.is_empty() && repaired.unrepaired.is_empty() {
+        return "there is nothing to repair in the store and the telemetry\n".to_owned();
     }
     let mut text = String::new();
     for lost in &repaired.lost {
@@ -165,7 +167,12 @@ fn repair_text(repaired: &tools::Repaired) -> String {
     for kept in &repaired.kept {
         text.push_str(&format!("the damaged file is kept as {}\n", kept.display()));
     }
-    text.push_str("the rest can be read; start the node\n");
+    for damaged in &repaired.unrepaired {
+        text.push_str(&format!("not repaired: {damaged}\n"));
+    }
+    if repaired.unrepaired.is_empty() {
+        text.push_str("the rest can be read; start the node\n");
+    }
     text
 }
 

@@ -146,6 +146,7 @@ fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address)?;
+    disk::share(path)?;
     socket.listen(backlog.min(i32::MAX as u32) as i32)?;
     Ok(socket)
 }

@@ -110,6 +110,8 @@ impl Applier {
     pub(crate) fn run(&self) {
         let mut applied_lsn = self.on_disk_lsn();
         let mut last_sync = Instant::now();
+        let mut last_mark = Instant::now();
+        let mut is_unmarked = false;
         let mut pause = FIRST_PAUSE;
         loop {
             let is_dirty = applied_lsn > self.on_disk_lsn();
@@ -119,6 +121,10 @@ impl Applier {
                 if is_due && applied_lsn > self.on_disk_lsn() {
                     last_sync = Instant::now();
                     self.sync(applied_lsn)?;
+                }
+                if last_mark.elapsed() >= SYNC_INTERVAL && applied_lsn <= self.on_disk_lsn() {
+                    last_mark = Instant::now();
+                    self.mark(&mut is_unmarked);
                 }
                 Ok(())
             });
@@ -159,12 +165,7 @@ impl Applier {
     fn wait(&self, is_dirty: bool) -> (Vec<(u64, Batch)>, bool, bool) {
         let mut state = lock(&self.state);
         if state.queue.is_empty() && !state.is_stopping && !(state.is_urgent && is_dirty) {
-            let limit = if is_dirty {
-                SYNC_INTERVAL
-            } else {
-                SYNC_INTERVAL * 10
-            };
-            let waited = self.called.wait_timeout(state, limit);
+            let waited = self.called.wait_timeout(state, SYNC_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         let mut bytes = 0;
@@ -222,6 +223,18 @@ impl Applier {
         self.on_disk_lsn.store(applied_lsn, Ordering::Release);
         self.shared.wake();
         Ok(())
+    }
+
+    /// Says what is on disk. If that fails, there is less that a loss is noticed of.
+    fn mark(&self, is_unmarked: &mut bool) {
+        let marked = self.keyed.mark();
+        let was_unmarked = std::mem::replace(is_unmarked, marked.is_err());
+        if let Err(error) = marked
+            && !was_unmarked
+        {
+            count(&self.shared.counters.write_errors, 1);
+            tracing::warn!(%error, "the mark of the keyed state was not written; it is tried again");
+        }
     }
 
     /// Opens the library again and gives it what it lacks; returns up to which frame it has everything.

@@ -117,6 +117,37 @@ pub(crate) fn seal(frame: &mut [u8], seed: u32, lsn: u64, synced_lsn: u64, shard
     frame[8..12].copy_from_slice(&crc.to_le_bytes());
 }
 
+/// The seed with which the checksum of a frame is right, whatever the head of its segment says; `None` if there is none.
+///
+/// A checksum is a linear function of what it begins with, so that the equation for its 32 bits can be solved. A frame that
+/// was changed has a solution as well: only another frame tells whether it is right.
+pub(super) fn solve_seed(frame: &[u8]) -> Option<u32> {
+    let without = checksum(frame, 0);
+    let mut wanted = u32_at(frame, 8) ^ without;
+    // What each bit of the seed changes, and the bits it stands for; reduced to one leading bit each.
+    let mut rows: [Option<(u32, u32)>; 32] = [None; 32];
+    for bit in 0..32 {
+        let (mut change, mut bits) = (checksum(frame, 1 << bit) ^ without, 1 << bit);
+        while change != 0 {
+            let place = &mut rows[change.ilog2() as usize];
+            match place {
+                Some((other, others)) => (change, bits) = (change ^ *other, bits ^ *others),
+                None => {
+                    *place = Some((change, bits));
+                    break;
+                }
+            }
+        }
+    }
+    let mut seed = 0;
+    while wanted != 0 {
+        let (change, bits) = rows[wanted.ilog2() as usize]?;
+        wanted ^= change;
+        seed ^= bits;
+    }
+    Some(seed)
+}
+
 fn checksum(frame: &[u8], seed: u32) -> u32 {
     let crc = crc32c::crc32c_append(seed, &frame[4..8]);
     crc32c::crc32c_append(crc, &frame[12..])
@@ -272,7 +303,7 @@ pub(crate) fn look_behind(
 }
 
 /// The first place from `at` on where a frame may begin.
-fn find_magic(file: &dyn LogFile, mut at: u64) -> io::Result<Option<u64>> {
+pub(super) fn find_magic(file: &dyn LogFile, mut at: u64) -> io::Result<Option<u64>> {
     let mut chunk = vec![0; 64 << 10];
     loop {
         let read = file.read_at(&mut chunk, at)?;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::files::{Files, LogFile};
 use super::frame::SegmentHead;
+use super::mark::LogMarks;
 use super::segments::path_of;
 use super::shared::{Shared, Trouble, count, lock};
 use crate::config::{Config, Fsync};
@@ -31,6 +32,8 @@ pub(crate) struct Removal {
     pub(crate) segment: u32,
     /// The head of the segment that is the oldest then, to be written again before: nothing but it tells where the log begins.
     pub(crate) new_oldest: Option<SegmentHead>,
+    /// The segment the log begins with then, if there is any.
+    pub(crate) next: Option<u32>,
 }
 
 #[derive(Default)]
@@ -40,6 +43,8 @@ struct State {
     /// The files that hold what is dirty.
     files: Vec<Arc<dyn LogFile>>,
     synced: Mark,
+    /// The oldest segment with a frame that was written.
+    oldest: Option<u32>,
     /// Forcing to disk failed: the writer has to write everything behind `synced` again.
     has_failed: bool,
     is_syncing: bool,
@@ -64,6 +69,7 @@ pub(crate) struct Keeper {
     state: Mutex<State>,
     called: Condvar,
     synced_lsn: AtomicU64,
+    pub(super) marks: LogMarks,
     shared: Arc<Shared>,
     files: Arc<dyn Files>,
     dir: std::path::PathBuf,
@@ -77,15 +83,18 @@ impl Keeper {
         dir: std::path::PathBuf,
         config: Config,
         synced: Mark,
+        (marks, oldest): (LogMarks, Option<u32>),
     ) -> Self {
         let state = State {
             synced,
+            oldest,
             ..State::default()
         };
         Self {
             state: Mutex::new(state),
             called: Condvar::new(),
             synced_lsn: AtomicU64::new(synced.lsn),
+            marks,
             shared,
             files,
             dir,
@@ -104,6 +113,7 @@ impl Keeper {
         if !state.files.last().is_some_and(is_last) {
             state.files.push(Arc::clone(file));
         }
+        self.is_written(&mut state, mark);
         if state.dirty.replace(mark).is_none() {
             self.called.notify_one();
         }
@@ -112,11 +122,27 @@ impl Keeper {
     /// Frames up to `mark` were written and forced to disk by the writer itself.
     pub(crate) fn written_and_synced(&self, mark: Mark) {
         let mut state = lock(&self.state);
-        state.synced = mark;
-        self.synced_lsn.store(mark.lsn, Ordering::Release);
+        self.is_written(&mut state, mark);
+        self.is_synced(&mut state, mark);
         if !state.removals.is_empty() {
             self.called.notify_one();
         }
+    }
+
+    /// Frames up to `mark` are in the log, whose oldest segment has its head on disk.
+    fn is_written(&self, state: &mut State, mark: Mark) {
+        self.marks.set_written(mark.lsn);
+        if state.oldest.is_none() {
+            state.oldest = Some(mark.segment);
+            self.marks.set_first(state.oldest);
+        }
+    }
+
+    /// Frames up to `mark` are on disk.
+    fn is_synced(&self, state: &mut State, mark: Mark) {
+        state.synced = mark;
+        self.synced_lsn.store(mark.lsn, Ordering::Release);
+        self.marks.set_synced(mark.lsn);
     }
 
     /// What is dirty is wanted on disk soon, whatever the policy.
@@ -242,8 +268,7 @@ impl Keeper {
         state.is_syncing = false;
         match result {
             Ok(()) => {
-                state.synced = mark;
-                self.synced_lsn.store(mark.lsn, Ordering::Release);
+                self.is_synced(&mut state, mark);
                 drop(state);
                 if self.shared.set(Trouble::Sync, false) {
                     tracing::info!("the message log can be forced to disk again");
@@ -276,8 +301,9 @@ impl Keeper {
             let head = removal
                 .new_oldest
                 .map_or(Ok(()), |head| self.write_head(&head));
+            let marked = head.and_then(|()| self.mark_first(removal.next));
             let removed =
-                head.and_then(|()| match self.files.remove(&path_of(&self.dir, segment)) {
+                marked.and_then(|()| match self.files.remove(&path_of(&self.dir, segment)) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                     _ => self.files.sync_dir(&self.dir),
                 });
@@ -290,6 +316,13 @@ impl Keeper {
             lock(&self.state).removals.pop_front();
             self.shared.wake();
         }
+    }
+
+    /// Says, on disk, with which segment the log begins from now on.
+    fn mark_first(&self, segment: Option<u32>) -> io::Result<()> {
+        lock(&self.state).oldest = segment;
+        self.marks.set_first(segment);
+        self.marks.sync()
     }
 
     /// Brings the head of a segment to disk, by a file of its own: of what fails by another, its owner is told as well.

@@ -5,6 +5,7 @@ pub(crate) mod files;
 pub(crate) mod frame;
 pub(crate) mod index;
 pub(crate) mod keeper;
+pub(crate) mod mark;
 pub(crate) mod outside;
 mod queues;
 pub(crate) mod reader;

@@ -77,11 +77,13 @@ impl Writer {
             self.reclaim.copying = None;
             self.segments.all.pop_front();
             self.index.forget_segment(id);
+            let next = self.segments.all.front().map(|segment| segment.id);
             let new_oldest = self.segments.doubtful_oldest(self.keeper.synced_lsn());
             self.keeper.remove(Removal {
                 lsn: self.written_lsn,
                 segment: id,
                 new_oldest,
+                next,
             });
             return true;
         }

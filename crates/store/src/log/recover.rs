@@ -20,6 +20,7 @@ use super::frame::{
     SegmentHead, look_behind,
 };
 use super::index::Index;
+use super::mark::LogMark;
 use super::segments::{self, NOT_KNOWN, Segment, path_of};
 use crate::error::{Error, OpenError};
 
@@ -35,6 +36,19 @@ pub(crate) struct Recovered {
     /// Segments in which nothing was ever written, or writing failed at once.
     pub(crate) unused: Vec<u32>,
     pub(crate) cut: Option<Cut>,
+}
+
+impl Recovered {
+    /// What the log contains, once everything in it is on disk.
+    pub(crate) fn mark(&self) -> LogMark {
+        match self.segments.front() {
+            Some(first) => LogMark {
+                first_segment: Some(first.id),
+                last_lsn: self.last_lsn,
+            },
+            None => LogMark::default(),
+        }
+    }
 }
 
 /// An end that is to be cut off.
@@ -120,12 +134,16 @@ struct Break {
 pub(crate) type TakesKeyed<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Error> + 'a;
 
 /// Reads all segments. `keyed` gets the records of frames that have some for the keyed state. Changes no file.
+///
+/// What `mark` says the log must contain, and it does not, is damage.
 pub(crate) fn recover(
     dir: &Path,
     files: &dyn Files,
+    mark: &LogMark,
     keyed: &mut TakesKeyed<'_>,
 ) -> Result<Recovered, OpenError> {
     let found = find(dir, files)?;
+    check_beginning(dir, &found, mark)?;
     let mut index = Index::reading(found.first().map_or(0, |first| first.id));
     let mut kept = VecDeque::new();
     // The number of the next frame.
@@ -210,7 +228,7 @@ pub(crate) fn recover(
     }
     let last_lsn = expected.map_or(0, |expected| expected - 1);
     let cut = match end {
-        Some(end) => judge(&found, end, last_lsn + 1, broken)?,
+        Some(end) => judge(&found, end, (last_lsn + 1, mark.last_lsn), broken)?,
         None => None,
     };
     index.finish();
@@ -231,6 +249,41 @@ pub(crate) fn recover(
         synced_lsn,
         cut,
     })
+}
+
+/// Refuses a log whose beginning is not there, or cannot be read.
+fn check_beginning(dir: &Path, found: &[Found], mark: &LogMark) -> Result<(), OpenError> {
+    let damaged = |path: PathBuf, detail: String| OpenError::Damaged {
+        path,
+        offset: 0,
+        detail,
+    };
+    if let Some(first) = mark.first_segment
+        && found.first().is_none_or(|found| found.id > first)
+    {
+        let detail = "the segment is missing, with which the message log begins";
+        return Err(damaged(path_of(dir, first), detail.to_owned()));
+    }
+    let Some(oldest) = found.first() else {
+        return Ok(());
+    };
+    let bad = match oldest.head {
+        Ok(Some(_)) | Err(BadHead::Version(_)) => None,
+        Ok(None) => Some("its head is missing"),
+        Err(BadHead::Torn(detail)) => Some(detail),
+    };
+    if let Some(detail) = bad {
+        let head = SEGMENT_HEAD as u64;
+        let last = last_written(&*oldest.file, head.min(oldest.len), oldest.len);
+        // The head of the oldest segment is on disk before anything is written behind it.
+        let is_lost =
+            mark.first_segment.is_some() || last.map_err(io_error("read", &oldest.path))? > head;
+        if is_lost {
+            let detail = format!("{detail}, and batches were behind it");
+            return Err(damaged(oldest.path.clone(), detail));
+        }
+    }
+    Ok(())
 }
 
 /// Whether something was ever written to one of these segments.
@@ -280,7 +333,7 @@ pub(crate) fn read_segment(
 fn judge(
     found: &[Found],
     end: Break,
-    missing_lsn: u64,
+    (missing_lsn, marked_lsn): (u64, u64),
     broken: bool,
 ) -> Result<Option<Cut>, OpenError> {
     let segment = &found[end.at];
@@ -311,6 +364,17 @@ fn judge(
             synced_lsn = synced_lsn.max(frame.synced_lsn);
         })
         .map_err(read)?;
+    }
+    if marked_lsn >= missing_lsn {
+        let missing = marked_lsn - missing_lsn + 1;
+        return Err(OpenError::Damaged {
+            path: segment.path.clone(),
+            offset: end.offset,
+            detail: format!(
+                "{}; {missing} batches that were stored, {missing_lsn} to {marked_lsn}, are not in the log",
+                end.detail
+            ),
+        });
     }
     if synced_lsn >= missing_lsn {
         return Err(OpenError::Damaged {

@@ -3,10 +3,15 @@
 //! Numbers that are lost are left out by a frame that says so (`FLAG_GAP`), so that the repaired log reads like any other.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
+use super::files::LogFile;
 use super::files::{Files as _, RealFiles};
-use super::frame::{FLAG_GAP, SEGMENT_HEAD, SegmentHead, look_behind, seal};
+use super::frame::{
+    FLAG_GAP, Frame, FrameReader, Next, SEGMENT_HEAD, SegmentHead, find_magic, look_behind, seal,
+    solve_seed,
+};
 use super::recover::{Found, find, has_begun, io_error, read_segment};
 use super::segments::random;
 use crate::batch::FRAME_HEAD;
@@ -65,11 +70,12 @@ fn rewrite(
     repaired: &mut Repaired,
 ) -> Result<Option<u64>, Error> {
     let name = format!("segment {}", segment.id);
-    let mut raw = [0; SEGMENT_HEAD];
-    let read = segment.file.read_at(&mut raw, 0);
-    read.map_err(io_error("read", &segment.path))?;
-    // Even of a torn head the salt may be right; frames whose checksums fit tell.
-    let old_seed = crc32c::crc32c(&raw[16..28]);
+    let old_seed = match &segment.head {
+        Ok(Some(head)) => head.seed(),
+        _ => find_seed(&*segment.file)
+            .map_err(io_error("read", &segment.path))?
+            .unwrap_or(0),
+    };
     let mut bytes = vec![0; SEGMENT_HEAD];
     let mut head: Option<SegmentHead> = None;
     let mut next = expected;
@@ -145,10 +151,49 @@ fn rewrite(
         .sync_dir(log)
         .map_err(io_error("force to disk", log))?;
     if repaired.lost.is_empty() {
-        repaired.lost.push(format!(
-            "{name}: what was behind batch {}",
-            next.unwrap_or(1) - 1
-        ));
+        let last = next.unwrap_or(1) - 1;
+        repaired.lost.push(match &segment.head {
+            Ok(Some(_)) => format!("{name}: what was behind batch {last}"),
+            _ => format!(
+                "{name}: only its head, which was written anew; its batches go on to {last}"
+            ),
+        });
     }
     Ok(next.max(expected))
+}
+
+/// Frames that are tried to find the seed of their segment.
+const MAX_TRIED: usize = 64;
+
+/// What the checksums of a segment without a head begin with, found by a frame whose successor has the same.
+fn find_seed(file: &dyn LogFile) -> io::Result<Option<u32>> {
+    let len = file.len()?;
+    let mut at = SEGMENT_HEAD as u64;
+    for _ in 0..MAX_TRIED {
+        let Some(start) = find_magic(file, at)? else {
+            break;
+        };
+        at = start + 1;
+        let mut head = [0; FRAME_HEAD];
+        if file.read_at(&mut head, start)? < FRAME_HEAD {
+            break;
+        }
+        let records = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as u64;
+        let frame_len = FRAME_HEAD as u64 + records;
+        if start + frame_len > len {
+            continue;
+        }
+        let mut frame = vec![0; frame_len as usize];
+        file.read_at(&mut frame, start)?;
+        let Some(seed) = solve_seed(&frame) else {
+            continue;
+        };
+        let mut reader = FrameReader::new(file, seed, start + frame_len, len);
+        let is_right =
+            Frame::parse(&frame, start, seed).is_ok() && matches!(reader.next()?, Next::Frame(_));
+        if is_right {
+            return Ok(Some(seed));
+        }
+    }
+    Ok(None)
 }

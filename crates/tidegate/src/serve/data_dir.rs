@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 /// Holds the token with which `tidegate ctl` on this machine is an admin.
 pub(crate) const TOKEN_FILE: &str = "api.token";
 
+/// What is stored there is for nobody else.
+const PRIVATE_DIRS: [&str; 4] = ["store", "telemetry", "mailboxes", "sinks"];
+
 /// A data directory that is ours until this is dropped or the process ends, however it ends.
 #[derive(Debug)]
 pub(super) struct DataDir {
@@ -77,6 +80,7 @@ impl DataDir {
         lock.set_len(0)?;
         lock.rewind()?;
         writeln!(lock, "{}", std::process::id())?;
+        warn_of_access(&path);
         let data_dir = Self { path, _lock: lock };
         // Left by a node that did not stop cleanly.
         data_dir.remove_node_file()?;
@@ -151,6 +155,40 @@ impl DataDir {
 
     fn node_file(&self) -> PathBuf {
         self.path.join("node.json")
+    }
+}
+
+/// Closes directories with messages and credentials to other users, and says what others can use.
+fn warn_of_access(path: &Path) {
+    for name in PRIVATE_DIRS {
+        let dir = path.join(name);
+        let Some(mode) = disk::mode_for_others(&dir) else {
+            continue;
+        };
+        let made_private = disk::make_private(&dir);
+        let dir = dir.display();
+        match made_private {
+            Ok(_) => tracing::warn!(
+                %dir,
+                mode = format!("{mode:o}"),
+                "other users of this machine could enter a directory of the data directory; its mode is 700 now. Replace \
+                 passwords and keys that they may have read"
+            ),
+            Err(error) => tracing::warn!(
+                %dir,
+                mode = format!("{mode:o}"),
+                %error,
+                "other users of this machine can enter a directory of the data directory; run `chmod 700` on it"
+            ),
+        }
+    }
+    if let Some(mode) = disk::mode_for_others(path) {
+        tracing::warn!(
+            data_dir = %path.display(),
+            mode = format!("{mode:o}"),
+            "other users of this machine can enter the data directory; files in it are private, and `chmod 700` on it \
+             keeps their names private as well"
+        );
     }
 }
 

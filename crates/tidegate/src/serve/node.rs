@@ -466,10 +466,14 @@ fn open_store(
         error => anyhow::Error::new(error)
             .context(format!("cannot open the store in {}", path.display())),
     })?;
-    if report.cut_bytes > 0 {
+    for problem in &report.warnings {
+        tracing::error!(problem, "the store is damaged");
+    }
+    if let Some(cut) = &report.cut {
         tracing::warn!(
-            bytes = report.cut_bytes,
-            "the end of the store's log was not whole, as after a crash; it was cut off. Nothing acknowledged was in it"
+            cut,
+            "the end of the message log was not whole and was cut off, as after a crash; a power failure may take what \
+             was acknowledged since the last sync"
         );
     }
     Ok(store)

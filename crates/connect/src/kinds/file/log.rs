@@ -85,13 +85,14 @@ impl Log {
     }
 
     fn open(&self) -> io::Result<Open> {
-        fs::create_dir_all(self.names.directory())?;
+        super::make_directory(self.names.directory())?;
         let path = self.path();
         let mut file = File::options().create(true).append(true).open(&path)?;
         let about = file.metadata()?;
         let mut bytes = about.len();
         let since = about.created().unwrap_or_else(|_| SystemTime::now());
         if bytes == 0 {
+            disk::share(&path)?;
             file.write_all(&self.head)?;
             bytes = self.head.len() as u64;
         }

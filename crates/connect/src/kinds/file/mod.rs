@@ -276,8 +276,17 @@ impl Connector for Directory {
     }
 }
 
-fn try_directory(directory: &Path) -> std::io::Result<()> {
+/// Makes the directory of a sink, whose files are for others to read.
+fn make_directory(directory: &Path) -> std::io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
     std::fs::create_dir_all(directory)?;
+    disk::share(directory)
+}
+
+fn try_directory(directory: &Path) -> std::io::Result<()> {
+    make_directory(directory)?;
     let path = directory.join(".test");
     std::fs::write(&path, b"")?;
     std::fs::remove_file(&path)

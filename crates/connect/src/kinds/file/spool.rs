@@ -132,7 +132,7 @@ impl Spool {
     /// Opens the spool that is there, if it is of these columns, or a new one; says whether there are full ones.
     fn open(&mut self) -> io::Result<bool> {
         let names = self.spools.names.clone();
-        fs::create_dir_all(names.directory())?;
+        super::make_directory(names.directory())?;
         let path = names.current(ROWS);
         let kept = match Frames::open(&path) {
             Ok(mut frames) if frames.shape == self.shape => {
@@ -236,6 +236,7 @@ impl Spools {
             file.add(record)?;
         }
         let out = file.finish()?.into_inner().map_err(|e| e.into_error())?;
+        disk::share(&unfinished)?;
         out.sync_all()?;
         fs::rename(&unfinished, &path)?;
         // The name must be on disk before the rows are gone from it.

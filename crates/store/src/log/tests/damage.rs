@@ -8,6 +8,7 @@ use crate::OpenError;
 use crate::log::files::Files as _;
 use crate::log::files::RealFiles;
 use crate::log::frame::{FrameReader, Next, SEGMENT_HEAD, SegmentHead};
+use crate::log::mark::{self, LogMark};
 use crate::log::recover::{Recovered, recover};
 use crate::log::segments::{list, path_of};
 
@@ -63,7 +64,11 @@ fn make(dir: &Path, batches: u64) -> Vec<State> {
 }
 
 fn read(log: &Path) -> Result<(State, bool), OpenError> {
-    let recovered = recover(log, &RealFiles, &mut |_, _| Ok(()))?;
+    read_marked(log, &LogMark::default())
+}
+
+fn read_marked(log: &Path, mark: &LogMark) -> Result<(State, bool), OpenError> {
+    let recovered = recover(log, &RealFiles, mark, &mut |_, _| Ok(()))?;
     Ok((state_of(&recovered), recovered.cut.is_some()))
 }
 
@@ -176,4 +181,67 @@ fn a_missing_segment_is_refused() {
     assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
     let message = error.to_string();
     assert!(message.contains("tidegate store repair"), "{message}");
+}
+
+#[test]
+fn with_its_marks_a_log_loses_nothing_unnoticed() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path(), 400);
+    let log = dir.path().join("log");
+    let mark = mark::read(dir.path()).unwrap();
+    assert!(mark.problem.is_none(), "{mark:?}");
+    let ids = list(&log).unwrap();
+    assert_eq!(mark.mark.last_lsn, 400);
+    assert_eq!(mark.mark.first_segment, ids.first().copied());
+    assert!(ids.len() > 2);
+    assert!(read_marked(&log, &mark.mark).is_ok());
+    for id in [ids[0], ids[1], ids[ids.len() - 1]] {
+        let path = path_of(&log, id);
+        let whole = std::fs::read(&path).unwrap();
+        let places = frames(&path);
+        let end = places[places.len() - 1] as usize;
+        let last = places[places.len() - 2] as usize;
+        let cut = |len: usize| whole[..len].to_vec();
+        let zeroed = |at: usize| {
+            let mut bytes = whole.clone();
+            let to = end.min(at + 512);
+            bytes[at..to].fill(0);
+            bytes
+        };
+        let flipped = |at: usize| {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 4;
+            bytes
+        };
+        let damages = [
+            ("empty", Vec::new()),
+            ("zeros", vec![0; whole.len()]),
+            ("cut within the head", cut(20)),
+            ("cut to half", cut(whole.len() / 2)),
+            ("without the last batch", cut(last)),
+            ("without three bytes", cut(end - 3)),
+            ("a head of zeros", zeroed(0)),
+            ("zeros at the end", zeroed(last)),
+            ("a bit of the salt", flipped(18)),
+            ("a bit of the last batch", flipped(last + 40)),
+        ];
+        for (what, bytes) in damages {
+            std::fs::write(&path, bytes).unwrap();
+            let result = read_marked(&log, &mark.mark);
+            let is_refused = matches!(result, Err(OpenError::Damaged { .. }));
+            assert!(is_refused, "segment {id}: {what}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        let result = read_marked(&log, &mark.mark);
+        assert!(
+            matches!(result, Err(OpenError::Damaged { .. })),
+            "segment {id}: removed"
+        );
+        std::fs::write(&path, whole).unwrap();
+    }
+    for id in ids {
+        std::fs::remove_file(path_of(&log, id)).unwrap();
+    }
+    let error = read_marked(&log, &mark.mark).unwrap_err();
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
 }

@@ -100,7 +100,7 @@ fn a_power_failure_takes_an_end_and_nothing_else() {
         if fsync == Fsync::Always {
             on_disk = bench.ear.last(0);
         }
-        faults.power_off();
+        faults.power_off(&dir.path().join(crate::log::mark::FILE));
         drop(bench);
         faults.lose();
 

@@ -38,6 +38,8 @@ pub(super) struct State {
     pub(super) failing_creates: u32,
     /// The power is off: nothing happens any more, though nobody is told.
     is_off: bool,
+    /// The file with the marks, as it was then.
+    marks: Option<(PathBuf, Vec<u8>)>,
     unsynced: HashMap<PathBuf, Unsynced>,
 }
 
@@ -52,6 +54,7 @@ impl Faults {
             failing_syncs: 0,
             failing_creates: 0,
             is_off: false,
+            marks: None,
             unsynced: HashMap::new(),
         })))
     }
@@ -60,13 +63,21 @@ impl Faults {
         what(&mut self.0.lock().unwrap())
     }
 
-    pub(super) fn power_off(&self) {
-        self.with(|state| state.is_off = true);
+    /// The file with the marks stays as it is at this moment.
+    pub(super) fn power_off(&self, marks: &Path) {
+        self.with(|state| {
+            state.is_off = true;
+            state.marks = Some((marks.to_owned(), std::fs::read(marks).unwrap()));
+        });
     }
 
     /// Takes a random part of what was not on disk away. Nobody uses the files any more.
     pub(super) fn lose(&self) {
         self.with(|state| {
+            if let Some((path, mut bytes)) = state.marks.take() {
+                in_another_boot(&mut bytes);
+                std::fs::write(path, bytes).unwrap();
+            }
             for (path, unsynced) in std::mem::take(&mut state.unsynced) {
                 let Ok(file) = RealFiles.open(&path) else {
                     continue;
@@ -84,6 +95,13 @@ impl Faults {
             }
         });
     }
+}
+
+/// As if the system had been started anew since the marks were set.
+fn in_another_boot(marks: &mut [u8]) {
+    marks[16..52].fill(b'7');
+    let crc = crc32c::crc32c(&marks[12..64]);
+    marks[8..12].copy_from_slice(&crc.to_le_bytes());
 }
 
 fn take_one(counter: &mut u32) -> bool {

@@ -2,6 +2,7 @@
 
 mod alarms;
 mod commands;
+mod damage;
 mod device_api;
 mod device_log;
 mod fleet;

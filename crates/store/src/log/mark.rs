@@ -1,0 +1,116 @@
+//! High-water marks of the message log in a file outside it, so that a lost beginning or end is noticed.
+//!
+//! The log itself cannot tell that its first segment, its last frames or all of it are missing. The file `log.marks` beside it
+//! says with which segment the log begins, up to which frame it was forced to disk, and up to which frame it was written. The
+//! last one counts only within the boot of the system it was set in: a power failure may take what was not forced to disk.
+//!
+//! Invariants: a mark is set after what it stands for has happened, and the first segment moves on, on disk, before an older
+//! one is removed. A mark therefore never demands what a crash or a power failure may take.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use disk::{MAX_MARK, Marks, Reading, read_marks};
+
+use super::recover::io_error;
+use crate::error::Error;
+
+pub(crate) const FILE: &str = "log.marks";
+/// The number of the oldest segment; 0: the log may be empty.
+const FIRST_SEGMENT: usize = 0;
+const SYNCED_LSN: usize = 1;
+const WRITTEN_LSN: usize = 2;
+const MARKS: usize = 3;
+
+/// What a log must contain.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LogMark {
+    /// The log begins with this segment or an older one; `None`: it may have no segment.
+    pub(crate) first_segment: Option<u32>,
+    /// The log goes on at least to this frame.
+    pub(crate) last_lsn: u64,
+}
+
+/// What the file of marks says.
+#[derive(Debug)]
+pub(crate) struct ReadMark {
+    pub(crate) mark: LogMark,
+    /// Why the file says nothing.
+    pub(crate) problem: Option<String>,
+}
+
+/// Reads the marks of the store in `dir`.
+pub(crate) fn read(dir: &Path) -> Result<ReadMark, Error> {
+    let path = dir.join(FILE);
+    let unknown = |what: &str| ReadMark {
+        mark: LogMark::default(),
+        problem: Some(format!(
+            "{} {what}: it cannot be told whether the message log lost its beginning or its end",
+            path.display()
+        )),
+    };
+    let reading = read_marks(&path).map_err(io_error("read", &path))?;
+    let (numbers, is_same_boot) = match reading {
+        Reading::Missing => return Ok(unknown("is missing")),
+        Reading::Damaged => return Ok(unknown("is damaged")),
+        Reading::Whole {
+            numbers,
+            is_same_boot,
+        } => (numbers, is_same_boot),
+    };
+    let &[first, synced_lsn, written_lsn] = &numbers[..] else {
+        return Ok(unknown("is not a file of marks of a log"));
+    };
+    let mark = match u32::try_from(first) {
+        Ok(first) if first > 0 => LogMark {
+            first_segment: Some(first),
+            last_lsn: if is_same_boot {
+                written_lsn.max(synced_lsn)
+            } else {
+                synced_lsn
+            },
+        },
+        _ => LogMark::default(),
+    };
+    Ok(ReadMark {
+        mark,
+        problem: None,
+    })
+}
+
+/// The marks of an open log.
+pub(crate) struct LogMarks {
+    marks: Marks,
+    path: PathBuf,
+}
+
+impl LogMarks {
+    /// Writes the marks of a log that is on disk up to its end.
+    pub(crate) fn create(dir: &Path, mark: LogMark) -> Result<Self, Error> {
+        let path = dir.join(FILE);
+        let first = u64::from(mark.first_segment.unwrap_or(0));
+        let last = mark.last_lsn.min(MAX_MARK);
+        let numbers: [u64; MARKS] = [first, last, last];
+        let marks = Marks::create(dir, FILE, &numbers).map_err(io_error("write", &path))?;
+        Ok(Self { marks, path })
+    }
+
+    pub(crate) fn set_first(&self, segment: Option<u32>) {
+        self.marks
+            .set(FIRST_SEGMENT, u64::from(segment.unwrap_or(0)));
+    }
+
+    pub(crate) fn set_synced(&self, lsn: u64) {
+        self.marks.set(SYNCED_LSN, lsn.min(MAX_MARK));
+    }
+
+    pub(crate) fn set_written(&self, lsn: u64) {
+        self.marks.set(WRITTEN_LSN, lsn.min(MAX_MARK));
+    }
+
+    /// Forces the marks to disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_data()
+    }
+}

@@ -1,0 +1,236 @@
+//! Journals of the LSM library: their batches, one after the other.
+//!
+//! A batch is a start (tag 1, number of items (4), sequence number (8)), its items, and an end (tag 3, XXH3 of the items (8), a
+//! magic of four bytes). An item is a tag 2, type, compression, keyspace (8), lengths of key (2), value (4) and stored value
+//! (4), key and stored value; or a tag 4 and a keyspace (8) that was emptied. Numbers are little-endian. A new journal has room
+//! behind its last batch, which is zeros.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+const START: usize = 13;
+const ITEM: usize = 21;
+const CLEAR: usize = 9;
+const END: usize = 13;
+const MAGIC: &[u8; 4] = b"FJL\x03";
+const FIRST_READ: usize = 64 << 10;
+/// A batch is never larger; a length beyond is damage.
+const MAX_BATCH_BYTES: usize = 2 << 30;
+
+/// What is at the beginning of some bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Parsed {
+    Batch(BatchHead),
+    /// More bytes may make it a batch.
+    Incomplete,
+    Bad(&'static str),
+}
+
+/// A whole batch.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct BatchHead {
+    pub(super) len: usize,
+    seqno: u64,
+    keyspaces: BTreeSet<u64>,
+    cleared: BTreeSet<u64>,
+}
+
+pub(super) fn parse(bytes: &[u8]) -> Parsed {
+    let Some(start) = bytes.get(..START) else {
+        return match bytes.first() {
+            None | Some(1) => Parsed::Incomplete,
+            Some(_) => Parsed::Bad("no batch begins there"),
+        };
+    };
+    if start[0] != 1 {
+        return Parsed::Bad("no batch begins there");
+    }
+    let (count, seqno) = (u32_at(start, 1), u64_at(start, 5));
+    let (mut keyspaces, mut cleared) = (BTreeSet::new(), BTreeSet::new());
+    let mut at = START;
+    for _ in 0..count {
+        let Some(&tag) = bytes.get(at) else {
+            return Parsed::Incomplete;
+        };
+        match tag {
+            2 => {
+                let Some(item) = bytes.get(at..at + ITEM) else {
+                    return Parsed::Incomplete;
+                };
+                if item[1] > 2 || item[2] > 1 {
+                    return Parsed::Bad("the batch there has an item of unknown type");
+                }
+                keyspaces.insert(u64_at(item, 3));
+                let key = usize::from(u16::from_le_bytes([item[11], item[12]]));
+                let stored = u32_at(item, 17) as usize;
+                at += ITEM + key + stored;
+            }
+            4 => {
+                let Some(item) = bytes.get(at..at + CLEAR) else {
+                    return Parsed::Incomplete;
+                };
+                cleared.insert(u64_at(item, 1));
+                at += CLEAR;
+            }
+            _ => return Parsed::Bad("the batch there has an unknown item"),
+        }
+        if at > MAX_BATCH_BYTES {
+            return Parsed::Bad("the batch there is too large");
+        }
+        if at > bytes.len() {
+            return Parsed::Incomplete;
+        }
+    }
+    let Some(end) = bytes.get(at..at + END) else {
+        return Parsed::Incomplete;
+    };
+    if end[0] != 3 || end[9..] != *MAGIC {
+        return Parsed::Bad("the batch there has no end");
+    }
+    if u64_at(end, 1) != xxh3_64(&bytes[START..at]) {
+        return Parsed::Bad("the checksum of the batch there is wrong");
+    }
+    Parsed::Batch(BatchHead {
+        len: at + END,
+        seqno,
+        keyspaces,
+        cleared,
+    })
+}
+
+/// How far a journal was read, and what is in it up to there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct JournalScan {
+    pub(crate) id: u64,
+    /// Where its last whole batch ends.
+    pub(crate) end: u64,
+    /// CRC32C of the bytes up to there.
+    pub(crate) crc: u32,
+    /// The highest sequence number of each keyspace.
+    pub(crate) highest: BTreeMap<u64, u64>,
+    /// Keyspaces that were emptied.
+    pub(crate) cleared: BTreeSet<u64>,
+}
+
+impl JournalScan {
+    pub(crate) fn new(id: u64) -> Self {
+        Self {
+            id,
+            end: 0,
+            crc: 0,
+            highest: BTreeMap::new(),
+            cleared: BTreeSet::new(),
+        }
+    }
+
+    /// Reads on from where it ended, up to `limit`; tells why it stopped before, `None`: there is no more.
+    pub(crate) fn read_on(
+        &mut self,
+        file: &File,
+        limit: u64,
+        each: &mut dyn FnMut(&Self),
+    ) -> io::Result<Option<&'static str>> {
+        let mut buffer = Vec::new();
+        let mut wanted = FIRST_READ;
+        // Where the buffer begins in the file.
+        let mut at = self.end;
+        loop {
+            let start = (self.end - at) as usize;
+            match parse(&buffer[start..]) {
+                Parsed::Batch(batch) if self.end + batch.len as u64 > limit => return Ok(None),
+                Parsed::Batch(batch) => {
+                    let bytes = &buffer[start..start + batch.len];
+                    self.crc = crc32c::crc32c_append(self.crc, bytes);
+                    self.end += batch.len as u64;
+                    for &keyspace in batch.keyspaces.iter().chain(&batch.cleared) {
+                        self.highest.insert(keyspace, batch.seqno);
+                    }
+                    self.cleared.extend(&batch.cleared);
+                    each(self);
+                }
+                Parsed::Bad(detail) => return Ok(Some(detail)),
+                Parsed::Incomplete => {
+                    let rest = buffer.len() - start;
+                    if rest * 2 > wanted {
+                        wanted = rest * 2;
+                    }
+                    at = self.end;
+                    let room = limit.saturating_sub(at).min(wanted as u64) as usize;
+                    if room <= rest {
+                        return Ok((rest > 0).then_some("the batch there is incomplete"));
+                    }
+                    buffer.drain(..start);
+                    buffer.resize(room, 0);
+                    let read = read_full(file, &mut buffer[rest..], at + rest as u64)?;
+                    buffer.truncate(rest + read);
+                    if read == 0 {
+                        return Ok((rest > 0).then_some("the batch there is incomplete"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Where the last byte that is not zero ends, `from` if there is none behind it.
+pub(super) fn last_written(file: &File, from: u64) -> io::Result<u64> {
+    let mut chunk = vec![0; 1 << 20];
+    let (mut at, mut last) = (from, from);
+    loop {
+        let read = read_full(file, &mut chunk, at)?;
+        if read == 0 {
+            return Ok(last);
+        }
+        if let Some(place) = chunk[..read].iter().rposition(|&byte| byte != 0) {
+            last = at + place as u64 + 1;
+        }
+        at += read as u64;
+    }
+}
+
+/// The journals of a directory by their numbers, ascending.
+pub(crate) fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut journals = Vec::new();
+    for file in std::fs::read_dir(dir)? {
+        let file = file?;
+        let name = file.file_name();
+        let id = name.to_str().and_then(|name| name.strip_suffix(".jnl"));
+        if let Some(id) = id.and_then(|id| id.parse().ok()) {
+            journals.push((id, file.path()));
+        }
+    }
+    journals.sort_unstable();
+    Ok(journals)
+}
+
+pub(crate) fn path_of(dir: &Path, id: u64) -> PathBuf {
+    dir.join(format!("{id}.jnl"))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let field = bytes[at..].first_chunk::<4>();
+    u32::from_le_bytes(*field.expect("the caller has checked the length"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let field = bytes[at..].first_chunk::<8>();
+    u64::from_le_bytes(*field.expect("the caller has checked the length"))
+}

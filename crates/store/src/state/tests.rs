@@ -1,0 +1,257 @@
+//! Files of the keyed state that were damaged.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::mark::StateMark;
+use crate::tables::Durability;
+use crate::{Config, Expected, OpenError, Store, tools};
+
+const OBJECTS: usize = 200;
+
+fn config() -> Config {
+    Config {
+        min_free_bytes: 0,
+        ..Config::default()
+    }
+}
+
+/// Objects, rows in the journal and rows in tables of the library.
+fn make(dir: &Path) {
+    let (store, report) = Store::open(dir, config()).unwrap();
+    assert!(report.warnings.is_empty(), "{:?}", report.warnings);
+    for nth in 0..OBJECTS {
+        let id = format!("user-{nth}");
+        let value = serde_json::json!({ "number": nth });
+        let objects = store.objects();
+        objects.put("user", &id, value, Expected::Any).unwrap();
+    }
+    let table = store.tables().table("devices").unwrap();
+    for part in 0..2_u32 {
+        let mut batch = store.tables().batch().unwrap();
+        for row in 0..500_u32 {
+            let key = (part * 500 + row).to_be_bytes();
+            batch.put(&table, &key, &[part as u8; 60]).unwrap();
+        }
+        batch.commit(Durability::Synced).unwrap();
+        if part == 0 {
+            store.compact_keyed().unwrap();
+        }
+    }
+}
+
+fn files(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else if path.file_name().unwrap() != "lock" {
+            found.push(path);
+        }
+    }
+}
+
+fn damages(bytes: &[u8]) -> Vec<(String, Option<Vec<u8>>)> {
+    let mut damages = vec![("removed".to_owned(), None)];
+    let mut add = |what: String, changed: Vec<u8>| damages.push((what, Some(changed)));
+    let len = bytes.len();
+    add("cut to half".into(), bytes[..len / 2].to_vec());
+    add(
+        "without three bytes".into(),
+        bytes[..len.saturating_sub(3)].to_vec(),
+    );
+    for at in [0, len / 3, len / 2, len * 2 / 3, len.saturating_sub(1)] {
+        if at >= len {
+            continue;
+        }
+        let mut changed = bytes.to_vec();
+        changed[at] ^= 0x10;
+        add(format!("byte {at} changed"), changed);
+        let mut changed = bytes.to_vec();
+        changed[at..len.min(at + 512)].fill(0);
+        add(format!("zeros from {at} on"), changed);
+    }
+    damages.retain(|(_, changed)| changed.as_deref() != Some(bytes));
+    damages
+}
+
+/// A version file that the next start removes.
+fn is_old_version(path: &Path) -> bool {
+    let number = path
+        .file_name()
+        .and_then(|name| name.to_str()?.strip_prefix('v')?.parse::<u64>().ok());
+    let Some(number) = number else {
+        return false;
+    };
+    let current = fs::read(path.with_file_name("current")).unwrap();
+    let current: &[u8; 8] = current.first_chunk().unwrap();
+    u64::from_le_bytes(*current) != number
+}
+
+/// The end of a journal without what was never written.
+fn trim(path: &Path) {
+    let bytes = fs::read(path).unwrap();
+    let len = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+    fs::write(path, &bytes[..len]).unwrap();
+}
+
+#[test]
+fn damage_of_any_file_is_refused_and_found_by_a_check() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    let state = dir.path().join("state");
+    for (_, journal) in super::journal::list(&state).unwrap() {
+        trim(&journal);
+    }
+    let mut all = Vec::new();
+    files(&state, &mut all);
+    assert!(all.len() > 20, "{all:?}");
+    let (mut tables, mut journals) = (0, 0);
+    for path in all {
+        if is_old_version(&path) {
+            continue;
+        }
+        let bytes = fs::read(&path).unwrap();
+        for (what, changed) in damages(&bytes) {
+            match &changed {
+                Some(changed) => fs::write(&path, changed).unwrap(),
+                None => fs::remove_file(&path).unwrap(),
+            }
+            let what = format!("{}: {what}", path.display());
+            match Store::open(dir.path(), config()) {
+                Ok(_) => panic!("{what}: it was opened"),
+                Err(error @ OpenError::StateDamaged { .. }) => {
+                    let message = error.to_string();
+                    assert!(message.contains(state.to_str().unwrap()), "{message}");
+                }
+                Err(error) => panic!("{what}: {error}"),
+            }
+            let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
+            assert!(!checked.problems.is_empty(), "{what}");
+            fs::write(&path, &bytes).unwrap();
+        }
+        tables += u32::from(path.parent().unwrap().ends_with("tables"));
+        journals += u32::from(path.extension().is_some_and(|extension| extension == "jnl"));
+    }
+    assert!(
+        tables > 0 && journals > 0,
+        "{tables} tables, {journals} journals"
+    );
+    let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
+    assert_eq!(checked.problems, Vec::<String>::new());
+    assert_eq!(checked.objects as usize, OBJECTS);
+}
+
+#[test]
+fn repair_keeps_the_batches_of_a_journal_that_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    let journal = dir.path().join("state/0.jnl");
+    trim(&journal);
+    let mut bytes = fs::read(&journal).unwrap();
+    bytes[400..912].fill(0);
+    fs::write(&journal, bytes).unwrap();
+    let error = Store::open(dir.path(), config()).err().unwrap().to_string();
+    assert!(error.contains("tidegate store repair"), "{error}");
+    let repaired = tools::repair(dir.path(), &mut |_| {}).unwrap();
+    assert!(!repaired.lost.is_empty() && repaired.unrepaired.is_empty());
+    assert_eq!(repaired.kept, [journal.with_extension("jnl.damaged")]);
+    let (store, report) = Store::open(dir.path(), config()).unwrap();
+    assert!(report.warnings.is_empty(), "{:?}", report.warnings);
+    let objects = store.objects().list("user", None, OBJECTS).unwrap();
+    assert!(objects.len() + 20 > OBJECTS, "{} are left", objects.len());
+    drop(store);
+    let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
+    assert_eq!(checked.problems, Vec::<String>::new());
+}
+
+#[test]
+fn a_torn_end_behind_the_mark_is_cut_off_and_told() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    let journal = dir.path().join("state/0.jnl");
+    trim(&journal);
+    let mut bytes = fs::read(&journal).unwrap();
+    let whole = bytes.len();
+    bytes.extend_from_within(..40);
+    fs::write(&journal, &bytes).unwrap();
+    let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
+    assert_eq!(checked.problems, Vec::<String>::new());
+    assert!(checked.torn_end.unwrap().contains("40 bytes"));
+    fs::write(&journal, &bytes).unwrap();
+    let (store, report) = Store::open(dir.path(), config()).unwrap();
+    assert!(
+        report.warnings[0].contains("40 bytes"),
+        "{:?}",
+        report.warnings
+    );
+    assert_eq!(fs::metadata(&journal).unwrap().len() as usize, whole);
+    let objects = store.objects().list("user", None, OBJECTS).unwrap();
+    assert_eq!(objects.len(), OBJECTS);
+}
+
+#[test]
+fn a_damaged_mark_is_told_and_written_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    for name in [super::mark::FILE, crate::log::mark::FILE] {
+        let path = dir.path().join(name);
+        let bytes = fs::read(&path).unwrap();
+        for (what, changed) in damages(&bytes) {
+            match &changed {
+                Some(changed) => fs::write(&path, changed).unwrap(),
+                None => fs::remove_file(&path).unwrap(),
+            }
+            let (_store, report) = Store::open(dir.path(), config()).unwrap();
+            assert_eq!(report.warnings.len(), 1, "{name} {what}");
+            assert!(report.warnings[0].contains(name), "{what}");
+            drop(_store);
+            let (_store, report) = Store::open(dir.path(), config()).unwrap();
+            assert!(report.warnings.is_empty(), "{name} {what}");
+        }
+    }
+}
+
+#[test]
+fn a_state_that_was_moved_away_begins_anew_by_a_repair_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    fs::rename(dir.path().join("state"), dir.path().join("old")).unwrap();
+    let refused = Store::open(dir.path(), config()).err().unwrap();
+    assert!(
+        refused.to_string().contains("the directory is missing"),
+        "{refused}"
+    );
+    let repaired = tools::repair(dir.path(), &mut |_| {}).unwrap();
+    assert_eq!(repaired.lost.len(), 1);
+    let (store, report) = Store::open(dir.path(), config()).unwrap();
+    assert!(report.warnings.is_empty());
+    assert!(store.objects().list("user", None, 1).unwrap().is_empty());
+}
+
+#[test]
+fn the_mark_follows_a_running_store() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    let read = || StateMark::read(dir.path()).unwrap().mark.unwrap();
+    let before = read();
+    assert!(before.keyspaces.len() > 7 && !before.journals.is_empty());
+    let (store, _) = Store::open(dir.path(), config()).unwrap();
+    struct Nobody;
+    impl crate::Owner for Nobody {
+        fn logged(&self, _: u16, _: u64) {}
+        fn fetched(&self, _: u16, _: crate::Page) {}
+    }
+    store.start(std::sync::Arc::new(Nobody)).unwrap();
+    let objects = store.objects();
+    objects
+        .put("user", "late", 1.into(), Expected::Any)
+        .unwrap();
+    let started = std::time::Instant::now();
+    while read() == before {
+        assert!(started.elapsed().as_secs() < 60, "the mark stays as it is");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let marked = read().journals.pop().unwrap();
+    assert!(marked.bytes > before.journals.last().unwrap().bytes);
+}

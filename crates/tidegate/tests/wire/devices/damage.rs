@@ -1,0 +1,307 @@
+//! Damage of every file of a data directory: `tidegate store check` tells of it, and a node does not start on it without a
+//! word. Which damages of the keyed state there are in detail is tested in the crate of the store.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{api, with_token};
+use crate::support::{Connect, Node, Publish, Raw, Subscribe, external, temporary_directory};
+
+const CONFIG: &str = "[store]\nsegment_bytes = \"1MiB\"\n";
+const QUEUED: u16 = 1_500;
+
+/// A part of a data directory.
+struct Part {
+    /// Files below this directory belong to it.
+    directory: &'static str,
+    /// Files whose damage changes nothing.
+    is_skipped: fn(&Path) -> bool,
+    /// How many files it has at least, so that the test does not pass without any.
+    min_files: usize,
+}
+
+const PARTS: [Part; 1] = [Part {
+    directory: "store",
+    is_skipped: |path| is_lock(path) || is_old_version(path) || is_one_of_many(path),
+    min_files: 15,
+}];
+
+fn is_lock(path: &Path) -> bool {
+    path.ends_with("lock")
+}
+
+/// A list of tables that another has replaced.
+fn is_old_version(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let number = name.and_then(|name| name.strip_prefix('v')?.parse::<u64>().ok());
+    let Some(number) = number else {
+        return false;
+    };
+    let current = fs::read(path.with_file_name("current")).unwrap();
+    u64::from_le_bytes(*current.first_chunk().unwrap()) != number
+}
+
+/// A keyspace like others.
+fn is_one_of_many(path: &Path) -> bool {
+    let mut names = path.components().map(|name| name.as_os_str());
+    names.by_ref().any(|name| name == "keyspaces")
+        && !["0", "1"].iter().any(|id| {
+            path.to_string_lossy()
+                .contains(&format!("/keyspaces/{id}/"))
+        })
+}
+
+type Damage = (&'static str, fn(&[u8]) -> Option<Vec<u8>>);
+
+fn flipped(bytes: &[u8], at: usize) -> Option<Vec<u8>> {
+    let mut bytes = bytes.to_vec();
+    *bytes.get_mut(at)? ^= 0x10;
+    Some(bytes)
+}
+
+fn zeroed(bytes: &[u8], at: usize) -> Option<Vec<u8>> {
+    let mut zeroed = bytes.to_vec();
+    let end = bytes.len().min(at + 512);
+    zeroed.get_mut(at..end)?.fill(0);
+    Some(zeroed)
+}
+
+const DAMAGES: [Damage; 9] = [
+    ("a bit of the head", |bytes| {
+        flipped(bytes, bytes.len().min(20) / 2)
+    }),
+    ("a bit in the middle", |bytes| {
+        flipped(bytes, bytes.len() / 2)
+    }),
+    ("a bit of the last byte", |bytes| {
+        flipped(bytes, bytes.len().saturating_sub(1))
+    }),
+    ("zeros at the head", |bytes| zeroed(bytes, 0)),
+    ("zeros in the middle", |bytes| {
+        zeroed(bytes, bytes.len() / 2)
+    }),
+    ("zeros at the end", |bytes| {
+        zeroed(bytes, bytes.len().saturating_sub(512))
+    }),
+    ("half of it", |bytes| {
+        Some(bytes[..bytes.len() / 2].to_vec())
+    }),
+    ("without three bytes", |bytes| {
+        Some(bytes[..bytes.len().saturating_sub(3)].to_vec())
+    }),
+    ("removed", |_| None),
+];
+
+fn apply(path: &Path, changed: Option<&[u8]>) {
+    match changed {
+        Some(changed) => fs::write(path, changed).unwrap(),
+        None => fs::remove_file(path).unwrap(),
+    }
+}
+
+/// A data directory of a node that has stopped.
+fn prepare() -> PathBuf {
+    let node = Node::start_with_config(&["--shards", "2"], CONFIG);
+    let user = json!({"password": "correct horse battery"});
+    let (status, answer) = api(&node, "PUT", "users/ada", &user);
+    assert!(status < 300, "{answer}");
+    product(&node, "plain");
+    for nth in 0..20 {
+        with_token(&node, &format!("device-{nth}"), "plain", json!({}));
+    }
+    let session = Connect::new(4, "away").persistent();
+    let mut away = Raw::connect(&node, &session);
+    away.subscribe_for_codes(&Subscribe::new(1).filter("to/away", 1));
+    away.disconnect();
+    let mut publisher = Raw::client(&node, 4);
+    for id in 1..=QUEUED {
+        publisher.publish_qos1("to/away", vec![id as u8; 1000], id);
+    }
+    publisher.send_publish(&Publish::new("kept", "retained").retain());
+    publisher.ping();
+    publisher.disconnect();
+    assert!(node.terminate(Duration::from_secs(30)).success());
+    let kept = temporary_directory();
+    copy(node.data_dir(), &kept);
+    kept
+}
+
+fn product(node: &Node, id: &str) {
+    let (status, answer) = api(node, "POST", "products", &json!({"id": id}));
+    assert_eq!(status, 201, "{answer}");
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn files(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+}
+
+/// Without the zeros that a new journal has behind its last batch.
+fn trim_journals(all: &[PathBuf]) {
+    for path in all
+        .iter()
+        .filter(|path| path.extension().is_some_and(|end| end == "jnl"))
+    {
+        let bytes = fs::read(path).unwrap();
+        let end = bytes
+            .iter()
+            .rposition(|&byte| byte != 0)
+            .map_or(0, |last| last + 1);
+        fs::write(path, &bytes[..end]).unwrap();
+    }
+}
+
+/// Whether all is well, and what was said.
+fn check(data_dir: &Path) -> (bool, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let output = command
+        .args(["store", "check", "--data-dir"])
+        .arg(data_dir)
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8(said).unwrap();
+    assert!(!said.contains("panicked"), "{said}");
+    (output.status.success(), said)
+}
+
+#[test]
+fn damage_of_every_file_is_found() {
+    if external().is_some() {
+        return testkit::skipped("needs a node of its own");
+    }
+    let data_dir = prepare();
+    let (is_sound, said) = check(&data_dir);
+    assert!(is_sound, "{said}");
+    for part in &PARTS {
+        let mut all = Vec::new();
+        files(&data_dir.join(part.directory), &mut all);
+        trim_journals(&all);
+        all.retain(|path| !(part.is_skipped)(path));
+        assert!(all.len() >= part.min_files, "{}: {all:?}", part.directory);
+        for path in &all {
+            let bytes = fs::read(path).unwrap();
+            for (what, damage) in DAMAGES {
+                let changed = damage(&bytes);
+                if changed.as_ref() == Some(&bytes) {
+                    continue;
+                }
+                apply(path, changed.as_deref());
+                let (is_sound, said) = check(&data_dir);
+                assert!(!is_sound, "{}: {what}: {said}", path.display());
+                let is_told = said.contains("problem: ");
+                assert!(
+                    is_told || said.starts_with("error: "),
+                    "{}: {what}: {said}",
+                    path.display()
+                );
+                fs::write(path, &bytes).unwrap();
+            }
+        }
+        let (is_sound, said) = check(&data_dir);
+        assert!(is_sound, "{}: {said}", part.directory);
+    }
+    refused_by_a_node(&data_dir);
+    fs::remove_dir_all(data_dir).unwrap();
+}
+
+/// A few of these are started upon.
+fn refused_by_a_node(data_dir: &Path) {
+    let mut segments = Vec::new();
+    files(&data_dir.join("store/log"), &mut segments);
+    let oldest = segments[0]
+        .strip_prefix(data_dir)
+        .unwrap()
+        .to_str()
+        .unwrap();
+    let cases: [(&str, usize); 5] = [
+        (oldest, 0),
+        (oldest, 4),
+        ("store/state/0.jnl", 3),
+        ("store/state/0.jnl", 6),
+        ("store/state/keyspaces/0/current", 1),
+    ];
+    for (name, nth) in cases {
+        let (what, damage) = DAMAGES[nth];
+        let copied = temporary_directory();
+        copy(data_dir, &copied);
+        let path = copied.join(name);
+        let changed = damage(&fs::read(&path).unwrap());
+        apply(&path, changed.as_deref());
+        let node = Node::spawn(copied, &["--shards", "2"], CONFIG);
+        let ended = node.wait(Duration::from_secs(30));
+        let log = node.log();
+        assert!(
+            ended.is_some_and(|status| !status.success()),
+            "{name}: {what}: {log}"
+        );
+        assert!(
+            log.contains("is damaged") && !log.contains("panicked"),
+            "{name}: {what}: {log}"
+        );
+        assert!(log.contains("Restore a backup"), "{name}: {what}: {log}");
+    }
+}
+
+#[test]
+fn what_a_node_stores_is_private_whatever_its_directory_was() {
+    use std::os::unix::fs::PermissionsExt as _;
+    if external().is_some() {
+        return testkit::skipped("needs a node of its own");
+    }
+    let data_dir = temporary_directory();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for name in ["", "store", "telemetry", "mailboxes", "sinks"] {
+        let dir = data_dir.join(name);
+        fs::create_dir_all(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut node = Node::spawn(data_dir.clone(), &["--shards", "2"], "");
+    node.wait_until_it_listens().unwrap();
+    product(&node, "plain");
+    with_token(&node, "d", "plain", json!({}));
+    let mut publisher = Raw::client(&node, 4);
+    publisher.send_publish(&Publish::new("kept", "retained").retain());
+    publisher.ping();
+    for name in ["store", "telemetry", "mailboxes", "sinks"] {
+        assert_eq!(mode(&data_dir.join(name)), 0o700, "{name}");
+        let mut all = Vec::new();
+        files(&data_dir.join(name), &mut all);
+        for path in all {
+            assert_eq!(mode(&path) & 0o077, 0, "{}", path.display());
+        }
+    }
+    let log = node.log();
+    assert!(
+        log.contains("other users of this machine can enter the data directory"),
+        "{log}"
+    );
+    assert!(
+        log.contains("could enter a directory of the data directory"),
+        "{log}"
+    );
+}
