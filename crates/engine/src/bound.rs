@@ -97,7 +97,7 @@ pub(crate) fn bind(
     let has_devices = shared.devices.get().is_some();
     let mut options = options_of(definition, settings)?;
     let rule = rules::compile(&definition.sql, &options)
-        .map_err(|error| Invalid::new("sql", error.to_string()))?;
+        .map_err(|error| Invalid::new("sql", error.report()))?;
     // Templates speak the language of their rule.
     options.dialect = Some(rule.dialect());
     let action = |(n, action)| Action::bind(action, &options, has_devices, n);
@@ -149,8 +149,9 @@ pub(crate) fn bind(
     })
 }
 
-/// Placeholders that are always null.
+/// What the statement hardly means as it is written, and placeholders that are always null.
 fn warnings_of(rule: &Rule, actions: &[Action]) -> Box<[String]> {
+    let doubts = rule.warnings().iter().map(|doubt| format!("sql: {doubt}"));
     let unknown = actions.iter().enumerate().flat_map(|(n, action)| {
         let names = action.unknown_names(rule).into_iter();
         names.map(move |name| {
@@ -159,7 +160,7 @@ fn warnings_of(rule: &Rule, actions: &[Action]) -> Box<[String]> {
             )
         })
     });
-    unknown.collect()
+    doubts.chain(unknown).collect()
 }
 
 fn event_time_of(
@@ -177,7 +178,7 @@ fn event_time_of(
     }
     let compiled = EventTime::compile(text, rule, options);
     Ok(Some(
-        compiled.map_err(|error| Invalid::new(FIELD, error.to_string()))?,
+        compiled.map_err(|error| Invalid::new(FIELD, error.report()))?,
     ))
 }
 
@@ -211,5 +212,6 @@ pub(crate) fn options_of(definition: &Definition, settings: &Settings) -> Result
         settings.max_output_bytes,
     );
     bounds.max_outputs = settings.max_outputs;
+    bounds.max_jq_steps = settings.max_jq_steps;
     Ok(options)
 }

@@ -145,7 +145,7 @@ impl Engine {
 impl Tools {
     pub(crate) fn new(shared: &Arc<Shared>, lane: usize) -> Self {
         Self {
-            scratch: scratch(lane),
+            scratch: scratch(lane, shared),
             stage: Stage::new(lane, shared.clone()),
         }
     }
@@ -183,6 +183,7 @@ pub(crate) fn value_of<'a>(value: &serde_json::Value, arena: &'a Arena) -> Value
         Json::Bool(value) => Value::Bool(*value),
         Json::Number(number) => match number.as_i64() {
             Some(number) => Value::Int(number),
+            None if number.is_u64() => Value::Big(arena.alloc_str(&number.to_string())),
             None => number.as_f64().map_or(Value::Null, Value::Float),
         },
         Json::String(text) => Value::Str(arena.alloc_str(text)),

@@ -58,6 +58,9 @@ impl Count {
     }
 }
 
+/// Reading the clock twice costs as much as a small rule.
+const TIMED_ONE_IN: u64 = 32;
+
 const COUNTS: usize = Count::WindowAhead as usize + 1;
 
 /// Upper bounds of the buckets of time, in nanoseconds, each four thirds or so of the one before: fine enough for quantiles.
@@ -109,6 +112,16 @@ impl LaneCounters {
     #[inline]
     pub(crate) fn inc(&self, count: Count) {
         self.add(count, 1);
+    }
+
+    /// Counts an event that meets the rule. Returns whether its evaluation is to be timed: of each rule the first and then one in
+    /// so many, whatever other rules meet between them.
+    #[inline]
+    pub(crate) fn matched(&self) -> bool {
+        let counter = &self.counts[Count::Matched as usize];
+        let before = counter.load(Relaxed);
+        counter.store(before + 1, Relaxed);
+        before.is_multiple_of(TIMED_ONE_IN)
     }
 
     pub(crate) fn time(&self, ns: u64) {
@@ -234,6 +247,20 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_rule_is_timed_as_often_as_any_other() {
+        // As many rules as evaluations lie between two that are timed: a shared countdown would always hit the same one.
+        let rules: Vec<_> = (0..TIMED_ONE_IN).map(|_| LaneCounters::default()).collect();
+        let mut timed = vec![0; rules.len()];
+        for _ in 0..64 {
+            for (rule, timed) in rules.iter().zip(&mut timed) {
+                *timed += u32::from(rule.matched());
+            }
+        }
+        assert_eq!(timed, vec![2; rules.len()]);
+        assert_eq!(rules[7].counts[Count::Matched as usize].load(Relaxed), 64);
+    }
 
     #[test]
     fn lanes_add_up_and_quantiles_are_near() {

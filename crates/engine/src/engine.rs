@@ -97,6 +97,7 @@ impl Engine {
         let rows = Rows::new(settings.window_queue_bytes);
         let shared = Shared {
             node_ip: crate::shared::node_ip(),
+            environment: settings.environment(),
             settings,
             snapshot: Arc::new(ArcSwap::default()),
             rows,
@@ -170,6 +171,14 @@ impl Engine {
         let standing = Arc::new(Standing::new(0));
         bind(name, &definition, &self.shared, standing)?;
         Ok(definition.to_json())
+    }
+
+    /// Probable mistakes of an accepted rule.
+    pub fn warnings(&self, accepted: &Value) -> Vec<String> {
+        let standing = Arc::new(Standing::new(0));
+        let bound = Definition::from_json(accepted)
+            .and_then(|definition| bind("", &definition, &self.shared, standing));
+        bound.map_or_else(|_| Vec::new(), |bound| bound.warnings.into_vec())
     }
 
     /// Rules of the configuration, which cannot be changed while the node runs. Their names and what is wrong with them.

@@ -80,15 +80,16 @@ pub(crate) fn now_ms() -> u64 {
     now.unwrap_or_default().as_millis() as u64
 }
 
-pub(crate) fn scratch(lane: usize) -> Scratch {
-    Scratch::new(Tools::new(seed(), lane as u16), KEPT_SCRATCH_BYTES)
+pub(crate) fn scratch(lane: usize, shared: &Shared) -> Scratch {
+    let tools = Tools::new(seed(), lane as u16).with_environment(shared.environment.clone());
+    Scratch::new(tools, KEPT_SCRATCH_BYTES)
 }
 
 impl Ears {
     fn new(shared: Arc<Shared>, shard: u16) -> Self {
         Self {
             snapshot: Cache::new(shared.snapshot.clone()),
-            scratch: scratch(usize::from(shard)),
+            scratch: scratch(usize::from(shard), &shared),
             is_scratch_used: false,
             stage: Stage::new(usize::from(shard), shared.clone()),
             shared,

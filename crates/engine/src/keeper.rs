@@ -56,7 +56,7 @@ impl Keeper {
             saved: objects.clone().map(Saved::windows),
             memories: HashMap::new(),
             saved_memories: objects.map(Saved::memories),
-            scratch: scratch(lane),
+            scratch: scratch(lane, &shared),
             stage: Stage::new(lane, shared.clone()),
             shared,
         }

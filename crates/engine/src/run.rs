@@ -52,8 +52,7 @@ impl<'a> Run<'a, '_> {
             // A rule does not hear of what it has said itself.
             return;
         }
-        counters.inc(Count::Matched);
-        let began = self.stage.is_timed().then(Instant::now);
+        let began = counters.matched().then(Instant::now);
         let outputs = match bound.window {
             None => self.evaluate(bound, view, counters),
             Some(_) => {
@@ -210,7 +209,7 @@ impl<'a> Run<'a, '_> {
     ) {
         counters.inc(Count::Failed);
         let (count, kind) = match fault.kind() {
-            "type" | "range" | "invalid" => (Count::FailedType, "value"),
+            "type" | "range" | "invalid" | "payload" => (Count::FailedType, "value"),
             "budget" | "too_large" => (Count::FailedLimit, "limit"),
             _ => (Count::FailedOther, "other"),
         };

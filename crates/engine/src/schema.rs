@@ -20,6 +20,11 @@ pub(crate) fn schemas(has_devices: bool) -> (Value, Value) {
         written["properties"][note] =
             json!({"description": "Of a rule object of EMQX; it is not kept."});
     }
+    shown["properties"]["warnings"] = json!({
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "Only in the answer to a POST or PUT: probable mistakes, such as placeholders that are always null.",
+    });
     (written, shown)
 }
 
@@ -42,7 +47,7 @@ fn object(is_shown: bool, has_devices: bool) -> Value {
                 "enum": ["fluxmq", "emqx", null],
                 "description": "Whose meaning of functions; as FROM says, if not said.",
             },
-            "timezone": nullable("string", "Of functions that print local time: an IANA name or an offset; UTC if not said."),
+            "timezone": nullable("string", "Of functions that print local time and of windows of whole days: an IANA name or an offset; UTC if not said."),
             "actions": {
                 "type": "array",
                 "maxItems": 16,

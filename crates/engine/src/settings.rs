@@ -12,6 +12,10 @@ pub struct Settings {
     pub max_output_bytes: usize,
     /// Outputs of one FOREACH.
     pub max_outputs: usize,
+    /// What all programs of jq in one evaluation may do together; 10,000 steps take about a millisecond.
+    pub max_jq_steps: u64,
+    /// Names of environment variables that `getenv` may read, with commas between them.
+    pub getenv: String,
     /// Messages that come of messages that come of rules: how deep.
     pub max_republish_depth: u8,
     /// Rules hear nothing of messages to topics that begin with `$SYS/`.
@@ -36,6 +40,18 @@ pub struct Settings {
     pub max_metric_rules: usize,
 }
 
+impl Settings {
+    /// What `getenv` may read, as it is when the node starts; a variable that is not set is empty.
+    pub(crate) fn environment(&self) -> rules::Environment {
+        let names = self.getenv.split(',').map(str::trim);
+        let variable = |name: &str| -> (Box<str>, Box<str>) {
+            (name.into(), std::env::var(name).unwrap_or_default().into())
+        };
+        let names = names.filter(|name| !name.is_empty());
+        std::sync::Arc::new(names.map(variable).collect())
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -44,6 +60,8 @@ impl Default for Settings {
             max_steps: 100_000,
             max_output_bytes: 1 << 20,
             max_outputs: 1000,
+            max_jq_steps: 50_000,
+            getenv: String::new(),
             max_republish_depth: 8,
             ignore_sys_messages: true,
             console_lines_per_s: 100,

@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) device_lanes: Box<[DeviceLane]>,
     /// What rules do with devices goes there.
     pub(crate) devices: OnceLock<Arc<dyn DeviceOutlet>>,
+    /// What `getenv` may read.
+    pub(crate) environment: rules::Environment,
     /// Shards, one for windows and one for what comes in through bridges.
     pub(crate) lanes: usize,
 }
@@ -102,8 +104,8 @@ pub(crate) fn interest_of(index: &Index<Arc<Bound>>) -> Interest {
         EventKind::Subscribed => Interest::SUBSCRIBE,
         EventKind::Unsubscribed => Interest::UNSUBSCRIBE,
         EventKind::Ping => Interest::PING,
-        // Told by whoever keeps devices.
-        EventKind::Device => Interest::NONE,
+        // Told by whoever keeps devices, and by the engine itself.
+        EventKind::Device | EventKind::RuleFailed => Interest::NONE,
     };
     let wanted = EventKind::ALL.into_iter().filter(|&kind| index.wants(kind));
     wanted.fold(Interest::NONE, |all, kind| all | points(kind))

@@ -9,8 +9,6 @@ use rules::RuleState;
 use crate::outlet::{DeviceOutlet, Outlet, SinkId};
 use crate::shared::Shared;
 
-/// Evaluations of which one is timed.
-const TIMED_ONE_IN: u32 = 32;
 /// Messages to be published before others are let in that wait for nobody.
 const MAX_OUTGOING_BYTES: usize = 64 << 20;
 
@@ -29,7 +27,6 @@ pub(crate) struct Stage {
     /// For rules that keep nothing.
     pub(crate) spare: RuleState,
     shared: Arc<Shared>,
-    time_in: u32,
 }
 
 impl Stage {
@@ -46,7 +43,6 @@ impl Stage {
             text: Vec::new(),
             spare: RuleState::default(),
             shared,
-            time_in: TIMED_ONE_IN,
         }
     }
 
@@ -71,17 +67,6 @@ impl Stage {
     /// Publishers are to wait while the devices say so.
     pub(crate) fn note_devices_full(&mut self) {
         self.are_devices_full = true;
-    }
-
-    /// Whether this evaluation is to be timed.
-    #[inline]
-    pub(crate) fn is_timed(&mut self) -> bool {
-        self.time_in -= 1;
-        let is_timed = self.time_in == 0;
-        if is_timed {
-            self.time_in = TIMED_ONE_IN;
-        }
-        is_timed
     }
 
     pub(crate) fn note_full(&mut self, sink: SinkId) {

@@ -85,7 +85,7 @@ impl Engine {
         let bound = bind("test", &definition, &self.shared, standing)?;
         let compiled_us = began.elapsed().as_micros() as u64;
         let mut stage = Stage::new(lanes - 1, self.shared.clone());
-        let scratch = scratch(lanes - 1);
+        let scratch = scratch(lanes - 1, &self.shared);
         let extra = Value::Object(trial.fields.clone()).to_string();
         let extra = match trial.fields.is_empty() {
             true => rules::Value::Null,
@@ -262,8 +262,8 @@ fn sample<'a>(
     };
     // One event would not fill a window of many.
     let mut window = window.clone();
-    if let rules::WindowKind::Count { events } = &mut window.kind {
-        *events = 1;
+    if let rules::WindowKind::Count { events, step } = &mut window.kind {
+        (*events, *step) = (1, 1);
     }
     let mut windows = Windows::new(&window, settings);
     let mut ran = Ok(Ran::NoResult);
@@ -393,6 +393,61 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_program_of_jq_fails_within_the_budget_of_the_node() {
+        let engine = |max_jq_steps| {
+            let settings = Settings {
+                max_jq_steps,
+                ..Settings::default()
+            };
+            Engine::new(settings, 1)
+        };
+        // Two calls share one budget, which a timeout cannot raise.
+        let sql = "SELECT jq('last(range(400))', payload, 1000) AS a, jq('last(range(400))', payload) AS b FROM \"t\"";
+        let event = json!({"topic": "t", "payload": {"a": 1}});
+        let trial = Trial::from_json(&event).expect("it is an event");
+        let test = |engine: Engine| {
+            let answer = engine.test(&json!({"sql": sql}), &trial);
+            answer.expect("it is a rule")
+        };
+        let answer = test(engine(50_000));
+        assert_eq!(
+            answer["outputs"],
+            json!([{"a": [399], "b": [399]}]),
+            "{answer}"
+        );
+        let answer = test(engine(5_000));
+        let reason = answer["reason"].as_str().expect("a text");
+        assert!(
+            reason.contains("rules.max_jq_steps") && reason.contains("5000"),
+            "{reason}"
+        );
+    }
+
+    #[test]
+    fn only_listed_variables_can_be_read() {
+        let settings = Settings {
+            getenv: "CARGO_PKG_NAME, NOT_SET".to_owned(),
+            ..Settings::default()
+        };
+        let engine = Engine::new(settings, 1);
+        let test = |name: &str| {
+            let sql = format!("SELECT getenv('{name}') AS v FROM \"t\"");
+            let trial = Trial::from_json(&json!({"topic": "t"})).expect("it is an event");
+            engine
+                .test(&json!({"sql": sql}), &trial)
+                .expect("it is a rule")
+        };
+        assert_eq!(
+            test("CARGO_PKG_NAME")["outputs"],
+            json!([{"v": "tidegate-engine"}])
+        );
+        assert_eq!(test("NOT_SET")["outputs"], json!([{"v": ""}]));
+        let refused = test("PATH");
+        let reason = refused["reason"].as_str().expect("a text");
+        assert!(reason.contains("rules.getenv"), "{reason}");
+    }
+
+    #[test]
     fn a_window_shows_what_it_counts() {
         let definition = json!({
             "sql": "SELECT clientid, avg(payload.t) AS t FROM \"s/#\" GROUP BY clientid, tumbling(10s)",
@@ -491,6 +546,13 @@ mod tests {
             .test(&json!({"sql": "SELECT nothing FROM"}), &trial)
             .expect_err("no source");
         assert_eq!(error.field, "sql");
+        let misspelt = json!({"sql": "SELECT datatime(timestamp) FROM \"t\""});
+        let error = engine.test(&misspelt, &trial).expect_err("no function");
+        assert!(
+            error.detail.ends_with("\n  |        ^^^^^^^^"),
+            "{}",
+            error.detail
+        );
         let bad = json!({"sql": "SELECT * FROM \"t\"", "actions": [{"kind": "republish", "topic": "a/#"}]});
         assert_eq!(
             engine.test(&bad, &trial).expect_err("a filter").field,

@@ -48,6 +48,7 @@ pub fn compile(sql: &str, options: &Options) -> Result<Rule, Error> {
             None => select(&mut resolver, &statement, items)?,
         },
     };
+    let warnings = std::mem::take(&mut resolver.warnings).into();
     let plan = resolver.builder.finish();
     let keys = parts
         .filter
@@ -70,8 +71,8 @@ pub fn compile(sql: &str, options: &Options) -> Result<Rule, Error> {
         plan,
         dialect,
         zone: options.timezone.clone(),
-        max_steps: options.bounds.max_steps,
-        max_output_bytes: options.bounds.max_output_bytes,
+        limits: options.bounds.evaluation(),
+        warnings,
         max_outputs: options.bounds.max_outputs,
         limit: statement.limit.map_or(usize::MAX, |limit| {
             usize::try_from(limit).unwrap_or(usize::MAX)
@@ -87,11 +88,11 @@ struct Parts {
 fn sources(sql: &str, from: &[(Box<str>, Span)]) -> Result<Vec<Source>, Error> {
     let mut sources: Vec<Source> = Vec::with_capacity(from.len());
     for (name, span) in from {
-        let source = Source::parse(name).map_err(|unknown| {
+        let found = Source::parse_all(name).map_err(|unknown| {
             let error = Error::at(sql, *span, format!("unknown source `{name}`"));
             error.suggest(unknown.nearest.map(|name| format!("\"{name}\"")))
         })?;
-        match &source {
+        match &found[0] {
             Source::Topic(filter)
                 if mqtt::validate_topic_filter(filter, &mqtt::TopicLimits::NONE).is_err() =>
             {
@@ -106,8 +107,10 @@ fn sources(sql: &str, from: &[(Box<str>, Span)]) -> Result<Vec<Source>, Error> {
             }
             _ => {}
         }
-        if !sources.contains(&source) {
-            sources.push(source);
+        for source in found {
+            if !sources.contains(&source) {
+                sources.push(source);
+            }
         }
     }
     Ok(sources)
@@ -190,6 +193,7 @@ fn foreach<'s>(
         Some(column) => column.node,
         None => return Err(resolver.error(Span::default(), "FOREACH needs a list")),
     };
+    resolver.builder.note_reading(list);
     let columns = if each.is_some() {
         each_columns
     } else {
@@ -295,6 +299,7 @@ fn windowed<'s>(
                 kind,
                 keys: keys.len(),
                 aggregates: aggregates.into(),
+                zone: resolver.builder.zone.clone(),
             },
             keys: keys.into(),
             arguments: arguments.into(),

@@ -24,13 +24,55 @@ impl Dialect {
     }
 }
 
-/// What bounds one function call.
+/// The text of what is not there, as EMQX writes it.
+pub(crate) const UNDEFINED: &str = "undefined";
+
+/// What bounds function calls, each of them or all of one evaluation.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The longest text or bytes a function may make.
     pub max_output_bytes: usize,
     /// The most items an array or map made by a function may have.
     pub max_items: usize,
+    /// What all programs of jq in one evaluation may do together; 10,000 steps take about a millisecond.
+    pub max_jq_steps: u64,
+    /// How many of these steps are left.
+    pub jq_steps: u64,
+    /// How many regular expressions and programs of jq that no earlier event used may still be compiled.
+    pub compilations: u32,
+    /// Steps that the call takes beyond those that its arguments and its result count for.
+    pub extra_steps: u32,
+}
+
+/// The default of `rules.max_jq_steps`: a shard serves other clients again after about 5 ms.
+pub(crate) const MAX_JQ_STEPS: u64 = 50_000;
+/// A statement has at most 256 items, so that one whose expressions are all constant never needs more for long.
+const MAX_COMPILATIONS: u32 = 32;
+
+impl Limits {
+    /// Those of one evaluation.
+    pub(crate) fn new(max_output_bytes: usize, max_jq_steps: u64) -> Self {
+        Limits {
+            max_output_bytes,
+            max_jq_steps,
+            jq_steps: max_jq_steps,
+            ..Limits::default()
+        }
+    }
+
+    /// Notes that something is compiled which may have come with the event.
+    pub(crate) fn count_compilation(&mut self) -> Result<(), Box<str>> {
+        match self.compilations.checked_sub(1) {
+            Some(left) => {
+                self.compilations = left;
+                Ok(())
+            }
+            None => Err(format!(
+                "one event may bring at most {MAX_COMPILATIONS} new regular expressions and programs of jq"
+            )
+            .into()),
+        }
+    }
 }
 
 impl Default for Limits {
@@ -38,6 +80,10 @@ impl Default for Limits {
         Limits {
             max_output_bytes: 1 << 20,
             max_items: 100_000,
+            max_jq_steps: MAX_JQ_STEPS,
+            jq_steps: MAX_JQ_STEPS,
+            compilations: MAX_COMPILATIONS,
+            extra_steps: 0,
         }
     }
 }
@@ -89,9 +135,11 @@ impl<'a> Context<'a, '_> {
         })
     }
 
-    /// The text of a value as `str` means it in this dialect: EMQX rounds floats to 10 digits behind the point.
+    /// The text of a value as `str` means it in this dialect: EMQX rounds floats to 10 digits behind the point, and writes
+    /// `undefined` for what is not there.
     pub(crate) fn text(&self, value: Value<'a>) -> &'a str {
         match value {
+            Value::Undefined if self.dialect == Dialect::Emqx => UNDEFINED,
             Value::Float(number) if self.dialect == Dialect::Emqx && number.is_finite() => {
                 crate::functions::compact_decimals(number, 10, self.arena)
             }

@@ -43,7 +43,7 @@ pub struct Event<'m> {
     pub from_username: Option<&'m str>,
     /// Properties of the packet: those of the message, the connection, or the subscription.
     pub properties: Properties<'m>,
-    /// Why: of a drop, a disconnection, a refusal; which acknowledgement.
+    /// Why: of a drop, a disconnection, a refusal, a failed rule; which acknowledgement.
     pub reason: Option<&'m str>,
     /// EMQX's word for it, where that is another.
     pub emqx_reason: Option<&'m str>,
@@ -53,6 +53,8 @@ pub struct Event<'m> {
     pub action: Option<&'m str>,
     /// Who decided about an authorisation.
     pub authz_source: Option<&'m str>,
+    /// The rule that failed.
+    pub rule_name: Option<&'m str>,
     pub connection: Option<&'m Connection<'m>>,
     /// The fields of `$rule/NAME`, `$bridges/..` and `$EVENT.DEVICE`, by name: a map or the text of a JSON object.
     /// Of the other events, fields besides those above; null if there are none.
@@ -113,6 +115,7 @@ impl<'m> Event<'m> {
             result: None,
             action: None,
             authz_source: None,
+            rule_name: None,
             connection: None,
             extra: Value::Null,
         }

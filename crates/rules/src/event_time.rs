@@ -3,9 +3,9 @@
 use crate::context::Dialect;
 use crate::error::{Error, Span};
 use crate::eval::Evaluator;
-use crate::fault::Fault;
+use crate::fault::{Fault, contained};
 use crate::functions::time_ms;
-use crate::options::Options;
+use crate::options::{EvaluationLimits, Options};
 use crate::plan::build::Builder;
 use crate::plan::resolve::{Resolver, Scope};
 use crate::plan::{NodeId, Plan};
@@ -22,7 +22,7 @@ pub struct EventTime {
     node: NodeId,
     dialect: Dialect,
     zone: Zone,
-    max_steps: u32,
+    limits: EvaluationLimits,
 }
 
 /// Numbers below it are seconds: until the year 5138.
@@ -56,7 +56,7 @@ impl EventTime {
             node,
             dialect: rule.dialect,
             zone: options.timezone.clone(),
-            max_steps: bounds.max_steps,
+            limits: bounds.evaluation(),
         })
     }
 
@@ -78,8 +78,8 @@ impl EventTime {
             &self.zone,
             self.dialect,
         );
-        evaluator.limit(self.max_steps, usize::MAX);
-        let value = evaluator.evaluate(self.node)?;
+        evaluator.limit(self.limits);
+        let value = contained(|| evaluator.evaluate(self.node))?;
         Ok(time_of(&value, &self.zone))
     }
 }
@@ -127,7 +127,7 @@ mod tests {
             (Value::Str("1969-07-29T03:06:27Z"), None),
             (Value::Int(-1), None),
             (Value::Float(f64::NAN), None),
-            (Value::Null, None),
+            (Value::Undefined, None),
             (Value::Bool(true), None),
         ] {
             let zone = Zone::fixed(7200).expect("two hours");

@@ -1,5 +1,7 @@
 //! Why an evaluation failed. A fault ends one rule for one message; it is counted by its kind and shown in traces.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 /// What went wrong, with the function and the argument where one is to blame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
@@ -32,8 +34,26 @@ pub enum Fault {
         function: &'static str,
         why: Box<str>,
     },
+    /// A bound on what one call, or all calls of a kind, may do.
+    #[error("{function}: {why}")]
+    Limit {
+        function: &'static str,
+        why: Box<str>,
+    },
+    /// In EMQX's dialect a path into it makes the rule fail.
+    #[error("the payload is not JSON, but the rule reads a part of it: {why}")]
+    Payload { why: Box<str> },
+    /// A defect of the program, which ends this evaluation and nothing else.
+    #[error("the evaluation failed inside the rule engine; the log has the place")]
+    Defect,
     #[error("the rule took more than its budget of {steps} steps")]
     Budget { steps: u64 },
+}
+
+/// Evaluates something, and makes a fault of a panic: one message must not take its shard along.
+pub(crate) fn contained<T>(evaluate: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    // What an evaluation changes are caches, counters and values in the arena, each whole after every step.
+    catch_unwind(AssertUnwindSafe(evaluate)).unwrap_or(Err(Fault::Defect))
 }
 
 impl Fault {
@@ -47,7 +67,9 @@ impl Fault {
             Fault::NotANumber { .. } => "not_a_number",
             Fault::TooLarge { .. } => "too_large",
             Fault::Invalid { .. } => "invalid",
-            Fault::Budget { .. } => "budget",
+            Fault::Payload { .. } => "payload",
+            Fault::Defect => "defect",
+            Fault::Budget { .. } | Fault::Limit { .. } => "budget",
         }
     }
 }

@@ -42,6 +42,8 @@ pub(crate) enum Field {
     Result,
     Action,
     AuthzSource,
+    AckStatus,
+    RuleName,
     Version,
     ProtoVer,
     ProtoName,
@@ -107,6 +109,12 @@ const NAMES: &[(&str, Field)] = &[
     ("result", F::Result),
     ("action", F::Action),
     ("authz_source", F::AuthzSource),
+    ("ack_status", F::AckStatus),
+    ("ackStatus", F::AckStatus),
+    ("rule_name", F::RuleName),
+    ("ruleName", F::RuleName),
+    ("error_message", F::Reason),
+    ("errorMessage", F::Reason),
     ("version", F::Version),
     ("proto_ver", F::ProtoVer),
     ("proto_name", F::ProtoName),
@@ -176,7 +184,7 @@ impl Field {
 
     /// All fields but the payload, which needs more than the event.
     pub(crate) fn read<'a>(self, event: &Event<'a>, arena: &'a Arena) -> Value<'a> {
-        let mut value = Value::Null;
+        let mut value = Value::Undefined;
         self.read_into(event, arena, &mut value);
         value
     }
@@ -196,17 +204,18 @@ impl Field {
         arena: &'a Arena,
         out: &mut Value<'a>,
     ) {
-        let text = |text: Option<&'a str>| text.map_or(Value::Null, Value::Str);
-        let number =
-            |number: Option<u64>| number.map_or(Value::Null, |number| Value::Int(number as i64));
+        let text = |text: Option<&'a str>| text.map_or(Value::Undefined, Value::Str);
+        let number = |number: Option<u64>| {
+            number.map_or(Value::Undefined, |number| Value::Int(number as i64))
+        };
         let of_connection = |read: &dyn Fn(&'a Connection<'a>) -> Value<'a>| {
-            event.connection.map_or(Value::Null, read)
+            event.connection.map_or(Value::Undefined, read)
         };
         match self {
             F::Protocol => *out = Value::Str(event.protocol),
             F::Id => {
                 let id = event.id.or_else(|| derived_id(event));
-                *out = id.map_or(Value::Null, |id| Value::Str(hex(id, arena)))
+                *out = id.map_or(Value::Undefined, |id| Value::Str(hex(id, arena)))
             }
             F::Timestamp => *out = Value::Int(event.timestamp_ms as i64),
             F::ClientId => *out = Value::Str(event.client_id),
@@ -214,15 +223,15 @@ impl Field {
             F::ClientIp => {
                 *out = event
                     .peer
-                    .map_or(Value::Null, |peer| Value::Str(host_text(peer, arena)))
+                    .map_or(Value::Undefined, |peer| Value::Str(host_text(peer, arena)))
             }
             F::PeerName => {
-                *out = event
-                    .peer
-                    .map_or(Value::Null, |peer| Value::Str(address_text(peer, arena)))
+                *out = event.peer.map_or(Value::Undefined, |peer| {
+                    Value::Str(address_text(peer, arena))
+                })
             }
             F::SockName => {
-                *out = event.socket.map_or(Value::Null, |socket| {
+                *out = event.socket.map_or(Value::Undefined, |socket| {
                     Value::Str(address_text(socket, arena))
                 })
             }
@@ -242,12 +251,20 @@ impl Field {
             F::Retain => {
                 *out = event
                     .topic
-                    .map_or(Value::Null, |_| Value::Bool(event.retain))
+                    .map_or(Value::Undefined, |_| Value::Bool(event.retain))
             }
-            F::Dup => *out = event.topic.map_or(Value::Null, |_| Value::Bool(event.dup)),
-            F::Flags => *out = event.topic.map_or(Value::Null, |_| flags(event, arena)),
+            F::Dup => {
+                *out = event
+                    .topic
+                    .map_or(Value::Undefined, |_| Value::Bool(event.dup))
+            }
+            F::Flags => {
+                *out = event
+                    .topic
+                    .map_or(Value::Undefined, |_| flags(event, arena))
+            }
             F::MessageId => *out = number(event.message_id.map(u64::from)),
-            F::Payload => *out = event.payload.map_or(Value::Null, Value::Bytes),
+            F::Payload => *out = event.payload.map_or(Value::Undefined, Value::Bytes),
             F::Properties => *out = properties(event, arena),
             F::ReceivedAt => *out = number(event.received_at_ms),
             F::FromClientId => *out = text(event.from_client_id),
@@ -257,6 +274,8 @@ impl Field {
             F::Result => *out = text(event.result),
             F::Action => *out = text(event.action),
             F::AuthzSource => *out = text(event.authz_source),
+            F::AckStatus => *out = ack_status(event),
+            F::RuleName => *out = text(event.rule_name),
             F::Version => {
                 *out = of_connection(&|connection| Value::Str(version_name(connection.version)))
             }
@@ -304,11 +323,11 @@ impl Field {
             F::Auth => {
                 *out = Value::Map(arena.alloc_slice_copy(&[
                     ("username", text(event.username)),
-                    ("password", Value::Null),
+                    ("password", Value::Undefined),
                 ]))
             }
             F::Will => *out = of_connection(&|connection| will(connection, arena)),
-            F::Absent => *out = Value::Null,
+            F::Absent => *out = Value::Undefined,
         }
     }
 }
@@ -377,6 +396,9 @@ fn fluxmq_columns(kind: EventKind) -> Columns {
         EventKind::Unsubscribed => columns!(fluxmq { "messageId": MessageId, "topic": Topic }),
         EventKind::Ping => columns!(fluxmq {}),
         EventKind::Device => &[("timestamp", F::Timestamp)],
+        EventKind::RuleFailed => columns!(fluxmq {
+            "rule_name": RuleName, "error_message": Reason, "topic": Topic, "payload": Payload,
+        }),
     }
 }
 
@@ -430,6 +452,21 @@ fn emqx_columns(kind: EventKind) -> Columns {
             "clean_start": CleanStart, "expiry_interval": ExpiryInterval, "conn_props": Properties,
         }),
         EventKind::Device => &[("timestamp", F::Timestamp)],
+        EventKind::RuleFailed => columns!(emqx {
+            "rule_name": RuleName, "error_message": Reason, "topic": Topic, "payload": Payload,
+        }),
+    }
+}
+
+/// How a delivery was acknowledged: an acknowledgement with an error of MQTT 5 names its reason code.
+fn ack_status<'a>(event: &Event<'a>) -> Value<'a> {
+    const DONE: [&str; 3] = ["ack", "rec", "comp"];
+    match (event.kind, event.reason) {
+        (EventKind::Acked | EventKind::MessageAcked, Some(kind)) => {
+            let is_done = DONE.contains(&kind);
+            Value::Str(if is_done { "success" } else { "failed" })
+        }
+        _ => Value::Undefined,
     }
 }
 
@@ -512,7 +549,7 @@ fn flags<'a>(event: &Event<'a>, arena: &'a Arena) -> Value<'a> {
 
 fn will<'a>(connection: &'a Connection<'a>, arena: &'a Arena) -> Value<'a> {
     let Some(will) = &connection.will else {
-        return Value::Null;
+        return Value::Undefined;
     };
     Value::Map(arena.alloc_slice_copy(&[
         ("isRetain", Value::Bool(will.retain)),

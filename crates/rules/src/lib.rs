@@ -50,7 +50,7 @@ pub use random::Rng;
 pub use rule::{Output, Ran, Rule, RuleState};
 pub use source::{EventKind, Source};
 pub use template::{Form, Placeholders, Rendered, SqlTemplate, Template};
-pub use tools::Tools;
+pub use tools::{Environment, Tools};
 pub use value::{Arena, OwnedValue, Value};
 pub use view::{Scratch, View};
 pub use window::{Aggregate, AggregateKind, Closed, Sample, Window, WindowKind};

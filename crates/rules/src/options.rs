@@ -29,6 +29,26 @@ pub struct Bounds {
     pub max_output_bytes: usize,
     /// Outputs of one FOREACH.
     pub max_outputs: usize,
+    /// What all programs of jq in one evaluation may do together; 10,000 steps take about a millisecond.
+    pub max_jq_steps: u64,
+}
+
+/// The bounds of one evaluation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EvaluationLimits {
+    pub(crate) max_steps: u32,
+    pub(crate) max_output_bytes: usize,
+    pub(crate) max_jq_steps: u64,
+}
+
+impl Bounds {
+    pub(crate) fn evaluation(&self) -> EvaluationLimits {
+        EvaluationLimits {
+            max_steps: self.max_steps,
+            max_output_bytes: self.max_output_bytes,
+            max_jq_steps: self.max_jq_steps,
+        }
+    }
 }
 
 impl Default for Bounds {
@@ -41,6 +61,7 @@ impl Default for Bounds {
             max_steps: 100_000,
             max_output_bytes: 1 << 20,
             max_outputs: 1000,
+            max_jq_steps: crate::context::MAX_JQ_STEPS,
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 
-use crate::json::Reader;
+use crate::json::{JsonError, Reader};
 use crate::value::{Arena, Value};
 
 /// An array or an object of which a part has been read.
@@ -20,6 +20,8 @@ pub(crate) struct Document<'a> {
     last: Cell<Option<&'a Member<'a>>>,
     /// Read to its end, or to where it ceases to be JSON.
     is_complete: Cell<bool>,
+    /// It ceased to be JSON.
+    is_broken: Cell<bool>,
 }
 
 /// One value in an array or object.
@@ -46,7 +48,27 @@ impl<'a> Document<'a> {
             first: Cell::new(None),
             last: Cell::new(None),
             is_complete: Cell::new(false),
+            is_broken: Cell::new(false),
         }))
+    }
+
+    /// Whether a member was not found because the text is no JSON from some place on.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_broken.get()
+    }
+
+    /// Whether the rest, which nobody has read, is JSON too, with nothing behind it. Reads it, but keeps nothing.
+    pub(crate) fn is_json_to_its_end(&self) -> bool {
+        if self.is_complete.get() && self.is_broken.get() {
+            return false;
+        }
+        let mut reader = Reader::at(self.text, self.read_bytes.get());
+        let rest = match (self.is_complete.get(), self.read_bytes.get()) {
+            // Whoever read an empty one has not moved.
+            (_, 0) => reader.skip(crate::json::MAX_DEPTH),
+            _ => reader.skip_members(self.is_object, crate::json::MAX_DEPTH - 1),
+        };
+        rest.and_then(|()| reader.end()).is_ok()
     }
 
     pub(crate) fn key(&self, key: &str) -> Option<&'a Member<'a>> {
@@ -118,10 +140,14 @@ impl<'a> Document<'a> {
         if self.is_complete.get() {
             return None;
         }
-        let (key, value, read_bytes) = self.read_next().or_else(|| {
-            self.is_complete.set(true);
-            None
-        })?;
+        let (key, value, read_bytes) = match self.read_next() {
+            Ok(Some(member)) => member,
+            end => {
+                self.is_complete.set(true);
+                self.is_broken.set(end.is_err());
+                return None;
+            }
+        };
         self.read_bytes.set(read_bytes);
         let member = &*self.arena.alloc(Member {
             key,
@@ -136,29 +162,30 @@ impl<'a> Document<'a> {
         Some(member)
     }
 
-    fn read_next(&self) -> Option<(&'a str, Value<'a>, usize)> {
+    /// The next member and where it ends; none at the bracket that closes.
+    fn read_next(&self) -> Result<Option<(&'a str, Value<'a>, usize)>, JsonError> {
         let mut reader = Reader::at(self.text, self.read_bytes.get());
         let close = if self.is_object { b'}' } else { b']' };
         if self.read_bytes.get() == 0 {
             reader.step();
             reader.blanks();
             if reader.peek() == Some(close) {
-                return None;
+                return Ok(None);
             }
-        } else if reader.next_or(close, "").ok()? {
-            return None;
+        } else if reader.next_or(close, "")? {
+            return Ok(None);
         } else {
             reader.blanks();
         }
         let key = if self.is_object {
-            let key = reader.string(self.arena).ok()?;
-            reader.colon().ok()?;
+            let key = reader.string(self.arena)?;
+            reader.colon()?;
             key
         } else {
             ""
         };
-        let value = reader.shallow(self.arena, crate::json::MAX_DEPTH).ok()?;
-        Some((key, value, reader.offset()))
+        let value = reader.shallow(self.arena, crate::json::MAX_DEPTH)?;
+        Ok(Some((key, value, reader.offset())))
     }
 }
 
@@ -221,6 +248,42 @@ mod tests {
         assert_eq!(get(document, "e", &arena), None);
         assert_eq!(get(document, "f", &arena), None);
         assert_eq!(get(document, "d", &arena).as_deref(), Some("1.5"));
+    }
+
+    #[test]
+    fn the_rest_is_json_or_not_whatever_was_read() {
+        for (text, is_json) in [
+            ("{}", true),
+            ("[ ]  ", true),
+            ("{\"a\": 1, \"b\": [2, {\"c\": 3}] } ", true),
+            ("[1, [2], {}]", true),
+            ("{\"a\": 1, \"b\": [2, {\"c\": 3}]", false),
+            ("{\"a\": 1, \"b\": 2,}", false),
+            ("{\"a\": 1, \"b\": oops}", false),
+            ("{\"a\": 1} x", false),
+            ("[1, 2", false),
+            ("[1 2]", false),
+            ("{", false),
+        ] {
+            for read in 0..4 {
+                let arena = Arena::new();
+                let document = Document::new(text, &arena).expect(text);
+                for _ in 0..read {
+                    document.read_member();
+                }
+                assert_eq!(
+                    document.is_json_to_its_end(),
+                    is_json,
+                    "{text} after {read}"
+                );
+                // Asking changes nothing.
+                assert_eq!(
+                    document.is_json_to_its_end(),
+                    is_json,
+                    "{text} after {read}"
+                );
+            }
+        }
     }
 
     #[test]

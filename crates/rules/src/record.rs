@@ -39,7 +39,7 @@ impl<'a> View<'a> {
         if field == Field::Payload {
             return self.payload_column(dialect);
         }
-        let mut value = Value::Null;
+        let mut value = Value::Undefined;
         self.read_known_into(field, &mut value);
         value
     }

@@ -1,11 +1,13 @@
 //! A compiled rule, and its evaluation for one event.
 
 use crate::context::Dialect;
+use crate::error::Error;
 use crate::eval::{Columns, Evaluator};
 use crate::event::Event;
-use crate::fault::Fault;
+use crate::fault::{Fault, contained};
 use crate::keys::Keys;
 use crate::kv::{Kv, KvLimits};
+use crate::options::EvaluationLimits;
 use crate::plan::{Column, NodeId, Plan};
 use crate::source::Source;
 use crate::value::Value;
@@ -24,9 +26,10 @@ pub struct Rule {
     pub(crate) plan: Plan,
     pub(crate) dialect: Dialect,
     pub(crate) zone: Zone,
-    pub(crate) max_steps: u32,
-    pub(crate) max_output_bytes: usize,
+    pub(crate) limits: EvaluationLimits,
     pub(crate) max_outputs: usize,
+    /// What is no error, but hardly meant so.
+    pub(crate) warnings: Box<[Error]>,
     /// LIMIT: what comes after so many outputs of one event is left out.
     pub(crate) limit: usize,
 }
@@ -77,7 +80,7 @@ impl<'a> Output<'a> {
         self.columns
             .iter()
             .find(|(column, _)| *column == name)
-            .map_or(Value::Null, |(_, value)| *value)
+            .map_or(Value::Undefined, |(_, value)| *value)
     }
 
     #[must_use]
@@ -109,6 +112,12 @@ impl Rule {
     #[must_use]
     pub fn conjuncts(&self) -> &Keys {
         &self.keys
+    }
+
+    /// What the statement hardly means as it is written, each with its place.
+    #[must_use]
+    pub fn warnings(&self) -> &[Error] {
+        &self.warnings
     }
 
     #[must_use]
@@ -181,7 +190,9 @@ impl Rule {
                     if !passes(filter, evaluator)? {
                         return Ok(None);
                     }
-                    evaluator.columns(columns).map(Some)
+                    let columns = evaluator.columns(columns)?;
+                    self.check_payload(view)?;
+                    Ok(Some(columns))
                 })?;
                 Ok(give(columns, out))
             }
@@ -194,8 +205,9 @@ impl Rule {
                     if !passes(filter, evaluator)? {
                         return Ok(None);
                     }
-                    self.each(evaluator, view, *list, *incase, columns)
-                        .map(Some)
+                    let rows = self.each(evaluator, view, *list, *incase, columns)?;
+                    self.check_payload(view)?;
+                    Ok(Some(rows))
                 })?;
                 let rows = rows.unwrap_or_default();
                 for columns in rows {
@@ -227,11 +239,13 @@ impl Rule {
             if !passes(self.filter, evaluator)? {
                 return Ok(None);
             }
-            Ok(Some(Sample {
+            let sample = Sample {
                 timestamp_ms: view.event().timestamp_ms,
                 key: values(evaluator, view, &grouping.keys)?,
                 arguments: values(evaluator, view, &grouping.arguments)?,
-            }))
+            };
+            self.check_payload(view)?;
+            Ok(Some(sample))
         })
     }
 
@@ -294,6 +308,7 @@ impl Rule {
             + size_of_val(&*self.sources)
             + self.sources.iter().map(source).sum::<usize>()
             + self.plan.size_bytes()
+            + size_of_val(&*self.warnings)
             + body
             + topics.sum::<usize>()
             + clients.sum::<usize>()
@@ -314,8 +329,19 @@ impl Rule {
             &self.zone,
             self.dialect,
         );
-        evaluator.limit(self.max_steps, self.max_output_bytes);
-        work(&mut evaluator)
+        evaluator.limit(self.limits);
+        contained(|| work(&mut evaluator))
+    }
+
+    /// In EMQX's dialect a rule that reads a part of the payload fails if it is no JSON, wherever that shows.
+    #[inline]
+    fn check_payload(&self, view: &View<'_>) -> Result<(), Fault> {
+        let is_wrong = self.dialect == Dialect::Emqx && self.plan.reads_payload && !view.is_json();
+        if is_wrong {
+            Err(view.no_json())
+        } else {
+            Ok(())
+        }
     }
 
     fn each<'a>(
@@ -362,7 +388,9 @@ fn values<'a>(
     view: &View<'a>,
     ids: &[NodeId],
 ) -> Result<&'a [Value<'a>], Fault> {
-    let values = view.arena().alloc_slice_fill_copy(ids.len(), Value::Null);
+    let values = view
+        .arena()
+        .alloc_slice_fill_copy(ids.len(), Value::Undefined);
     for (value, &id) in values.iter_mut().zip(ids) {
         *value = evaluator.evaluate(id)?;
     }

@@ -28,10 +28,12 @@ pub enum EventKind {
     Unsubscribed,
     Ping,
     Device,
+    /// A rule failed, or one of its actions did for good.
+    RuleFailed,
 }
 
 impl EventKind {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Publish,
         Self::Delivered,
         Self::Acked,
@@ -49,6 +51,7 @@ impl EventKind {
         Self::Unsubscribed,
         Self::Ping,
         Self::Device,
+        Self::RuleFailed,
     ];
 
     /// The name in FROM: FluxMQ's where it has one, else EMQX's.
@@ -71,6 +74,7 @@ impl EventKind {
             Self::Unsubscribed => "$EVENT.UNSUBSCRIBE",
             Self::Ping => "$EVENT.PING",
             Self::Device => "$EVENT.DEVICE",
+            Self::RuleFailed => "$EVENT.RULE_FAILED",
         }
     }
 
@@ -92,6 +96,7 @@ impl EventKind {
             Self::Unsubscribed => "session.unsubscribed",
             Self::Ping => "client.ping",
             Self::Device => "device",
+            Self::RuleFailed => "rule.failed",
         }
     }
 }
@@ -110,6 +115,7 @@ const FLUXMQ_EVENTS: &[(&str, EventKind)] = &[
     ("UNSUBSCRIBE", EventKind::Unsubscribed),
     ("PING", EventKind::Ping),
     ("DEVICE", EventKind::Device),
+    ("RULE_FAILED", EventKind::RuleFailed),
 ];
 
 /// EMQX's names, without `$events/`; an `_` may stand for the first `/`.
@@ -187,6 +193,33 @@ impl Source {
         Ok(Self::Topic(name.into()))
     }
 
+    /// Reads a name of FROM that may stand for several events: `$events/client/+`, `$events/#`. As in EMQX, published messages
+    /// are not among them.
+    pub fn parse_all(name: &str) -> Result<Vec<Self>, UnknownSource> {
+        let Some(filter) = name
+            .strip_prefix("$events/")
+            .filter(|filter| filter.contains(['+', '#']))
+        else {
+            return Self::parse(name).map(|source| vec![source]);
+        };
+        let mut sources = Vec::new();
+        for &(known, kind) in EMQX_EVENTS {
+            let source = Self::Event(kind);
+            if kind != EventKind::Publish
+                && mqtt::filter_matches(filter, known)
+                && !sources.contains(&source)
+            {
+                sources.push(source);
+            }
+        }
+        match sources.is_empty() {
+            true => Err(UnknownSource {
+                nearest: nearest_event(name),
+            }),
+            false => Ok(sources),
+        }
+    }
+
     /// Whether events of this kind can come from this source.
     pub fn has_kind(&self, kind: EventKind) -> bool {
         match self {
@@ -236,6 +269,7 @@ fn nearest_event(name: &str) -> Option<&'static str> {
         "$EVENT.UNSUBSCRIBE",
         "$EVENT.PING",
         "$EVENT.DEVICE",
+        "$EVENT.RULE_FAILED",
         "$events/message/publish",
         "$events/message/delivered",
         "$events/message/acked",
@@ -286,6 +320,27 @@ mod tests {
             Source::parse("$bridges/mqtt:in"),
             Ok(Source::Bridge("mqtt:in".into()))
         );
+    }
+
+    #[test]
+    fn wildcards_stand_for_several_events() {
+        let kinds = |name| {
+            let sources = Source::parse_all(name).unwrap_or_default();
+            let kind = |source| match source {
+                Source::Event(kind) => kind,
+                other => panic!("{other}"),
+            };
+            sources.into_iter().map(kind).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            kinds("$events/session/+"),
+            [EventKind::Subscribed, EventKind::Unsubscribed]
+        );
+        let all = kinds("$events/#");
+        assert!(all.contains(&EventKind::Connected) && all.contains(&EventKind::Dropped));
+        assert!(!all.contains(&EventKind::Publish) && !all.contains(&EventKind::Device));
+        assert_eq!(kinds("$EVENT.RULE_FAILED"), [EventKind::RuleFailed]);
+        assert!(Source::parse_all("$events/sesion/+").is_err());
     }
 
     #[test]

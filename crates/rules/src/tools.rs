@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::context::Limits;
 use crate::random::Rng;
 use crate::zone::Zone;
 
@@ -16,11 +17,16 @@ const MAX_REGEX_BYTES: usize = 1 << 20;
 pub struct Tools {
     pub rng: Rng,
     pub(crate) ids: Ids,
-    regexes: Cache<Arc<regex::Regex>>,
+    regexes: Cache<Arc<Pattern>>,
     zones: Cache<Zone>,
     #[cfg(feature = "jq")]
     pub(crate) programs: Cache<Arc<crate::functions::jq::Program>>,
+    /// What `getenv` may read.
+    environment: Environment,
 }
+
+/// Variables of the node's environment by their names; those that are not set have an empty value.
+pub type Environment = Arc<BTreeMap<Box<str>, Box<str>>>;
 
 impl Tools {
     /// `node` tells apart the snowflake ids of different shards and nodes; its lower 10 bits count.
@@ -37,21 +43,41 @@ impl Tools {
             zones: Cache::new(),
             #[cfg(feature = "jq")]
             programs: Cache::new(),
+            environment: Environment::default(),
         }
     }
 
-    pub(crate) fn regex(&mut self, pattern: &str) -> Result<Arc<regex::Regex>, Box<str>> {
-        self.regexes.get(pattern, compile_regex)
+    /// Lets `getenv` read these variables and no others.
+    #[must_use]
+    pub fn with_environment(mut self, environment: Environment) -> Tools {
+        self.environment = environment;
+        self
+    }
+
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.get(name).map(|value| &**value)
+    }
+
+    /// A compiled expression; one that no earlier event used is counted.
+    pub(crate) fn regex(
+        &mut self,
+        pattern: &str,
+        limits: &mut Limits,
+    ) -> Result<Arc<Pattern>, Box<str>> {
+        self.regexes.get(pattern, |pattern| {
+            limits.count_compilation()?;
+            compile_regex(pattern)
+        })
     }
 
     /// Lends the compiled expressions to a program of jq.
     #[cfg(feature = "jq")]
-    pub(crate) fn take_regexes(&mut self) -> Cache<Arc<regex::Regex>> {
+    pub(crate) fn take_regexes(&mut self) -> Cache<Arc<Pattern>> {
         std::mem::replace(&mut self.regexes, Cache::new())
     }
 
     #[cfg(feature = "jq")]
-    pub(crate) fn give_regexes(&mut self, regexes: Cache<Arc<regex::Regex>>) {
+    pub(crate) fn give_regexes(&mut self, regexes: Cache<Arc<Pattern>>) {
         self.regexes = regexes;
     }
 
@@ -64,17 +90,48 @@ impl Tools {
     }
 }
 
+/// A compiled regular expression.
+pub(crate) struct Pattern {
+    pub(crate) regex: regex::Regex,
+    /// No more memory than this; the time one byte of text may take grows with it.
+    size_bytes: usize,
+}
+
+impl Pattern {
+    /// How much looking through so many bytes of text may cost: most expressions take a nanosecond for each byte, but at worst
+    /// one looks at each of its states for each byte.
+    pub(crate) fn work(&self, text_bytes: usize) -> u64 {
+        self.size_bytes as u64 * text_bytes as u64
+    }
+}
+
+/// The sizes that compiled expressions are told apart by.
+const REGEX_SIZES: [usize; 5] = [8 << 10, 32 << 10, 128 << 10, 512 << 10, MAX_REGEX_BYTES];
+
 /// An expression of bounded length and size.
-pub(crate) fn compile_regex(pattern: &str) -> Result<Arc<regex::Regex>, Box<str>> {
+pub(crate) fn compile_regex(pattern: &str) -> Result<Arc<Pattern>, Box<str>> {
     if pattern.len() > MAX_PATTERN_BYTES {
         let why = format!("the regular expression is longer than {MAX_PATTERN_BYTES} bytes");
         return Err(why.into());
     }
-    regex::RegexBuilder::new(pattern)
-        .size_limit(MAX_REGEX_BYTES)
-        .dfa_size_limit(MAX_REGEX_BYTES)
-        .build()
-        .map(Arc::new)
+    let build = |size_bytes| {
+        regex::RegexBuilder::new(pattern)
+            .size_limit(size_bytes)
+            .dfa_size_limit(MAX_REGEX_BYTES)
+            .build()
+    };
+    // The first size that is enough; whatever else is wrong is wrong at any size.
+    let mut built = Err(regex::Error::CompiledTooBig(0));
+    let mut size_bytes = 0;
+    for size in REGEX_SIZES {
+        built = build(size);
+        size_bytes = size;
+        if !matches!(built, Err(regex::Error::CompiledTooBig(_))) {
+            break;
+        }
+    }
+    built
+        .map(|regex| Arc::new(Pattern { regex, size_bytes }))
         .map_err(|error| {
             // The last line says what is wrong, those before it draw where.
             let text = error.to_string();
@@ -177,10 +234,13 @@ mod tests {
     #[test]
     fn a_huge_regular_expression_is_refused() {
         let mut tools = Tools::new([1; 32], 0);
-        assert!(tools.regex(r"(\w{1000}){1000}").is_err());
-        assert!(tools.regex(&"a".repeat(MAX_PATTERN_BYTES + 1)).is_err());
-        let why = tools.regex("(a").expect_err("no end");
-        assert_eq!(&*why, "invalid regular expression: unclosed group");
+        let mut error = |pattern: &str| match tools.regex(pattern, &mut Limits::default()) {
+            Ok(_) => panic!("{pattern} is accepted"),
+            Err(why) => why,
+        };
+        error(r"(\w{1000}){1000}");
+        error(&"a".repeat(MAX_PATTERN_BYTES + 1));
+        assert_eq!(&*error("(a"), "invalid regular expression: unclosed group");
     }
 
     #[test]

@@ -11,9 +11,15 @@ pub type Arena = bumpalo::Bump;
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 pub enum Value<'a> {
+    /// There is no such field or item. EMQX tells it from null; anywhere else it is null.
+    Undefined,
+    /// The null of a JSON text.
     Null,
     Bool(bool),
     Int(i64),
+    /// The digits of an integer that an `Int` cannot hold, as JSON writes it. It compares and is written exactly; nothing is
+    /// calculated with it.
+    Big(&'a str),
     Float(f64),
     Str(&'a str),
     Bytes(&'a [u8]),
@@ -31,9 +37,10 @@ impl<'a> Value<'a> {
     #[must_use]
     pub fn type_name(&self) -> &'static str {
         match self {
-            Value::Null => "null",
+            Value::Undefined | Value::Null => "null",
             Value::Bool(_) => "boolean",
             Value::Int(_) => "integer",
+            Value::Big(_) => "an integer of more than 64 bits",
             Value::Float(_) => "float",
             Value::Str(_) => "string",
             Value::Bytes(_) => "bytes",
@@ -46,7 +53,13 @@ impl<'a> Value<'a> {
 
     #[must_use]
     pub fn is_null(&self) -> bool {
-        matches!(self, Value::Null)
+        matches!(self, Value::Undefined | Value::Null)
+    }
+
+    /// Whether there is no such value, which EMQX tells from null.
+    #[must_use]
+    pub fn is_undefined(&self) -> bool {
+        matches!(self, Value::Undefined)
     }
 
     /// What a condition makes of it: true, numbers that are not zero, and the word `true`.
@@ -56,6 +69,7 @@ impl<'a> Value<'a> {
             Value::Bool(truth) => *truth,
             Value::Int(number) => *number != 0,
             Value::Float(number) => *number != 0.0,
+            Value::Big(_) => true,
             Value::Str(text) => *text == "true",
             Value::Bytes(bytes) => *bytes == b"true",
             _ => false,
@@ -98,10 +112,14 @@ impl<'a> Value<'a> {
     /// A number or text of a number.
     #[must_use]
     pub fn as_f64(&self) -> Option<f64> {
-        self.as_number().map(Number::as_f64)
+        match self {
+            Value::Big(digits) => digits.parse().ok(),
+            _ => self.as_number().map(Number::as_f64),
+        }
     }
 
-    /// A number or text of a number, integers kept.
+    /// A number or text of a number, integers kept; integers of more than 64 bits are none, since nothing can be calculated
+    /// with them exactly.
     #[must_use]
     pub fn as_number(&self) -> Option<Number> {
         match *self {
@@ -117,10 +135,11 @@ impl<'a> Value<'a> {
     #[must_use]
     pub fn compare(&self, other: &Value<'_>) -> Option<Ordering> {
         match (self, other) {
-            (Value::Null, _) | (_, Value::Null) => None,
+            (Value::Undefined | Value::Null, _) | (_, Value::Undefined | Value::Null) => None,
             (Value::Int(left), Value::Int(right)) => Some(left.cmp(right)),
             (Value::Str(left), Value::Str(right)) => Some(left.cmp(right)),
             (Value::Bool(left), Value::Bool(right)) => Some(left.cmp(right)),
+            (Value::Big(_), _) | (_, Value::Big(_)) => compare_big(self, other),
             (Value::Int(_) | Value::Float(_), _) | (_, Value::Int(_) | Value::Float(_)) => {
                 self.as_number()?.compare(other.as_number()?)
             }
@@ -145,11 +164,29 @@ impl<'a> Value<'a> {
         (self.is_null() && other.is_null()) || self.equals(other)
     }
 
+    /// Equality as EMQX matches values in IN and CASE: also of the same type, so that 1 is neither 1.0 nor '1', and null is
+    /// not what is undefined.
+    #[must_use]
+    pub fn is_identical(&self, other: &Value<'_>) -> bool {
+        match (self, other) {
+            (Value::Undefined, Value::Undefined) | (Value::Null, Value::Null) => true,
+            (Value::Int(_) | Value::Big(_), Value::Int(_) | Value::Big(_))
+            | (Value::Float(_), Value::Float(_))
+            | (Value::Bool(_), Value::Bool(_))
+            | (Value::Str(_) | Value::Bytes(_), Value::Str(_) | Value::Bytes(_)) => {
+                self.equals(other)
+            }
+            _ => self.rank() >= ARRAY_RANK && self.rank() == other.rank() && self.equals(other),
+        }
+    }
+
     /// An order of all values, for sorting: null, booleans, numbers (what is none comes first), text, arrays, maps.
     #[must_use]
     pub fn order(&self, other: &Value<'_>) -> Ordering {
         match (self.rank(), other.rank()) {
             (left, right) if left != right => left.cmp(&right),
+            // Arrays have no order among themselves, and neither have maps.
+            (ARRAY_RANK.., _) => Ordering::Equal,
             (2, _) => self
                 .compare(other)
                 .unwrap_or_else(|| other.is_nan().cmp(&self.is_nan())),
@@ -163,12 +200,12 @@ impl<'a> Value<'a> {
 
     fn rank(&self) -> u8 {
         match self {
-            Value::Null => 0,
+            Value::Undefined | Value::Null => 0,
             Value::Bool(_) => 1,
-            Value::Int(_) | Value::Float(_) => 2,
+            Value::Int(_) | Value::Big(_) | Value::Float(_) => 2,
             Value::Str(_) | Value::Bytes(_) => 3,
-            Value::Array(_) => 4,
-            Value::Json(text) if text.starts_with('[') => 4,
+            Value::Array(_) => ARRAY_RANK,
+            Value::Json(text) if text.starts_with('[') => ARRAY_RANK,
             Value::Map(_) | Value::Json(_) => 5,
         }
     }
@@ -185,7 +222,7 @@ impl<'a> Value<'a> {
     /// A field of a map; null if this is no map or has no such field.
     #[must_use]
     pub fn field(&self, name: &str, arena: &'a Arena) -> Value<'a> {
-        self.find_field(name, arena).unwrap_or(Value::Null)
+        self.find_field(name, arena).unwrap_or(Value::Undefined)
     }
 
     /// A field of a map, which may be there and null.
@@ -205,7 +242,7 @@ impl<'a> Value<'a> {
     #[must_use]
     pub fn item(&self, index: i64, arena: &'a Arena) -> Value<'a> {
         let Value::Array(items) = self.open(arena) else {
-            return Value::Null;
+            return Value::Undefined;
         };
         let index = if index < 0 {
             index.checked_add_unsigned(items.len() as u64)
@@ -215,7 +252,7 @@ impl<'a> Value<'a> {
         index
             .and_then(|index| usize::try_from(index).ok())
             .and_then(|index| items.get(index).copied())
-            .unwrap_or(Value::Null)
+            .unwrap_or(Value::Undefined)
     }
 
     /// Its text: text as it is, numbers in their shortest form, arrays and maps as JSON, null as `null`. Bytes that are not
@@ -223,9 +260,9 @@ impl<'a> Value<'a> {
     #[must_use]
     pub fn text(&self, arena: &'a Arena) -> &'a str {
         match *self {
-            Value::Null => "null",
+            Value::Undefined | Value::Null => "null",
             Value::Bool(truth) => word(truth),
-            Value::Str(text) | Value::Json(text) => text,
+            Value::Str(text) | Value::Json(text) | Value::Big(text) => text,
             Value::Bytes(bytes) => match String::from_utf8_lossy(bytes) {
                 std::borrow::Cow::Borrowed(text) => text,
                 std::borrow::Cow::Owned(text) => arena.alloc_str(&text),
@@ -246,9 +283,11 @@ impl<'a> Value<'a> {
     #[must_use]
     pub fn into_owned(self) -> OwnedValue {
         match self {
+            Value::Undefined => OwnedValue::Undefined,
             Value::Null => OwnedValue::Null,
             Value::Bool(truth) => OwnedValue::Bool(truth),
             Value::Int(number) => OwnedValue::Int(number),
+            Value::Big(digits) => OwnedValue::Big(digits.into()),
             Value::Float(number) => OwnedValue::Float(number),
             Value::Str(text) => OwnedValue::Str(text.into()),
             Value::Bytes(bytes) => OwnedValue::Bytes(bytes.into()),
@@ -286,6 +325,69 @@ pub(crate) fn float_to_i64(number: f64) -> Option<i64> {
     (fits && number.trunc() == number).then_some(number as i64)
 }
 
+/// Integers of any size by their digits, floats by what they are exactly.
+fn compare_big(left: &Value<'_>, right: &Value<'_>) -> Option<Ordering> {
+    let (left, right) = (Digits::of(left)?, Digits::of(right)?);
+    let size = left
+        .digits
+        .len()
+        .cmp(&right.digits.len())
+        .then_with(|| left.digits.cmp(&right.digits))
+        .then_with(|| left.has_fraction.cmp(&right.has_fraction));
+    Some(match (left.is_negative, right.is_negative) {
+        (false, false) => size,
+        (true, true) => size.reverse(),
+        (false, true) => Ordering::Greater,
+        (true, false) => Ordering::Less,
+    })
+}
+
+/// A number in decimal digits, without zeros in front.
+struct Digits<'a> {
+    is_negative: bool,
+    digits: std::borrow::Cow<'a, str>,
+    has_fraction: bool,
+}
+
+impl<'a> Digits<'a> {
+    fn of(value: &Value<'a>) -> Option<Self> {
+        let (text, has_fraction) = match *value {
+            Value::Big(digits) => (digits.into(), false),
+            Value::Int(number) => (number.to_string().into(), false),
+            Value::Float(number) if number.is_finite() => (
+                format!("{:.0}", number.trunc()).into(),
+                number.fract() != 0.0,
+            ),
+            Value::Str(_) | Value::Bytes(_) => {
+                let text = value.as_str()?.trim();
+                match is_integer(text) {
+                    true => (text.into(), false),
+                    false => return Self::of(&Value::Float(Number::parse(text)?.as_f64())),
+                }
+            }
+            _ => return None,
+        };
+        let text: std::borrow::Cow<'a, str> = text;
+        let is_negative = text.starts_with('-');
+        let strip = |text: &str| text.len() - text.trim_start_matches(['-', '+', '0']).len();
+        let digits = match text {
+            std::borrow::Cow::Borrowed(text) => text[strip(text)..].into(),
+            std::borrow::Cow::Owned(text) => text[strip(&text)..].to_owned().into(),
+        };
+        Some(Self {
+            is_negative,
+            digits,
+            has_fraction,
+        })
+    }
+}
+
+/// Digits behind a sign, or without one.
+pub(crate) fn is_integer(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
+}
+
 /// Arrays and maps are the same if their parts are; the order of fields does not matter.
 fn same_structure(left: &Value<'_>, right: &Value<'_>) -> bool {
     let arena = Arena::new();
@@ -296,17 +398,41 @@ fn same_structure(left: &Value<'_>, right: &Value<'_>) -> bool {
                 && left.iter().zip(right).all(|(left, right)| left.same(right))
         }
         (Value::Map(left), Value::Map(right)) => {
-            left.len() == right.len()
-                && left.iter().all(|(name, value)| {
-                    right
-                        .iter()
-                        .find(|(other, _)| other == name)
-                        .is_some_and(|(_, other)| value.same(other))
-                })
+            left.len() == right.len() && same_fields(left, right, &arena)
         }
         _ => false,
     }
 }
+
+/// As many fields on both sides, in whatever order.
+fn same_fields(left: Fields<'_>, right: Fields<'_>, arena: &Arena) -> bool {
+    // Most often the order is the same, too.
+    let ordered = left
+        .iter()
+        .zip(right)
+        .all(|(left, right)| left.0 == right.0);
+    if ordered {
+        return left
+            .iter()
+            .zip(right)
+            .all(|(left, right)| left.1.same(&right.1));
+    }
+    let sorted = |fields: Fields<'_>| {
+        let order = arena.alloc_slice_fill_iter(0..fields.len());
+        order.sort_by_key(|&at| fields[at].0);
+        &*order
+    };
+    let pairs = sorted(left).iter().zip(sorted(right));
+    pairs.into_iter().all(|(&left_at, &right_at)| {
+        let (left, right) = (&left[left_at], &right[right_at]);
+        left.0 == right.0 && left.1.same(&right.1)
+    })
+}
+
+type Fields<'a> = &'a [(&'a str, Value<'a>)];
+
+/// What arrays come after in the order of all values; maps come behind them.
+const ARRAY_RANK: u8 = 4;
 
 /// A number, integers kept apart from floats.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -378,9 +504,11 @@ fn compare_int_float(int: i64, float: f64) -> Option<Ordering> {
 /// A value that lives as long as its owner likes: what windows and the key-value store of a rule keep.
 #[derive(Clone, Debug)]
 pub enum OwnedValue {
+    Undefined,
     Null,
     Bool(bool),
     Int(i64),
+    Big(Box<str>),
     Float(f64),
     Str(Box<str>),
     Bytes(Box<[u8]>),
@@ -394,9 +522,11 @@ impl OwnedValue {
     #[must_use]
     pub fn borrow<'a>(&self, arena: &'a Arena) -> Value<'a> {
         match self {
+            OwnedValue::Undefined => Value::Undefined,
             OwnedValue::Null => Value::Null,
             OwnedValue::Bool(truth) => Value::Bool(*truth),
             OwnedValue::Int(number) => Value::Int(*number),
+            OwnedValue::Big(digits) => Value::Big(arena.alloc_str(digits)),
             OwnedValue::Float(number) => Value::Float(*number),
             OwnedValue::Str(text) => Value::Str(arena.alloc_str(text)),
             OwnedValue::Bytes(bytes) => Value::Bytes(arena.alloc_slice_copy(bytes)),
@@ -418,7 +548,7 @@ impl OwnedValue {
     #[must_use]
     pub fn size_bytes(&self) -> usize {
         let inner = match self {
-            OwnedValue::Str(text) | OwnedValue::Json(text) => text.len(),
+            OwnedValue::Str(text) | OwnedValue::Json(text) | OwnedValue::Big(text) => text.len(),
             OwnedValue::Bytes(bytes) => bytes.len(),
             OwnedValue::Array(items) => items.iter().map(OwnedValue::size_bytes).sum(),
             OwnedValue::Map(fields) => fields
@@ -464,6 +594,43 @@ mod tests {
             Value::Int(i64::MIN).compare(&Value::Float(f64::NEG_INFINITY)),
             Some(Ordering::Greater)
         );
+    }
+
+    #[test]
+    fn integers_beyond_64_bits_are_exact() {
+        let (big, next) = (
+            Value::Big("18446744073709551616"),
+            Value::Big("18446744073709551617"),
+        );
+        assert_eq!(big.compare(&next), Some(Ordering::Less));
+        assert!(big.equals(&big) && !big.equals(&next));
+        assert!(big.equals(&Value::Str("18446744073709551616")));
+        assert!(!next.equals(&Value::Str("18446744073709551616")));
+        assert!(big.equals(&Value::Float(18_446_744_073_709_551_616.0)));
+        assert!(!next.equals(&Value::Float(18_446_744_073_709_551_616.0)));
+        assert_eq!(big.compare(&Value::Int(i64::MAX)), Some(Ordering::Greater));
+        let negative = Value::Big("-9223372036854775809");
+        assert_eq!(
+            negative.compare(&Value::Int(i64::MIN)),
+            Some(Ordering::Less)
+        );
+        assert_eq!(negative.compare(&Value::Float(0.5)), Some(Ordering::Less));
+        assert_eq!(big.compare(&Value::Str("no number")), None);
+        assert_eq!(big.as_number(), None);
+    }
+
+    #[test]
+    fn large_objects_compare_in_whatever_order() {
+        let fields = |names: &mut dyn Iterator<Item = u32>| {
+            let fields: Vec<_> = names.map(|n| format!("\"f{n}\":{n}")).collect();
+            format!("{{{}}}", fields.join(","))
+        };
+        // As many as would take minutes if each were looked for among all.
+        let forward = fields(&mut (0..60_000));
+        let backward = fields(&mut (0..60_000).rev());
+        assert!(Value::Json(&forward).equals(&Value::Json(&backward)));
+        let other = forward.replace("\"f7\":7,", "\"f7\":8,");
+        assert!(!Value::Json(&other).equals(&Value::Json(&backward)));
     }
 
     #[test]

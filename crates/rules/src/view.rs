@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell, RefMut};
 
 use crate::context::{Dialect, Message, Part};
 use crate::event::Event;
+use crate::fault::Fault;
 use crate::field::Field;
 use crate::payload::Document;
 use crate::tools::Tools;
@@ -58,6 +59,7 @@ impl Scratch {
             client_ip: Cell::new(None),
             payload: Cell::new(None),
             document: Cell::new(None),
+            is_json: Cell::new(None),
             whole: Cell::new(None),
         }
     }
@@ -73,6 +75,8 @@ pub struct View<'a> {
     client_ip: Cell<Option<Value<'a>>>,
     payload: Cell<Option<Value<'a>>>,
     document: Cell<Option<Option<&'a Document<'a>>>>,
+    /// Whether the payload is JSON from its first byte to its last.
+    is_json: Cell<Option<bool>>,
     whole: Cell<Option<Value<'a>>>,
 }
 
@@ -94,7 +98,7 @@ impl<'a> View<'a> {
     }
 
     pub(crate) fn field(&self, field: Field) -> Value<'a> {
-        let mut value = Value::Null;
+        let mut value = Value::Undefined;
         self.read_into(field, &mut value);
         value
     }
@@ -134,7 +138,7 @@ impl<'a> View<'a> {
         }
         let value = match self.event.payload {
             Some(bytes) => str::from_utf8(bytes).map_or(Value::Bytes(bytes), Value::Str),
-            None => Value::Null,
+            None => Value::Undefined,
         };
         self.payload.set(Some(value));
         value
@@ -151,6 +155,45 @@ impl<'a> View<'a> {
         };
         self.document.set(Some(document));
         document
+    }
+
+    /// Whether the payload is JSON to its end, of which paths have read a part.
+    #[inline]
+    pub(crate) fn is_json(&self) -> bool {
+        match self.is_json.get() {
+            Some(is_json) => is_json,
+            None => self.check_json(),
+        }
+    }
+
+    fn check_json(&self) -> bool {
+        let is_json = match (self.document(), self.payload()) {
+            (Some(document), _) => document.is_json_to_its_end(),
+            (None, Value::Str(text)) => crate::json::check(text).is_ok(),
+            (None, Value::Bytes(_)) => false,
+            // An event without a payload has none that could be wrong.
+            (None, _) => true,
+        };
+        self.is_json.set(Some(is_json));
+        is_json
+    }
+
+    /// Why paths into the payload lead nowhere, if it is no JSON.
+    #[must_use]
+    pub fn payload_error(&self) -> Option<Box<str>> {
+        match self.payload() {
+            Value::Str(text) => Some(crate::json::check(text).err()?.to_string().into()),
+            Value::Bytes(_) => Some("the payload is not UTF-8".into()),
+            _ => None,
+        }
+    }
+
+    /// The fault of a rule that needs the payload to be JSON.
+    #[cold]
+    pub(crate) fn no_json(&self) -> Fault {
+        Fault::Payload {
+            why: self.payload_error().unwrap_or_default(),
+        }
     }
 
     /// The payload as it goes into an output: FluxMQ shows JSON as JSON, EMQX as text.

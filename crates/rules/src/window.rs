@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::value::Value;
+use crate::zone::Zone;
 
 /// The windowed part of a rule. The rule turns an event into a [`Sample`]; who keeps the windows adds it up and gives a
 /// [`Closed`] window back to the rule.
@@ -14,20 +15,22 @@ pub struct Window {
     /// One for each different call of an aggregate in SELECT and HAVING: the order of [`Sample::arguments`] and
     /// [`Closed::aggregates`].
     pub aggregates: Box<[Aggregate]>,
+    /// Where the days of windows of whole days begin.
+    pub zone: Zone,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowKind {
-    /// One after the other, beginning at multiples of their size since 1970.
+    /// One after the other, beginning at multiples of their size since 1970; those of whole days at midnight in the rule's zone.
     Tumbling { size_ms: u64 },
     /// One begins every `every_ms`; they overlap if that is less than `size_ms`.
     Hopping { size_ms: u64, every_ms: u64 },
     /// The time before each event; each event closes one.
     Sliding { size_ms: u64 },
-    /// Ends when nothing came for `gap_ms`.
-    Session { gap_ms: u64 },
-    /// So many events.
-    Count { events: u64 },
+    /// Ends when nothing came for `gap_ms`, or `max_ms` after its first event, after which another begins.
+    Session { gap_ms: u64, max_ms: Option<u64> },
+    /// So many events. One begins every `step` events; they overlap if that is less than `events`.
+    Count { events: u64, step: u64 },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -100,8 +103,16 @@ impl fmt::Display for WindowKind {
             Self::Tumbling { size_ms } => write!(f, "tumbling({size_ms}ms)"),
             Self::Hopping { size_ms, every_ms } => write!(f, "hopping({size_ms}ms, {every_ms}ms)"),
             Self::Sliding { size_ms } => write!(f, "sliding({size_ms}ms)"),
-            Self::Session { gap_ms } => write!(f, "session({gap_ms}ms)"),
-            Self::Count { events } => write!(f, "count({events})"),
+            Self::Session {
+                gap_ms,
+                max_ms: None,
+            } => write!(f, "session({gap_ms}ms)"),
+            Self::Session {
+                gap_ms,
+                max_ms: Some(max_ms),
+            } => write!(f, "session({gap_ms}ms, {max_ms}ms)"),
+            Self::Count { events, step } if events == step => write!(f, "count({events})"),
+            Self::Count { events, step } => write!(f, "count({events}, {step})"),
         }
     }
 }

@@ -12,10 +12,10 @@ use crate::calendar::{Civil, DAY_S};
 static BUNDLED: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
 /// A time zone. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone(Kind);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     /// Seconds east of UTC.
     Fixed(i32),
@@ -45,6 +45,16 @@ impl Zone {
             "Z" | "z" | "UTC" | "utc" => Some(Zone::UTC),
             _ if text.starts_with(['+', '-']) => Zone::fixed(parse_offset(text)?),
             _ => BUNDLED.get(text).ok().map(|zone| Zone(Kind::Named(zone))),
+        }
+    }
+
+    /// Its name, or its offset in seconds.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &self.0 {
+            Kind::Fixed(0) => "UTC".to_owned(),
+            Kind::Fixed(offset_s) => format!("{offset_s:+}s"),
+            Kind::Named(zone) => zone.iana_name().unwrap_or_default().to_owned(),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemars::SchemaGenerator;
 use serde_json::Value;
 
-use super::{Accepted, Kind, Names};
+use super::{Accept, Accepted, Kind, Names};
 use crate::access::Role;
 use crate::app::App;
 use crate::call;
@@ -81,6 +81,12 @@ pub trait ObjectRules: Send + Sync + 'static {
     fn may_go(&self, kind: RuledKind, id: &str) -> Result<(), String> {
         let _ = (kind, id);
         Ok(())
+    }
+
+    /// What an accepted object hardly means as it is written, for the answer to whoever wrote it.
+    fn warnings(&self, kind: RuledKind, stored: &Value) -> Vec<String> {
+        let _ = (kind, stored);
+        Vec::new()
     }
 
     /// What is shown of a stored object: everything but its secrets.
@@ -324,13 +330,22 @@ impl Kind for Ruled {
         let (id, current) = (id.to_owned(), current.cloned());
         Box::pin(async move {
             // It may hash a password or look at files.
-            let accept = move || rules.accept(kind, &id, input, current.as_ref());
+            let accept = move || {
+                let stored = rules.accept(kind, &id, input, current.as_ref())?;
+                let warnings = rules.warnings(kind, &stored);
+                Ok((stored, warnings))
+            };
             let accepted = call::blocking(accept, "The object cannot be checked now.").await?;
-            let stored = accepted.map_err(|invalid| match invalid.field.as_str() {
-                "" => Problem::unprocessable(invalid.detail),
-                field => Problem::field(field, format!("{field}: {}", invalid.detail)),
-            })?;
-            Ok(stored.into())
+            let (stored, warnings) =
+                accepted.map_err(|invalid: Invalid| match invalid.field.as_str() {
+                    "" => Problem::unprocessable(invalid.detail),
+                    field => Problem::field(field, format!("{field}: {}", invalid.detail)),
+                })?;
+            let mut accept = Accept::from(stored);
+            if !warnings.is_empty() {
+                accept.once.insert("warnings".to_owned(), warnings.into());
+            }
+            Ok(accept)
         })
     }
 

@@ -132,12 +132,14 @@ fn value_of<'a>(value: Value<'a>, arena: &'a Arena) -> rules::Value<'a> {
 
 fn put(out: &mut RowWriter<'_>, key: &str, value: rules::Value<'_>) {
     match value {
-        rules::Value::Null => out.null(key),
+        rules::Value::Undefined | rules::Value::Null => out.null(key),
         rules::Value::Bool(value) => out.bool(key, value),
         rules::Value::Int(value) => out.int(key, value),
         rules::Value::Float(value) => out.float(key, value),
         rules::Value::Str(value) => out.text(key, value),
         rules::Value::Bytes(value) => out.bytes(key, value),
+        // Its digits, which databases take for a number.
+        rules::Value::Big(value) => out.text(key, value),
         rules::Value::Json(value) => out.json(key, value),
         rules::Value::Array(items) => out.array(key, |out| put_items(out, items)),
         rules::Value::Map(fields) => out.map(key, |out| {
@@ -151,12 +153,13 @@ fn put(out: &mut RowWriter<'_>, key: &str, value: rules::Value<'_>) {
 fn put_items(out: &mut ItemWriter<'_>, items: &[rules::Value<'_>]) {
     for item in items {
         match *item {
-            rules::Value::Null => out.null(),
+            rules::Value::Undefined | rules::Value::Null => out.null(),
             rules::Value::Bool(value) => out.bool(value),
             rules::Value::Int(value) => out.int(value),
             rules::Value::Float(value) => out.float(value),
             rules::Value::Str(value) => out.text(value),
             rules::Value::Bytes(value) => out.bytes(value),
+            rules::Value::Big(value) => out.text(value),
             rules::Value::Json(value) => out.json(value),
             rules::Value::Array(items) => out.array(|out| put_items(out, items)),
             rules::Value::Map(fields) => out.map(|out| {

@@ -209,7 +209,7 @@ fn take_columns<'a>(
             continue;
         }
         let value = match value {
-            rules::Value::Null => continue,
+            rules::Value::Undefined | rules::Value::Null => continue,
             rules::Value::Bool(value) => Value::Bool(*value),
             rules::Value::Int(value) => Value::Int(*value),
             rules::Value::Float(value) => Value::Float(*value),

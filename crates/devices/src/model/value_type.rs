@@ -130,7 +130,7 @@ impl ValueType {
                 _ => Err(kind("a whole number", &value)),
             },
             ValueType::Number(number) => match (value, value.as_f64()) {
-                (Value::Str(_), Some(found)) => number.check(found),
+                (Value::Str(_) | Value::Big(_), Some(found)) => number.check(found),
                 _ => Err(kind("a number", &value)),
             },
             ValueType::Boolean(boolean) => boolean.check(value),
@@ -248,7 +248,9 @@ pub fn untyped<'a, 'm>(value: Value<'a>, arena: &'a Arena) -> Result<Stored<'a>,
         Value::Float(_) => Err(Reason::NotFinite),
         Value::Str(text) => bounded(text).map(Stored::Text),
         Value::Json(_) | Value::Array(_) | Value::Map(_) => json(value, arena),
-        Value::Null | Value::Bytes(_) => Err(kind("a value", &value)),
+        // Telemetry has integers of 64 bits and floats.
+        Value::Big(_) => untyped(Value::Float(value.as_f64().unwrap_or(f64::NAN)), arena),
+        Value::Undefined | Value::Null | Value::Bytes(_) => Err(kind("a value", &value)),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::fault::Fault;
 use crate::field::Field;
 use crate::functions::Function;
 use crate::kv::Kv;
+use crate::options::EvaluationLimits;
 use crate::plan::{List, NodeId, Op, Plan, Text};
 use crate::syntax::ast::BinaryOp;
 use crate::tools::Tools;
@@ -69,7 +70,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
                 limits: Limits::default(),
             },
             memos,
-            item: Value::Null,
+            item: Value::Undefined,
             output: &[],
             closed: None,
             steps_left: u32::MAX,
@@ -77,10 +78,10 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         }
     }
 
-    pub(crate) fn limit(&mut self, max_steps: u32, max_output_bytes: usize) {
-        self.steps_left = max_steps;
-        self.max_steps = max_steps;
-        self.context.limits.max_output_bytes = max_output_bytes;
+    pub(crate) fn limit(&mut self, limits: EvaluationLimits) {
+        self.steps_left = limits.max_steps;
+        self.max_steps = limits.max_steps;
+        self.context.limits = Limits::new(limits.max_output_bytes, limits.max_jq_steps);
     }
 
     /// What is known now, to be forgotten later: memos worked out for one item of FOREACH.
@@ -96,12 +97,12 @@ impl<'a, 'e> Evaluator<'a, 'e> {
     pub(crate) fn items(&self, value: Value<'a>) -> &'a [Value<'a>] {
         let list = match value {
             Value::Str(text) => {
-                crate::json::parse_lazy(text, self.view.arena).unwrap_or(Value::Null)
+                crate::json::parse_lazy(text, self.view.arena).unwrap_or(Value::Undefined)
             }
             Value::Bytes(bytes) => {
                 let text = str::from_utf8(bytes).ok();
                 text.and_then(|text| crate::json::parse_lazy(text, self.view.arena).ok())
-                    .unwrap_or(Value::Null)
+                    .unwrap_or(Value::Undefined)
             }
             value => value,
         };
@@ -136,7 +137,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         self.spend(1)?;
         let plan = self.plan;
         Ok(match plan.op(id) {
-            Op::Null => Value::Null,
+            Op::Null => Value::Undefined,
             Op::Bool(value) => Value::Bool(value),
             Op::Int(value) => Value::Int(value),
             Op::Float(value) => Value::Float(value),
@@ -150,10 +151,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             Op::Memo(inner, slot) => return self.memo(inner, slot),
             Op::Path(base, steps) => return self.path(base, plan.steps(steps)),
             Op::Call(function, list) => return self.call(function, list),
-            Op::Not(inner) => match self.evaluate(inner)? {
-                Value::Null => Value::Null,
-                value => Value::Bool(!value.truth()),
-            },
+            Op::Not(inner) => operators::not(self.evaluate(inner)?, self.context.dialect),
             Op::Negate(inner) => operators::negate(self.evaluate(inner)?)?,
             Op::Binary(op, left, right) => return self.binary(op, left, right),
             Op::IsNull(inner, negated) => Value::Bool(self.evaluate(inner)?.is_null() != negated),
@@ -175,7 +173,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
                 let items = self
                     .view
                     .arena
-                    .alloc_slice_fill_copy(ids.len(), Value::Null);
+                    .alloc_slice_fill_copy(ids.len(), Value::Undefined);
                 for (item, &id) in items.iter_mut().zip(ids) {
                     *item = self.evaluate(id)?;
                 }
@@ -186,19 +184,19 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             Op::Key(at) => self
                 .closed
                 .and_then(|closed| closed.key.get(at as usize).copied())
-                .unwrap_or(Value::Null),
+                .unwrap_or(Value::Undefined),
             Op::Aggregate(at) => {
                 let value = self
                     .closed
                     .and_then(|closed| closed.aggregates.get(at as usize).copied());
-                value.unwrap_or(Value::Null)
+                value.unwrap_or(Value::Undefined)
             }
-            Op::WindowStart => self
-                .closed
-                .map_or(Value::Null, |closed| Value::Int(closed.start_ms as i64)),
+            Op::WindowStart => self.closed.map_or(Value::Undefined, |closed| {
+                Value::Int(closed.start_ms as i64)
+            }),
             Op::WindowEnd => self
                 .closed
-                .map_or(Value::Null, |closed| Value::Int(closed.end_ms as i64)),
+                .map_or(Value::Undefined, |closed| Value::Int(closed.end_ms as i64)),
         })
     }
 
@@ -211,7 +209,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             .find_field(self.plan.text(name), self.view.arena)
         {
             Some(value) => value,
-            None => field.map_or(Value::Null, |field| self.view.field(field)),
+            None => field.map_or(Value::Undefined, |field| self.view.field(field)),
         }
     }
 
@@ -238,13 +236,13 @@ impl<'a, 'e> Evaluator<'a, 'e> {
 
     fn call(&mut self, function: &'static Function, list: List) -> Result<Value<'a>, Fault> {
         let ids = self.plan.list(list);
-        let mut on_stack = [Value::Null; ARGUMENTS_ON_STACK];
+        let mut on_stack = [Value::Undefined; ARGUMENTS_ON_STACK];
         let values = match on_stack.get_mut(..ids.len()) {
             Some(values) => values,
             None => self
                 .view
                 .arena
-                .alloc_slice_fill_copy(ids.len(), Value::Null),
+                .alloc_slice_fill_copy(ids.len(), Value::Undefined),
         };
         let mut bytes = 0;
         for (value, &id) in values.iter_mut().zip(ids) {
@@ -253,7 +251,8 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         }
         self.spend(bytes / BYTES_PER_STEP)?;
         let result = function.call(&mut self.context, values)?;
-        self.spend(length(result) / BYTES_PER_STEP)?;
+        let extra_steps = std::mem::take(&mut self.context.limits.extra_steps) as usize;
+        self.spend(length(result) / BYTES_PER_STEP + extra_steps)?;
         Ok(result)
     }
 
@@ -266,9 +265,13 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         match op {
             BinaryOp::Match => Ok(operators::matches(left, right)),
             BinaryOp::Concat => self.concat(left, right),
-            // As in EMQX: text and anything are joined.
+            // As in EMQX: text and anything are joined, there also text and what is not there.
             BinaryOp::Add if operators::is_text(left) || operators::is_text(right) => {
-                self.concat(left, right)
+                if self.context.dialect == Dialect::Emqx {
+                    self.join(left, right)
+                } else {
+                    self.concat(left, right)
+                }
             }
             BinaryOp::Add
             | BinaryOp::Subtract
@@ -276,7 +279,12 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             | BinaryOp::Divide
             | BinaryOp::Quotient
             | BinaryOp::Remainder => operators::arithmetic(op, left, right),
-            _ => Ok(Value::Bool(operators::compare(op, left, right))),
+            _ => Ok(Value::Bool(operators::compare(
+                op,
+                left,
+                right,
+                self.context.dialect,
+            ))),
         }
     }
 
@@ -303,15 +311,19 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         let right = self.evaluate(right)?;
         Ok(match (left, right) {
             (_, right) if !right.is_null() && right.truth() == deciding => Value::Bool(deciding),
-            (Value::Null, _) | (_, Value::Null) => Value::Null,
+            (left, right) if left.is_null() || right.is_null() => Value::Undefined,
             _ => Value::Bool(!deciding),
         })
     }
 
     fn concat(&mut self, left: Value<'a>, right: Value<'a>) -> Result<Value<'a>, Fault> {
         if left.is_null() || right.is_null() {
-            return Ok(Value::Null);
+            return Ok(Value::Undefined);
         }
+        self.join(left, right)
+    }
+
+    fn join(&mut self, left: Value<'a>, right: Value<'a>) -> Result<Value<'a>, Fault> {
         let (left, right) = (self.context.text(left), self.context.text(right));
         let limit = self.context.limits.max_output_bytes;
         if left.len() + right.len() > limit {
@@ -332,13 +344,17 @@ impl<'a, 'e> Evaluator<'a, 'e> {
     }
 
     fn is_in(&mut self, inner: NodeId, list: List, negated: bool) -> Result<Value<'a>, Fault> {
-        let value = self.evaluate(inner)?;
+        let value = self.evaluate(inner)?.open(self.view.arena);
+        let equals = self.equality();
         for &id in self.plan.list(list) {
             let item = self.evaluate(id)?;
             let found = match item.open(self.view.arena) {
                 // `x in (payload.list)`
-                Value::Array(items) => items.iter().any(|item| item.equals(&value)),
-                item => item.equals(&value),
+                Value::Array(items) => {
+                    self.spend(items.len())?;
+                    items.iter().any(|item| equals(item, &value))
+                }
+                item => equals(&item, &value),
             };
             if found {
                 return Ok(Value::Bool(!negated));
@@ -347,15 +363,24 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         Ok(Value::Bool(negated))
     }
 
+    /// What IN and CASE match values by.
+    fn equality(&self) -> fn(&Value<'_>, &Value<'_>) -> bool {
+        match self.context.dialect {
+            Dialect::Fluxmq => |left, right| left.equals(right),
+            Dialect::Emqx => |left, right| left.is_identical(right),
+        }
+    }
+
     fn between(&mut self, inner: NodeId, list: List, negated: bool) -> Result<Value<'a>, Fault> {
         let value = self.evaluate(inner)?;
         let &[low, high] = self.plan.list(list) else {
-            return Ok(Value::Null);
+            return Ok(Value::Undefined);
         };
         let low = self.evaluate(low)?;
         let high = self.evaluate(high)?;
-        let inside = operators::compare(BinaryOp::GreaterEqual, value, low)
-            && operators::compare(BinaryOp::LessEqual, value, high);
+        let dialect = self.context.dialect;
+        let inside = operators::compare(BinaryOp::GreaterEqual, value, low, dialect)
+            && operators::compare(BinaryOp::LessEqual, value, high, dialect);
         Ok(Value::Bool(inside != negated))
     }
 
@@ -380,30 +405,31 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         }
         arms.remainder()
             .first()
-            .map_or(Ok(Value::Null), |&otherwise| self.evaluate(otherwise))
+            .map_or(Ok(Value::Undefined), |&otherwise| self.evaluate(otherwise))
     }
 
     fn switch(&mut self, list: &[NodeId]) -> Result<Value<'a>, Fault> {
         let Some((&subject, arms)) = list.split_first() else {
-            return Ok(Value::Null);
+            return Ok(Value::Undefined);
         };
         let subject = self.evaluate(subject)?;
+        let equals = self.equality();
         let mut arms = arms.chunks_exact(2);
         for arm in &mut arms {
-            if self.evaluate(arm[0])?.equals(&subject) {
+            if equals(&self.evaluate(arm[0])?, &subject) {
                 return self.evaluate(arm[1]);
             }
         }
         arms.remainder()
             .first()
-            .map_or(Ok(Value::Null), |&otherwise| self.evaluate(otherwise))
+            .map_or(Ok(Value::Undefined), |&otherwise| self.evaluate(otherwise))
     }
 
     fn map(&mut self, list: &[NodeId]) -> Result<Value<'a>, Fault> {
         let fields = self
             .view
             .arena
-            .alloc_slice_fill_copy(list.len() / 2, ("", Value::Null));
+            .alloc_slice_fill_copy(list.len() / 2, ("", Value::Undefined));
         for (field, pair) in fields.iter_mut().zip(list.chunks_exact(2)) {
             let Op::Text(name) = self.plan.op(pair[0]) else {
                 continue;
@@ -416,7 +442,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
     fn range(&mut self, from: NodeId, to: NodeId) -> Result<Value<'a>, Fault> {
         let (from, to) = (self.evaluate(from)?, self.evaluate(to)?);
         if from.is_null() || to.is_null() {
-            return Ok(Value::Null);
+            return Ok(Value::Undefined);
         }
         let end = |argument, value: Value<'_>| {
             value.as_i64().ok_or(Fault::Type {
@@ -450,7 +476,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
 /// Bytes that a function may have to look at.
 fn length(value: Value<'_>) -> usize {
     match value {
-        Value::Str(text) | Value::Json(text) => text.len(),
+        Value::Str(text) | Value::Json(text) | Value::Big(text) => text.len(),
         Value::Bytes(bytes) => bytes.len(),
         Value::Array(items) => size_of_val(items),
         Value::Map(fields) => size_of_val(fields),

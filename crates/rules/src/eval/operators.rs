@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use crate::context::Dialect;
 use crate::fault::Fault;
 use crate::syntax::ast::BinaryOp;
 use crate::value::{Number, Value};
@@ -10,10 +11,11 @@ pub(super) fn is_text(value: Value<'_>) -> bool {
     matches!(value, Value::Str(_) | Value::Bytes(_))
 }
 
-/// Null compares as false with everything, and so does what has no order, but that it is not the same is known.
-pub(super) fn compare(op: BinaryOp, left: Value<'_>, right: Value<'_>) -> bool {
+/// Null compares as false with everything in FluxMQ's dialect. What has no order does not either, but that it is not the same is
+/// known.
+pub(super) fn compare(op: BinaryOp, left: Value<'_>, right: Value<'_>, dialect: Dialect) -> bool {
     if left.is_null() || right.is_null() {
-        return false;
+        return dialect == Dialect::Emqx && compare_null(op, left, right);
     }
     let ordering = left.compare(&right);
     match op {
@@ -27,6 +29,38 @@ pub(super) fn compare(op: BinaryOp, left: Value<'_>, right: Value<'_>) -> bool {
     }
 }
 
+/// As EMQX has it: what is undefined equals only what is undefined too, and compares as false with everything else. Null is a
+/// word: it equals null and the text `null`, and differs from anything else.
+fn compare_null(op: BinaryOp, left: Value<'_>, right: Value<'_>) -> bool {
+    let ordering = match (left, right) {
+        (Value::Undefined, Value::Undefined) | (Value::Null, Value::Null) => Some(Ordering::Equal),
+        (Value::Undefined, _) | (_, Value::Undefined) => return false,
+        (Value::Null, text) => text.as_bytes().map(|text| NULL.cmp(text)),
+        (text, _) => text.as_bytes().map(|text| text.cmp(NULL)),
+    };
+    match op {
+        BinaryOp::Equal => ordering == Some(Ordering::Equal),
+        BinaryOp::NotEqual => ordering != Some(Ordering::Equal),
+        BinaryOp::Less => ordering == Some(Ordering::Less),
+        BinaryOp::LessEqual => ordering.is_some_and(Ordering::is_le),
+        BinaryOp::Greater => ordering == Some(Ordering::Greater),
+        BinaryOp::GreaterEqual => ordering.is_some_and(Ordering::is_ge),
+        _ => false,
+    }
+}
+
+const NULL: &[u8] = b"null";
+
+/// Null stays null in FluxMQ's dialect; in EMQX's whatever is no boolean is as false after NOT as before it.
+pub(super) fn not<'a>(value: Value<'a>, dialect: Dialect) -> Value<'a> {
+    match (value, dialect) {
+        (Value::Bool(truth), _) => Value::Bool(!truth),
+        (_, Dialect::Emqx) => Value::Bool(false),
+        (value, _) if value.is_null() => Value::Undefined,
+        (value, _) => Value::Bool(!value.truth()),
+    }
+}
+
 pub(super) fn matches<'a>(topic: Value<'a>, filter: Value<'a>) -> Value<'a> {
     let matched = match (topic.as_str(), filter.as_str()) {
         (Some(topic), Some(filter)) => mqtt::filter_matches(filter, topic),
@@ -37,7 +71,7 @@ pub(super) fn matches<'a>(topic: Value<'a>, filter: Value<'a>) -> Value<'a> {
 
 pub(super) fn negate(value: Value<'_>) -> Result<Value<'_>, Fault> {
     match value {
-        Value::Null => Ok(Value::Null),
+        value if value.is_null() => Ok(Value::Undefined),
         value => match number("-", 1, value)? {
             Number::Int(number) => number
                 .checked_neg()
@@ -54,7 +88,7 @@ pub(super) fn arithmetic<'a>(
     right: Value<'a>,
 ) -> Result<Value<'a>, Fault> {
     if left.is_null() || right.is_null() {
-        return Ok(Value::Null);
+        return Ok(Value::Undefined);
     }
     let function = op.text();
     let left = number(function, 1, left)?;
@@ -99,6 +133,9 @@ fn integers<'a>(op: BinaryOp, left: i64, right: i64) -> Result<Value<'a>, Fault>
 }
 
 fn number(function: &'static str, argument: usize, value: Value<'_>) -> Result<Number, Fault> {
+    if matches!(value, Value::Big(_)) {
+        return Err(Fault::Overflow { function });
+    }
     value.as_number().ok_or(Fault::Type {
         function,
         argument,
@@ -188,8 +225,8 @@ mod tests {
         ));
         assert!(arithmetic(BinaryOp::Divide, Value::Int(7), Value::Int(0)).is_err());
         assert!(matches!(
-            arithmetic(BinaryOp::Multiply, Value::Null, Value::Int(0)),
-            Ok(Value::Null)
+            arithmetic(BinaryOp::Multiply, Value::Undefined, Value::Int(0)),
+            Ok(Value::Undefined)
         ));
         assert!(negate(Value::Int(i64::MIN)).is_err());
     }

@@ -44,8 +44,8 @@ impl<'a> Evaluator<'a, '_> {
                         let old = fields
                             .iter()
                             .find(|(field, _)| *field == name)
-                            .map_or(Value::Null, |(_, value)| *value);
-                        let new = self.put_nested(old, rest, value);
+                            .map_or(Value::Undefined, |(_, value)| *value);
+                        let new = self.put_nested(old, rest, value)?;
                         put(&mut fields, name, new);
                     }
                 }
@@ -75,7 +75,7 @@ impl<'a> Evaluator<'a, '_> {
                     false => fields.iter().position(|(old, _)| *old == name),
                 };
                 let at = old.unwrap_or_else(|| {
-                    fields.push((name, Value::Null));
+                    fields.push((name, Value::Undefined));
                     fields.len() - 1
                 });
                 match field {
@@ -112,15 +112,29 @@ impl<'a> Evaluator<'a, '_> {
     }
 
     /// The old value with the new one in its place inside.
-    fn put_nested(&self, old: Value<'a>, steps: &[PutStep], value: Value<'a>) -> Value<'a> {
+    fn put_nested(
+        &mut self,
+        old: Value<'a>,
+        steps: &[PutStep],
+        value: Value<'a>,
+    ) -> Result<Value<'a>, Fault> {
         let arena = self.view.arena;
         let Some((step, rest)) = steps.split_first() else {
-            return value;
+            return Ok(value);
         };
         let old = opened(old, arena);
-        match *step {
-            PutStep::Key(name) => {
-                let name = self.plan.text(name);
+        let place = match *step {
+            PutStep::Key(name) => Place::Key(self.plan.text(name)),
+            PutStep::Index(index) => Place::Index(index.into()),
+            PutStep::Head => Place::Head,
+            PutStep::Tail => Place::Tail,
+            PutStep::Computed(index) => match self.evaluate(index)? {
+                Value::Str(name) => Place::Key(name),
+                index => Place::Index(index.as_i64().unwrap_or(0)),
+            },
+        };
+        Ok(match place {
+            Place::Key(name) => {
                 let mut fields = Vec::new_in(arena);
                 if let Value::Map(old) = old {
                     fields.extend_from_slice_copy(old);
@@ -128,32 +142,42 @@ impl<'a> Evaluator<'a, '_> {
                 let inner = fields
                     .iter()
                     .find(|(field, _)| *field == name)
-                    .map_or(Value::Null, |(_, value)| *value);
-                let inner = self.put_nested(inner, rest, value);
+                    .map_or(Value::Undefined, |(_, value)| *value);
+                let inner = self.put_nested(inner, rest, value)?;
                 put(&mut fields, name, inner);
                 Value::Map(fields.into_bump_slice())
             }
-            PutStep::Index(_) | PutStep::Head | PutStep::Tail => {
+            Place::Index(_) | Place::Head | Place::Tail => {
                 let mut items = Vec::new_in(arena);
                 if let Value::Array(old) = old {
                     items.extend_from_slice_copy(old);
                 }
-                let place = match *step {
-                    PutStep::Index(index) => position(index.into(), items.len()),
+                let at = match place {
+                    Place::Index(index) => position(index, items.len()),
                     _ => None,
                 };
-                let new = self.put_nested(place.map_or(Value::Null, |at| items[at]), rest, value);
-                match (step, place) {
-                    (PutStep::Head, _) => items.insert(0, new),
+                let inner = at.map_or(Value::Undefined, |at| items[at]);
+                let new = self.put_nested(inner, rest, value)?;
+                match (place, at) {
+                    (Place::Head, _) => items.insert(0, new),
                     (_, Some(at)) => items[at] = new,
                     // Of a list that is not there, the first item is made whatever its number.
-                    (PutStep::Index(_), None) if !items.is_empty() => {}
+                    (Place::Index(_), None) if !items.is_empty() => {}
                     _ => items.push(new),
                 }
                 Value::Array(items.into_bump_slice())
             }
-        }
+        })
     }
+}
+
+/// Where in a value another is put.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    Key(&'a str),
+    Index(i64),
+    Head,
+    Tail,
 }
 
 /// Text that is JSON, and JSON that is text, as something to put into.
@@ -161,7 +185,7 @@ fn opened<'a>(value: Value<'a>, arena: &'a Arena) -> Value<'a> {
     match value {
         Value::Str(text) => match crate::json::parse_lazy(text, arena) {
             Ok(value) => value.open(arena),
-            Err(_) => Value::Null,
+            Err(_) => Value::Undefined,
         },
         value => value.open(arena),
     }

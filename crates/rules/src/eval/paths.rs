@@ -1,6 +1,7 @@
 //! Paths: into the payload as far as needed, into values, into text that is JSON.
 
 use super::Evaluator;
+use crate::context::Dialect;
 use crate::fault::Fault;
 use crate::field::Field;
 use crate::payload::Document;
@@ -19,13 +20,33 @@ enum Step<'a> {
 impl<'a> Evaluator<'a, '_> {
     pub(super) fn path(&mut self, base: NodeId, steps: &'a [StepOp]) -> Result<Value<'a>, Fault> {
         if self.is_payload(base) {
-            return match self.view.document() {
-                Some(document) => self.walk(document, steps),
-                None => Ok(Value::Null),
-            };
+            let is_of_statement = matches!(self.plan.op(base), Op::Field(_));
+            return self.payload_path(steps, is_of_statement);
         }
         let value = self.evaluate(base)?;
         self.follow(value, steps)
+    }
+
+    /// A path into the payload. To EMQX one that is no JSON is a fault, but not in templates. That a member was found says
+    /// nothing about what follows it, which is looked at when the rule has passed.
+    fn payload_path(
+        &mut self,
+        steps: &'a [StepOp],
+        is_of_statement: bool,
+    ) -> Result<Value<'a>, Fault> {
+        let document = self.view.document();
+        let value = match document {
+            Some(document) => self.walk(document, steps)?,
+            None => Value::Undefined,
+        };
+        if is_of_statement
+            && self.context.dialect == Dialect::Emqx
+            && value.is_undefined()
+            && !self.view.is_json()
+        {
+            return Err(self.view.no_json());
+        }
+        Ok(value)
     }
 
     /// The payload of the event, not a column of that name.
@@ -54,34 +75,46 @@ impl<'a> Evaluator<'a, '_> {
                 Step::Index(index) => document.index(index),
                 Step::Slice(from, to) => {
                     let Some(items) = document.items(from, to) else {
-                        return Ok(Value::Null);
+                        return self.no_list(Value::Map(&[]));
                     };
                     return self.follow(Value::Array(items), rest);
                 }
                 Step::Nowhere => None,
             };
             let Some(member) = member else {
-                return Ok(Value::Null);
+                return match rest.first() {
+                    Some(StepOp::Slice(..)) if !document.is_broken() => {
+                        self.no_list(Value::Undefined)
+                    }
+                    _ => Ok(Value::Undefined),
+                };
             };
             if rest.is_empty() {
                 return Ok(member.value());
             }
             match member.document(self.view.arena) {
                 Some(inner) => document = inner,
-                None => return Ok(Value::Null),
+                None if matches!(rest.first(), Some(StepOp::Slice(..))) => {
+                    return self.no_list(member.value());
+                }
+                None => return Ok(Value::Undefined),
             }
         }
-        Ok(Value::Null)
+        Ok(Value::Undefined)
     }
 
     fn follow(&mut self, value: Value<'a>, steps: &'a [StepOp]) -> Result<Value<'a>, Fault> {
         let mut value = value;
         for (at, step) in steps.iter().enumerate() {
+            if matches!(step, StepOp::Slice(..)) && value.type_name() != "array" && !is_text(value)
+            {
+                return self.no_list(value);
+            }
             value = match value {
                 Value::Str(text) | Value::Json(text) => {
                     return match Document::new(text, self.view.arena) {
                         Some(document) => self.walk(document, &steps[at..]),
-                        None => Ok(Value::Null),
+                        None => Ok(Value::Undefined),
                     };
                 }
                 Value::Bytes(bytes) => {
@@ -90,7 +123,7 @@ impl<'a> Evaluator<'a, '_> {
                         .and_then(|text| Document::new(text, self.view.arena));
                     return match document {
                         Some(document) => self.walk(document, &steps[at..]),
-                        None => Ok(Value::Null),
+                        None => Ok(Value::Undefined),
                     };
                 }
                 Value::Map(fields) => match self.step(step)? {
@@ -98,20 +131,33 @@ impl<'a> Evaluator<'a, '_> {
                         .iter()
                         .rev()
                         .find(|(name, _)| *name == key)
-                        .map_or(Value::Null, |(_, value)| *value),
-                    _ => Value::Null,
+                        .map_or(Value::Undefined, |(_, value)| *value),
+                    _ => Value::Undefined,
                 },
                 Value::Array(items) => match self.step(step)? {
                     Step::Index(index) => {
-                        position(index, items.len()).map_or(Value::Null, |at| items[at])
+                        position(index, items.len()).map_or(Value::Undefined, |at| items[at])
                     }
                     Step::Slice(from, to) => Value::Array(slice(items, from, to)),
-                    _ => Value::Null,
+                    _ => Value::Undefined,
                 },
-                _ => return Ok(Value::Null),
+                _ => return Ok(Value::Undefined),
             };
         }
         Ok(value)
+    }
+
+    /// A range of what is no list: undefined, and to EMQX a fault.
+    fn no_list(&self, value: Value<'a>) -> Result<Value<'a>, Fault> {
+        match self.context.dialect {
+            Dialect::Fluxmq => Ok(Value::Undefined),
+            Dialect::Emqx => Err(Fault::Type {
+                function: "[..]",
+                argument: 1,
+                expected: "an array",
+                found: value.type_name(),
+            }),
+        }
     }
 
     fn step(&mut self, step: &StepOp) -> Result<Step<'a>, Fault> {
@@ -140,6 +186,11 @@ impl<'a> Evaluator<'a, '_> {
             }
         })
     }
+}
+
+/// What may be the text of a list.
+fn is_text(value: Value<'_>) -> bool {
+    matches!(value, Value::Str(_) | Value::Bytes(_) | Value::Json(_))
 }
 
 /// From 1, or from the end.

@@ -17,7 +17,7 @@ impl<'a> Args<'_, 'a> {
 
     /// Null if it was not given.
     pub(super) fn get(&self, at: usize) -> Value<'a> {
-        self.values.get(at).copied().unwrap_or(Value::Null)
+        self.values.get(at).copied().unwrap_or(Value::Undefined)
     }
 
     pub(super) fn wrong_type<T>(&self, at: usize, expected: &'static str) -> Result<T, Fault> {
@@ -44,6 +44,14 @@ impl<'a> Args<'_, 'a> {
         })
     }
 
+    /// More work than one evaluation may do.
+    pub(super) fn beyond<T>(&self, why: impl Into<Box<str>>) -> Result<T, Fault> {
+        Err(Fault::Limit {
+            function: self.function,
+            why: why.into(),
+        })
+    }
+
     pub(super) fn overflow(&self) -> Fault {
         Fault::Overflow {
             function: self.function,
@@ -54,7 +62,7 @@ impl<'a> Args<'_, 'a> {
     pub(super) fn text(&self, at: usize, arena: &'a Arena) -> Result<&'a str, Fault> {
         match self.get(at) {
             Value::Str(text) => Ok(text),
-            Value::Null => self.wrong_type(at, "text"),
+            Value::Undefined | Value::Null => self.wrong_type(at, "text"),
             Value::Bytes(bytes) => match str::from_utf8(bytes) {
                 Ok(text) => Ok(text),
                 Err(_) => self.wrong_type(at, "text (these bytes are not UTF-8)"),

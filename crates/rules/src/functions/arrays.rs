@@ -26,7 +26,7 @@ pub(super) const TABLE: &[Function] = &[
 fn end<'a>(context: &Context<'a, '_>, args: Args<'_, 'a>, item: Option<&Value<'a>>) -> Result<'a> {
     match (item, context.dialect) {
         (Some(item), _) => Ok(*item),
-        (None, Dialect::Fluxmq) => Ok(Value::Null),
+        (None, Dialect::Fluxmq) => Ok(Value::Undefined),
         (None, Dialect::Emqx) => args.out_of_range(0, "an array that is not empty"),
     }
 }
@@ -38,7 +38,7 @@ fn nth<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
         return Ok(usize::try_from(index)
             .ok()
             .and_then(|index| items.get(index).copied())
-            .unwrap_or(Value::Null));
+            .unwrap_or(Value::Undefined));
     }
     let number = args.int(0)?;
     let items = args.array(1, arena)?;
@@ -106,7 +106,7 @@ fn sum<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
 fn avg<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let (sum, count) = total(context, args)?;
     Ok(if count == 0 {
-        Value::Null
+        Value::Undefined
     } else {
         Value::Float(sum.as_f64() / count as f64)
     })

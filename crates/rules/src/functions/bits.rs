@@ -49,7 +49,7 @@ fn subbits<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> 
         .checked_sub(start)
         .filter(|left| *left > 0)
     else {
-        return Ok(Value::Null);
+        return Ok(Value::Undefined);
     };
     // What is there, if it is less than was asked for.
     let length = args.size(length_at)?.min(left);

@@ -6,7 +6,7 @@ use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
 
 use super::{Args, Function, compact_decimals, line, opened};
-use crate::context::Context;
+use crate::context::{Context, Dialect};
 use crate::fault::Fault;
 use crate::value::{Number, Value, float_to_i64};
 
@@ -14,7 +14,7 @@ type Result<'a, T = Value<'a>> = std::result::Result<T, Fault>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("str", (1, 1), "x: any", "string", "Its text; arrays and maps as JSON.", "str(json_decode('{\"a\":1}'))", r#""{\"a\":1}""#, |context, args| Ok(Value::Str(context.text(args.get(0))))).alias(&["toString"]).differs("EMQX rounds floats to 10 digits behind the point"),
+    line("str", (1, 1), "x: any", "string", "Its text; arrays and maps as JSON.", "str(json_decode('{\"a\":1}'))", r#""{\"a\":1}""#, to_text).nulls().alias(&["toString"]).differs("EMQX rounds floats to 10 digits behind the point; the text of what is not there is `undefined`, that of null `null`, while FluxMQ gives null"),
     line("int", (1, 1), "x: any", "int", "As an integer: a float rounded down, text of a number, true as 1.", "int('3.1415e2')", "314", |_, args| to_int(args, f64::floor, i64::MIN, i64::MAX)).alias(&["toInt", "toInteger"]),
     line("int8", (1, 1), "x: any", "int", "As an integer from -128 to 127.", "int8('127')", "127", |_, args| to_int(args, f64::trunc, i8::MIN.into(), i8::MAX.into())),
     line("int16", (1, 1), "x: any", "int", "As an integer of 16 bits.", "int16('32767')", "32767", |_, args| to_int(args, f64::trunc, i16::MIN.into(), i16::MAX.into())),
@@ -38,10 +38,17 @@ pub(super) const TABLE: &[Function] = &[
     line("octToInt", (1, 1), "digits: string", "int", "The number of octal digits.", "octToInt('12')", "10", |context, args| from_base(context, args, 8, "0o")),
     line("intToOct", (1, 1), "x: int", "string", "In octal digits; negative numbers as 64 bits.", "intToOct(10)", r#""12""#, |context, args| based(context, args, |out, number| write!(out, "{number:o}"))),
     line("bytes", (1, 1), "x: any", "bytes", "The bytes of its text.", "bytes('hello')", r#""hello""#, |context, args| Ok(Value::Bytes(args.bytes(0, context.arena)?))),
-    line("str_utf8", (1, 1), "x: any", "string", "Its text in UTF-8; bytes that are not become the replacement character.", "str_utf8('höher')", r#""höher""#, |context, args| Ok(Value::Str(context.text(args.get(0))))),
+    line("str_utf8", (1, 1), "x: any", "string", "Its text in UTF-8; bytes that are not become the replacement character.", "str_utf8('höher')", r#""höher""#, to_text).nulls(),
     line("str_utf16_le", (1, 1), "x: any", "bytes", "Its text in UTF-16, the lower byte first.", "bin2hexstr(str_utf16_le('hö'))", r#""6800F600""#, str_utf16_le),
     line("map", (1, 1), "x: string | array | map", "map", "A map from JSON, or from pairs of names and values.", "map([['a', 1]])", r#"{"a":1}"#, map),
 ];
+
+fn to_text<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    if args.get(0).is_null() && context.dialect == Dialect::Fluxmq {
+        return Ok(Value::Undefined);
+    }
+    Ok(Value::Str(context.text(args.get(0))))
+}
 
 fn to_int<'a>(args: Args<'_, 'a>, rounding: fn(f64) -> f64, min: i64, max: i64) -> Result<'a> {
     let number = match args.get(0) {

@@ -57,7 +57,7 @@ fn of_object<'a>(
 ) -> Result<'a> {
     match opened(args.get(0), context.arena) {
         Value::Map(_) => part(context, args),
-        _ => Ok(Value::Null),
+        _ => Ok(Value::Undefined),
     }
 }
 
@@ -65,7 +65,7 @@ fn size<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     Ok(match opened(args.get(0), context.arena) {
         Value::Map(fields) => Value::Int(fields.len() as i64),
         Value::Array(items) => Value::Int(items.len() as i64),
-        _ => Value::Null,
+        _ => Value::Undefined,
     })
 }
 
@@ -95,7 +95,7 @@ fn sql_values<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'
             out.extend_from_slice_copy(b", ");
         }
         match item {
-            Value::Null => out.extend_from_slice_copy(b"NULL"),
+            Value::Undefined | Value::Null => out.extend_from_slice_copy(b"NULL"),
             Value::Int(_) | Value::Float(_) | Value::Bool(_) => {
                 out.extend_from_slice_copy(item.text(context.arena).as_bytes());
             }

@@ -16,6 +16,14 @@ enum Step<'p> {
     All,
 }
 
+/// Whether this is a path.
+pub(crate) fn check(path: &str) -> Result<(), String> {
+    let arena = Arena::new();
+    // Steps are read whatever they lead to.
+    let path = arena.alloc_str(path);
+    select(Value::Undefined, path, &arena).map(drop)
+}
+
 /// What a path selects: one value or null, or an array if the path may select several.
 pub(super) fn select<'a>(
     root: Value<'a>,
@@ -32,7 +40,7 @@ pub(super) fn select<'a>(
             return Ok(match (several, selected.first()) {
                 (true, _) => Value::Array(selected.into_bump_slice()),
                 (false, Some(value)) => *value,
-                (false, None) => Value::Null,
+                (false, None) => Value::Undefined,
             });
         }
         let (step, deep, behind) = read_step(rest)?;

@@ -17,9 +17,9 @@ const MAX_PATH: usize = 128;
 pub(super) const TABLE: &[Function] = &[
     line("map_new", (0, 0), "", "map", "An empty map.", "map_new()", "{}", |_, _| Ok(Value::Map(&[]))),
     line("map_get", (2, 3), "path: string, x: map[, default: any]", "any", "The field at a path of names with points between them, or the default.", "map_get('a.b', '{\"a\":{\"b\":1}}')", "1", map_get).nulls(),
-    line("map_put", (3, 3), "path: string, value: any, x: map", "map", "With a field set at a path of names with points between them; maps on the way are made.", "map_put('a.b', 1, map_new())", r#"{"a":{"b":1}}"#, map_put).nulls(),
+    line("map_put", (3, 3), "path: string, value: any, x: map", "map", "With a field set at a path of names with points between them; maps on the way, and the map itself, are made if they are not there.", "map_put('a.b', 1, map_new())", r#"{"a":{"b":1}}"#, map_put).nulls(),
     line("mget", (2, 3), "name: string | array, x: map[, default: any]", "any", "The field of a name, or at a path given as an array, or the default.", "mget(['a', 'b'], '{\"a\":{\"b\":1}}')", "1", mget).nulls(),
-    line("mput", (3, 3), "name: string | array, value: any, x: map", "map", "With a field set, or one at a path given as an array.", "mput('a.b', 2, map_new())", r#"{"a.b":2}"#, mput).nulls(),
+    line("mput", (3, 3), "name: string | array, value: any, x: map", "map", "With a field set, or one at a path given as an array; a map that is not there is made.", "mput('a.b', 2, map_new())", r#"{"a.b":2}"#, mput).nulls(),
     line("map_keys", (1, 1), "x: map", "array", "The names of its fields.", "map_keys('{\"a\":1,\"b\":2}')", r#"["a","b"]"#, |context, args| keys(context, args)),
     line("map_values", (1, 1), "x: map", "array", "The values of its fields.", "map_values('{\"a\":1,\"b\":2}')", "[1,2]", |context, args| values(context, args)),
     line("map_to_entries", (1, 1), "x: map", "array", "Its fields as maps with `key` and `value`.", "map_to_entries('{\"a\":1}')", r#"[{"key":"a","value":1}]"#, to_entries),
@@ -46,8 +46,8 @@ fn follow<'a, 'n>(
 }
 
 fn map_put<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
-    if args.get(0).is_null() || args.get(2).is_null() {
-        return Ok(Value::Null);
+    if args.get(0).is_null() {
+        return Ok(Value::Undefined);
     }
     let path = args.text(0, context.arena)?;
     put(context, args, path.split('.'))
@@ -63,7 +63,10 @@ fn put<'a>(
     if names.is_empty() || names.len() > MAX_PATH {
         return args.out_of_range(0, "a path of 1 to 128 names");
     }
-    let fields = args.map(2, context.arena)?;
+    let fields = match args.get(2) {
+        map if map.is_null() => &[],
+        _ => args.map(2, context.arena)?,
+    };
     Ok(with(fields, &names, args.get(1), context.arena))
 }
 
@@ -101,8 +104,8 @@ fn mget<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
 }
 
 fn mput<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
-    if args.get(0).is_null() || args.get(2).is_null() {
-        return Ok(Value::Null);
+    if args.get(0).is_null() {
+        return Ok(Value::Undefined);
     }
     let arena = context.arena;
     match args.get(0).open(arena) {

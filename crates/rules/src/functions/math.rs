@@ -110,7 +110,7 @@ fn extreme<'a>(
                 best
             }
         });
-    Ok(best.unwrap_or(Value::Null))
+    Ok(best.unwrap_or(Value::Undefined))
 }
 
 fn round<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {

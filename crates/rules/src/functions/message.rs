@@ -24,9 +24,9 @@ pub(super) const TABLE: &[Function] = &[
 ];
 
 fn part<'a>(context: &Context<'a, '_>, part: Part) -> Value<'a> {
-    context
-        .message
-        .map_or(Value::Null, |message| message.part(part, context.arena))
+    context.message.map_or(Value::Undefined, |message| {
+        message.part(part, context.arena)
+    })
 }
 
 fn topic<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
@@ -35,7 +35,9 @@ fn topic<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
         return Ok(topic);
     };
     match args.size(0)?.checked_sub(1) {
-        Some(at) => Ok(mqtt::levels(text).nth(at).map_or(Value::Null, Value::Str)),
+        Some(at) => Ok(mqtt::levels(text)
+            .nth(at)
+            .map_or(Value::Undefined, Value::Str)),
         None => args.out_of_range(0, "1 or more"),
     }
 }
@@ -48,7 +50,7 @@ fn payload<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> 
     }
     let arena = context.arena;
     let document = match payload.as_str() {
-        Some(text) => json::parse_lazy(text, arena).unwrap_or(Value::Null),
+        Some(text) => json::parse_lazy(text, arena).unwrap_or(Value::Undefined),
         None => payload,
     };
     let path = args.text(0, arena)?;
@@ -77,7 +79,7 @@ fn contains<'a>(
     };
     let found = items.iter().find_map(|item| {
         let (topic, item_qos) = match item.as_str() {
-            Some(topic) => (topic, Value::Null),
+            Some(topic) => (topic, Value::Undefined),
             None => (
                 item.field("topic", arena).as_str()?,
                 item.field("qos", arena),

@@ -27,8 +27,9 @@ use std::sync::LazyLock;
 
 pub use args::Args;
 use args::opened;
+pub(crate) use jsonpath::check as check_json_path;
 pub use reference::reference;
-pub(crate) use time::time_ms;
+pub(crate) use time::{check_constant as check_time_constant, time_ms};
 
 use crate::context::Context;
 use crate::fault::Fault;
@@ -79,7 +80,7 @@ impl Function {
             });
         }
         if !self.takes_null && values.iter().any(Value::is_null) {
-            return Ok(Value::Null);
+            return Ok(Value::Undefined);
         }
         (self.eval)(
             context,

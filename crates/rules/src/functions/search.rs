@@ -3,10 +3,11 @@
 use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
 
-use super::strings::characters;
+use super::strings::{byte_at, character_set, characters};
 use super::{Args, Function, line};
 use crate::context::{Context, Dialect};
 use crate::fault::Fault;
+use crate::tools::Pattern;
 use crate::value::Value;
 
 type Result<'a> = std::result::Result<Value<'a>, Fault>;
@@ -14,18 +15,19 @@ type Result<'a> = std::result::Result<Value<'a>, Fault>;
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
     line("find", (2, 3), "text: string, part: string[, direction: 'leading' | 'trailing']", "string", "The text from the first (or last) place where the part is.", "find('Front, Middle, End', ', ', 'trailing')", r#"", End""#, find).differs("if it is not there EMQX gives an empty text, FluxMQ null"),
-    line("indexOf", (2, 2), "x: string | array, part: any", "int", "Where the part first is, counted from 0; -1 if it is not there.", "indexOf('hello', 'ell')", "1", |context, args| index_of(context, args, false)).alias(&["indexOfArray"]),
-    line("lastIndexOf", (2, 2), "x: string | array, part: any", "int", "Where the part last is, counted from 0; -1 if it is not there.", "lastIndexOf('hello hello', 'ello')", "7", |context, args| index_of(context, args, true)),
-    line("contains", (2, 2), "x: string | array, part: any", "boolean", "Whether a text has the part, or an array the item.", "contains('hello', 'ell')", "true", contains).differs("EMQX writes the item first, contains(2, [1,2,3]), FluxMQ the array; either order works in both unless both arguments are arrays"),
-    line("startsWith", (2, 2), "text: string, prefix: string", "boolean", "Whether the text starts so.", "startsWith('hello', 'he')", "true", |context, args| Ok(Value::Bool(args.text(0, context.arena)?.starts_with(args.text(1, context.arena)?)))),
+    line("indexOf", (2, 3), "x: string | array, part: any[, from: int]", "int", "Where the part first is (from a position on), counted from 0; -1 if it is not there.", "indexOf('hello', 'ell')", "1", |context, args| index_of(context, args, false)).alias(&["indexOfArray"]),
+    line("lastIndexOf", (2, 3), "x: string | array, part: any[, from: int]", "int", "Where the part last is (at a position or before it), counted from 0; -1 if it is not there.", "lastIndexOf('hello hello', 'ello')", "7", |context, args| index_of(context, args, true)),
+    line("contains", (2, 2), "x: string | array, part: any", "boolean", "Whether a text has the part, or an array the item.", "contains('hello', 'ell')", "true", contains).differs("EMQX writes the item first, contains(2, [1,2,3]), FluxMQ the array; either order works in both unless both arguments are arrays; EMQX finds values of the same type only, FluxMQ what `=` means"),
+    line("startsWith", (2, 3), "text: string, prefix: string[, from: int]", "boolean", "Whether the text starts so, or goes on so at a position counted from 0.", "startsWith('hello', 'he')", "true", starts_with),
     line("endsWith", (2, 2), "text: string, suffix: string", "boolean", "Whether the text ends so.", "endsWith('hello', 'lo')", "true", |context, args| Ok(Value::Bool(args.text(0, context.arena)?.ends_with(args.text(1, context.arena)?)))),
     line("replace", (3, 4), "text: string, part: string, by: string[, which: 'all' | 'leading' | 'trailing']", "string", "With places where the part is replaced.", "replace('ab..cd..ef', '..', '*', 'trailing')", r#""ab..cd*ef""#, replace).differs("without the fourth argument EMQX replaces all, FluxMQ only the first"),
     line("replaceAll", (3, 3), "text: string, part: string, by: string", "string", "With every place where the part is replaced.", "replaceAll('hello', 'l', 'x')", r#""hexxo""#, |context, args| replaced(context, args, Which::All)),
+    line("replaceFirst", (3, 3), "text: string, expression: string, by: string", "string", "With the first match of the regular expression replaced.", "replaceFirst('a1b2', '[0-9]', '-')", r#""a-b2""#, |context, args| regex_replaced(context, args, 1)).differs("in the replacement EMQX writes & for the match, FluxMQ $0"),
     line("split", (2, 3), "text: string, separator: string[, option: 'notrim' | 'leading' | 'trailing' | 'leading_notrim' | 'trailing_notrim']", "array", "The parts between separators; at the first or last one only with 'leading' or 'trailing'; empty parts kept with 'notrim'.", "split('a,b,c', ',', 'leading')", r#"["a","b,c"]"#, split).differs("without 'notrim' EMQX leaves out empty parts, FluxMQ keeps them: split('/a', '/') is ['a'] or ['', 'a']"),
     line("tokens", (2, 3), "text: string, separators: string[, 'nocrlf']", "array", "The parts between any of the characters, none of them empty; with 'nocrlf' also between lines.", "tokens('a,b;;c', ',;')", r#"["a","b","c"]"#, tokens),
     line("regex_match", (2, 2), "text: string, expression: string", "boolean", "Whether the regular expression matches anywhere in the text.", "regex_match('a23', '[0-9]+')", "true", regex_match),
     line("matches", (2, 2), "text: string, expression: string", "boolean", "Whether the regular expression matches the whole text.", "matches('a23', '[0-9]+')", "false", matches),
-    line("regex_replace", (3, 3), "text: string, expression: string, by: string", "string", "With every match replaced.", r"regex_replace('a;b; c', ';\s*', ',')", r#""a,b,c""#, regex_replace).differs(r"in the replacement EMQX writes & for the match and \1 or \g{1} for a group, FluxMQ $0 and $1"),
+    line("regex_replace", (3, 3), "text: string, expression: string, by: string", "string", "With every match replaced.", r"regex_replace('a;b; c', ';\s*', ',')", r#""a,b,c""#, |context, args| regex_replaced(context, args, usize::MAX)).differs(r"in the replacement EMQX writes & for the match and \1 or \g{1} for a group, FluxMQ $0 and $1"),
     line("regex_extract", (2, 2), "text: string, expression: string", "array", "What the groups of the first match caught.", "regex_extract('2021-05-20', '([0-9]+)-([0-9]+)')", r#"["2021","05"]"#, regex_extract),
 ];
 
@@ -48,7 +50,7 @@ fn find<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
         )?;
     Ok(match position(text, part, last) {
         Some(at) => Value::Str(&text[at..]),
-        None if context.dialect == Dialect::Fluxmq => Value::Null,
+        None if context.dialect == Dialect::Fluxmq => Value::Undefined,
         None => Value::Str(""),
     })
 }
@@ -63,20 +65,70 @@ fn position(text: &str, part: &str, last: bool) -> Option<usize> {
 }
 
 fn index_of<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>, last: bool) -> Result<'a> {
+    let from = match args.len() {
+        3 => Some(usize::try_from(args.int(2)?.max(-1)).ok()),
+        _ => None,
+    };
     let index = if let Value::Array(items) = args.get(0).open(context.arena) {
-        let wanted = args.get(1);
+        let wanted = args.get(1).open(context.arena);
         let is_it = |item: &Value<'a>| item.same(&wanted);
-        if last {
-            items.iter().rposition(is_it)
-        } else {
-            items.iter().position(is_it)
+        match (last, from) {
+            (true, None) => items.iter().rposition(is_it),
+            (true, Some(None)) => None,
+            (true, Some(Some(from))) => {
+                let end = from.saturating_add(1).min(items.len());
+                items[..end].iter().rposition(is_it)
+            }
+            (false, from) => {
+                let from = from.flatten().unwrap_or(0);
+                let rest = items.get(from..).unwrap_or_default();
+                rest.iter().position(is_it).map(|at| from + at)
+            }
         }
     } else {
         let text = args.text(0, context.arena)?;
         let part = args.text(1, context.arena)?;
-        position(text, part, last).map(|at| characters(&text[..at]))
+        let at = match (last, from) {
+            (true, None) => position(text, part, true),
+            // As in Java: nothing is at a place in front of the text.
+            (true, Some(None)) => None,
+            (true, Some(Some(from))) => {
+                let end = byte_at(text, from).saturating_add(part.len());
+                position(floor(text, end), part, true)
+            }
+            (false, from) => {
+                let start = byte_at(text, from.flatten().unwrap_or(0));
+                position(&text[start..], part, false).map(|at| start + at)
+            }
+        };
+        at.map(|at| characters(&text[..at]))
     };
     Ok(Value::Int(index.map_or(-1, |index| index as i64)))
+}
+
+/// The start of a text, up to this byte or the last character that ends before it.
+fn floor(text: &str, end: usize) -> &str {
+    let mut end = end.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+fn starts_with<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let text = args.text(0, context.arena)?;
+    let prefix = args.text(1, context.arena)?;
+    let rest = match args.len() {
+        2 => Some(text),
+        // As in Java: nothing starts at a place that the text does not have.
+        _ => usize::try_from(args.int(2)?)
+            .ok()
+            .filter(|from| *from <= characters(text))
+            .map(|from| &text[byte_at(text, from)..]),
+    };
+    Ok(Value::Bool(
+        rest.is_some_and(|rest| rest.starts_with(prefix)),
+    ))
 }
 
 fn contains<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
@@ -84,13 +136,18 @@ fn contains<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a>
         args.get(0).open(context.arena),
         args.get(1).open(context.arena),
     );
+    let is_same = |item: &Value<'a>, wanted: &Value<'a>| match context.dialect {
+        Dialect::Fluxmq => item.same(wanted),
+        // As IN matches them there.
+        Dialect::Emqx => item.is_identical(wanted),
+    };
     let found = match (first, second) {
         (Value::Array(items), Value::Array(others)) => match context.dialect {
-            Dialect::Fluxmq => items.iter().any(|item| item.same(&second)),
-            Dialect::Emqx => others.iter().any(|item| item.same(&first)),
+            Dialect::Fluxmq => items.iter().any(|item| is_same(item, &second)),
+            Dialect::Emqx => others.iter().any(|item| is_same(item, &first)),
         },
         (Value::Array(items), wanted) | (wanted, Value::Array(items)) => {
-            items.iter().any(|item| item.same(&wanted))
+            items.iter().any(|item| is_same(item, &wanted))
         }
         _ => position(
             args.text(0, context.arena)?,
@@ -209,7 +266,7 @@ impl<'a> Parts<'a> {
 
 fn tokens<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
-    let separators = args.text(1, context.arena)?;
+    let separators = character_set(context, args, 1)?;
     let lines = args.len() == 3 && args.word(2, context.arena, &[("nocrlf", true)], "'nocrlf'")?;
     let separates =
         |letter: char| separators.contains(letter) || (lines && matches!(letter, '\r' | '\n'));
@@ -224,37 +281,58 @@ fn tokens<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     Ok(Value::Array(parts.items.into_bump_slice()))
 }
 
+/// What one call may do with a regular expression: the bytes of the expression, compiled, times those of the text. An expression
+/// of 8 KiB may look through 2 MiB of text, one of 1 MiB through 16 KiB.
+const MAX_REGEX_WORK: u64 = 1 << 34;
+/// As much of it as one step.
+const REGEX_WORK_PER_STEP: u64 = 1 << 19;
+
 fn regex<'a>(
     context: &mut Context<'a, '_>,
     args: Args<'_, 'a>,
     pattern: &str,
-) -> std::result::Result<std::sync::Arc<regex::Regex>, Fault> {
-    context
-        .tools
-        .regex(pattern)
-        .or_else(|why| args.invalid(why))
+    text: &str,
+) -> std::result::Result<std::sync::Arc<Pattern>, Fault> {
+    let pattern = context.tools.regex(pattern, &mut context.limits);
+    let pattern = pattern.or_else(|why| args.invalid(why))?;
+    let work = pattern.work(text.len());
+    if work > MAX_REGEX_WORK {
+        return args.beyond(format!(
+            "the text of {} bytes is too long for a regular expression of this size; expected at most {} bytes",
+            text.len(),
+            MAX_REGEX_WORK / pattern.work(1).max(1)
+        ));
+    }
+    context.limits.extra_steps += (work / REGEX_WORK_PER_STEP) as u32;
+    Ok(pattern)
 }
 
 fn regex_match<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let pattern = args.text(1, context.arena)?;
-    Ok(Value::Bool(regex(context, args, pattern)?.is_match(text)))
+    let pattern = regex(context, args, pattern, text)?;
+    Ok(Value::Bool(pattern.regex.is_match(text)))
 }
 
 fn matches<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let whole = bumpalo::format!(in context.arena, "^(?:{})$", args.text(1, context.arena)?);
-    Ok(Value::Bool(regex(context, args, &whole)?.is_match(text)))
+    let pattern = regex(context, args, &whole, text)?;
+    Ok(Value::Bool(pattern.regex.is_match(text)))
 }
 
-fn regex_replace<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn regex_replaced<'a>(
+    context: &mut Context<'a, '_>,
+    args: Args<'_, 'a>,
+    most: usize,
+) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let pattern = args.text(1, context.arena)?;
     let by = args.text(2, context.arena)?;
-    let regex = regex(context, args, pattern)?;
+    let pattern = regex(context, args, pattern, text)?;
     let mut out = ArenaString::with_capacity_in(text.len() + by.len(), context.arena);
     let mut end = 0;
-    for caught in regex.captures_iter(text) {
+    for caught in pattern.regex.captures_iter(text).take(most) {
         let Some(whole) = caught.get(0) else { continue };
         out.push_str(&text[end..whole.start()]);
         expand(context.dialect, by, &caught, &mut out);
@@ -330,8 +408,8 @@ fn group_number(text: &str) -> (Option<usize>, &str) {
 fn regex_extract<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let pattern = args.text(1, context.arena)?;
-    let regex = regex(context, args, pattern)?;
-    let Some(caught) = regex.captures(text) else {
+    let pattern = regex(context, args, pattern, text)?;
+    let Some(caught) = pattern.regex.captures(text) else {
         return Ok(Value::Array(&[]));
     };
     let mut groups = Vec::with_capacity_in(caught.len(), context.arena);

@@ -5,7 +5,7 @@ use bumpalo::collections::Vec;
 
 use super::sprintf::sprintf;
 use super::{Args, Function, MANY, line};
-use crate::context::Context;
+use crate::context::{Context, Dialect};
 use crate::fault::Fault;
 use crate::value::Value;
 
@@ -27,7 +27,7 @@ pub(super) const TABLE: &[Function] = &[
     line("left", (2, 2), "text: string, length: int", "string", "So many characters from the start.", "left('hello', 3)", r#""hel""#, left),
     line("right", (2, 2), "text: string, length: int", "string", "So many characters from the end.", "right('hello', 3)", r#""llo""#, right),
     line("charAt", (2, 2), "text: string, index: int", "string", "The character at a position counted from 0; null behind the end.", "charAt('hello', 1)", r#""e""#, char_at),
-    line("concat", (1, MANY), "x: any, ...", "string", "The texts of all arguments, or of the items of an only array, one behind the other.", "concat('Name:', 'John', 7)", r#""Name:John7""#, concat),
+    line("concat", (1, MANY), "x: any, ...", "string", "The texts of all arguments, or of the items of an only array, one behind the other.", "concat('Name:', 'John', 7)", r#""Name:John7""#, concat).nulls().differs("in EMQX what is not there adds `undefined` and null `null`, in FluxMQ they make the whole null"),
     line("join_to_string", (1, 2), "[separator: string, ]items: array", "string", "The texts of the items with a separator (', ') between them.", "join_to_string('-', ['a', 1, true])", r#""a-1-true""#, join_to_string),
     line("format", (1, MANY), "template: string, x: any, ...", "string", "The template with {0}, {1}, ... (or {} in their order) replaced by the other arguments.", "format('Hello {0}, {1}', 'world', 5)", r#""Hello world, 5""#, format),
     line("sprintf", (1, MANY), "format: string, x: any, ...", "string", "Formatted after control sequences of Erlang: ~s ~p ~w ~b ~x ~f ~e ~g ~c ~n ~~, with width, precision and padding.", "sprintf('hello, ~s! ~3..0b', 'steve', 7)", r#""hello, steve! 007""#, sprintf).alias(&["sprintf_s"]),
@@ -37,6 +37,9 @@ pub(super) const TABLE: &[Function] = &[
     line("ascii", (1, 1), "text: string", "int", "The number of its first byte.", "ascii('abc')", "97", ascii),
     line("rm_prefix", (2, 2), "text: string, prefix: string", "string", "Without what it starts with, if it does.", "rm_prefix('foo/bar', 'foo/')", r#""bar""#, rm_prefix),
     line("unescape", (1, 1), "text: string", "string", r"Escapes of C (\n \t \\ ...) and \xH... for a character by its number replaced by what they mean.", r"unescape('a\x41')", r#""aA""#, unescape),
+    line("compareTo", (2, 2), "a: string, b: string", "int", "Below 0, 0 or above 0 as the first text comes before, with or behind the second, as Java counts: the difference of the first characters that differ, or of the lengths.", "compareTo('abc', 'abd')", "-1", compare_to),
+    line("isBlank", (1, 1), "text: string", "boolean", "Whether a text is empty or all blanks.", "isBlank('  ')", "true", |context, args| Ok(Value::Bool(args.text(0, context.arena)?.trim().is_empty()))),
+    line("toCharArray", (1, 1), "text: string", "array", "The characters of a text.", "toCharArray('höh')", r#"["h","ö","h"]"#, to_char_array),
     line("equals", (2, 2), "a: any, b: any", "boolean", "Whether they are equal, as `=` means it.", "equals('a', 'A')", "false", |_, args| Ok(Value::Bool(args.get(0).equals(&args.get(1))))).alias(&["eq"]),
     line("equalsIgnoreCase", (2, 2), "a: string, b: string", "boolean", "Whether two texts are equal but for case.", "equalsIgnoreCase('a', 'A')", "true", equals_ignore_case),
 ];
@@ -111,6 +114,22 @@ fn lower<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     Ok(Value::Str(copy))
 }
 
+/// The most characters a set of them may have, for it is looked through at each character of the text.
+const MAX_SET_BYTES: usize = 256;
+
+/// Characters that a function looks for, each of them.
+pub(super) fn character_set<'a>(
+    context: &Context<'a, '_>,
+    args: Args<'_, 'a>,
+    at: usize,
+) -> std::result::Result<&'a str, Fault> {
+    let characters = args.text(at, context.arena)?;
+    match characters.len() <= MAX_SET_BYTES {
+        true => Ok(characters),
+        false => args.out_of_range(at, "at most 256 bytes of characters"),
+    }
+}
+
 fn trim<'a>(
     context: &mut Context<'a, '_>,
     args: Args<'_, 'a>,
@@ -120,7 +139,7 @@ fn trim<'a>(
     let mut text = args.text(0, context.arena)?;
     let characters = match args.len() {
         1 => None,
-        _ => Some(args.text(1, context.arena)?),
+        _ => Some(character_set(context, args, 1)?),
     };
     let goes = |letter: char| match characters {
         Some(characters) => characters.contains(letter),
@@ -195,7 +214,7 @@ fn char_at<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> 
     let rest = &text[byte_at(text, args.size(1)?)..];
     let character = &rest[..byte_at(rest, 1)];
     Ok(if character.is_empty() {
-        Value::Null
+        Value::Undefined
     } else {
         Value::Str(character)
     })
@@ -204,6 +223,9 @@ fn char_at<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> 
 fn concat<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let parts = match args.get(0).open(context.arena) {
         Value::Array(items) if args.len() == 1 => items,
+        _ if args.values.iter().any(Value::is_null) && context.dialect == Dialect::Fluxmq => {
+            return Ok(Value::Undefined);
+        }
         _ => args.values,
     };
     join(context, args, "", parts)
@@ -248,7 +270,9 @@ fn format<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     while let Some(open) = rest.find('{') {
         out.push_str(&rest[..open]);
         rest = &rest[open..];
-        let number = rest.find('}').and_then(|close| match &rest[1..close] {
+        // A number and its braces are short; the rest of a long text is not looked through for each brace.
+        let close = rest.bytes().take(5).position(|byte| byte == b'}');
+        let number = close.and_then(|close| match &rest[1..close] {
             "" => Some((next, close)),
             digits if digits.len() <= 3 => Some((digits.parse().ok()?, close)),
             _ => None,
@@ -390,6 +414,39 @@ fn unescape<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a>
     }
     out.push_str(rest);
     Ok(Value::Str(out.into_bump_str()))
+}
+
+fn compare_to<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let (left, right) = (args.text(0, context.arena)?, args.text(1, context.arena)?);
+    let (mut left, mut right) = (left.encode_utf16(), right.encode_utf16());
+    let difference = loop {
+        match (left.next(), right.next()) {
+            (Some(own), Some(other)) if own != other => break i64::from(own) - i64::from(other),
+            (Some(_), Some(_)) => {}
+            (None, None) => break 0,
+            (Some(_), None) => break 1 + left.count() as i64,
+            (None, Some(_)) => break -1 - right.count() as i64,
+        }
+    };
+    Ok(Value::Int(difference))
+}
+
+fn to_char_array<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let text = args.text(0, context.arena)?;
+    let limit = context.limits.max_items;
+    if characters(text) > limit {
+        return Err(Fault::TooLarge {
+            function: args.function,
+            limit,
+            unit: "items",
+        });
+    }
+    let mut items = Vec::with_capacity_in(characters(text), context.arena);
+    items.extend(
+        text.char_indices()
+            .map(|(at, letter)| Value::Str(&text[at..at + letter.len_utf8()])),
+    );
+    Ok(Value::Array(items.into_bump_slice()))
 }
 
 fn equals_ignore_case<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {

@@ -25,7 +25,7 @@ pub(super) const TABLE: &[Function] = &[
     line("time", (1, 2), "timestamp: int[, zone: string]", "string", "The time of day of a timestamp, as HH:mm:ss.", "time(1690599987495)", r#""03:06:27""#, |context, args| written(context, args, write_time)),
     line("datetime", (1, 2), "timestamp: int[, zone: string]", "string", "Day and time of a timestamp, as yyyy-MM-dd HH:mm:ss.", "datetime(1690599987495, '+08:00')", r#""2023-07-29 11:06:27""#, |context, args| written(context, args, write_datetime)),
     line("formatDate", (2, 4), "timestamp: int, pattern: string[, zone: string] | unit: string, zone: string | int, format: string[, time: int]", "string", "A timestamp in a pattern of Java (yyyy-MM-dd HH:mm:ss.SSS XXX) or, called in the way of EMQX, in a format with %Y %m %d %H %M %S %N %3N %6N %z %:z %::z.", "format_date('millisecond', '+08:00', '%Y-%m-%d %H:%M:%S.%3N%:z', 1690599987495)", r#""2023-07-29 11:06:27.495+08:00""#, format_date).impure().differs("FluxMQ calls formatDate(timestamp, pattern), EMQX format_date(unit, offset, format[, time]); both work in both"),
-    line("date_to_unix_ts", (3, 4), "unit: string, [zone: string | int, ]format: string, text: string", "int", "The time a text tells in a format (see `formatDate`), in a unit; the zone counts if the text names none.", "date_to_unix_ts('second', '+08:00', '%Y-%m-%d %H:%M:%S', '2024-02-23 15:00:00')", "1708671600", date_to_unix_ts),
+    line("date_to_unix_ts", (3, 4), "unit: string, [zone: string | int, ]format: string, text: string", "int", "The time a text tells in a format (see `formatDate`) that has all of %Y %m %d %H %M %S, in a unit. What separates the numbers does not matter; the zone counts if the text names none.", "date_to_unix_ts('second', '+08:00', '%Y-%m-%d %H:%M:%S', '2024-02-23 15:00:00')", "1708671600", date_to_unix_ts),
     line("dateToTimestamp", (1, 2), "date: string[, zone: string]", "int", "The timestamp of the first moment of a day (yyyy-MM-dd).", "dateToTimestamp('2023-07-29')", "1690588800000", |context, args| timestamp_of(context, args, time_format::read_date)),
     line("datetimeToTimestamp", (1, 2), "datetime: string[, zone: string]", "int", "The timestamp of a day and time (yyyy-MM-dd HH:mm:ss, with or without fraction and offset).", "datetimeToTimestamp('2023-07-29 03:06:27')", "1690599987000", |context, args| timestamp_of(context, args, time_format::read_datetime)),
     line("timeToTimestamp", (1, 1), "time: string", "int", "Milliseconds from midnight to a time of day (HH:mm:ss).", "timeToTimestamp('11:06:27')", "39987000", time_to_timestamp),
@@ -48,6 +48,7 @@ pub(super) const TABLE: &[Function] = &[
     line("now_rfc3339", (0, 1), "[unit: string]", "string", "This moment as RFC 3339 writes it, as fine as the unit.", "now_rfc3339('millisecond')", r#""2023-07-29T03:06:27.495+00:00""#, now_rfc3339).impure(),
     line("unix_ts_to_rfc3339", (1, 2), "time: int[, unit: string]", "string", "Seconds since 1970, or so many of the unit, as RFC 3339 writes them.", "unix_ts_to_rfc3339(1690599987)", r#""2023-07-29T03:06:27+00:00""#, unix_ts_to_rfc3339),
     line("rfc3339_to_unix_ts", (1, 2), "text: string[, unit: string]", "int", "Seconds since 1970, or so many of the unit, of a time written after RFC 3339.", "rfc3339_to_unix_ts('2024-02-23T15:56:30.87Z', 'millisecond')", "1708703790870", rfc3339_to_unix_ts),
+    line("mongo_date", (0, 2), "[time: int[, unit: string]]", "string", "This moment, or milliseconds (or so many of the unit) since 1970, as MongoDB's shell writes a date.", "mongo_date(1690599987495)", r#""ISODate(\"2023-07-29T03:06:27.495Z\")""#, mongo_date).impure(),
     line("timezone_to_offset_seconds", (1, 1), "zone: string", "int", "How many seconds a zone is ahead of UTC now.", "timezone_to_offset_seconds('+08:00')", "28800", timezone_to_offset_seconds).alias(&["timezone_to_second"]).impure(),
 ];
 
@@ -124,7 +125,7 @@ fn now(context: &Context<'_, '_>) -> Moment {
 /// The zone an argument names: text, or seconds ahead of UTC; the rule's without one and for 'local'.
 fn zone<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>, at: usize) -> Result<'a, Zone> {
     match args.get(at) {
-        Value::Null => Ok(context.zone.clone()),
+        Value::Undefined | Value::Null => Ok(context.zone.clone()),
         Value::Int(seconds) => match i32::try_from(seconds).ok().and_then(Zone::fixed) {
             Some(zone) => Ok(zone),
             None => args.out_of_range(at, "less than a day"),
@@ -293,6 +294,7 @@ fn date_to_unix_ts<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Res
     };
     let format = args.text(format_at, context.arena)?;
     let text = args.text(format_at + 1, context.arena)?;
+    time_format::check_percent(format).or_else(|why| args.invalid(why))?;
     let parsed = time_format::read_percent(format, text).or_else(|why| args.invalid(why))?;
     let moment = resolve(context, args, &parsed, zone_at)?;
     unit.of(moment)
@@ -402,6 +404,58 @@ fn write_rfc3339<'a>(
     }
     time_format::write_offset(&mut out, context.zone.offset_s(moment.unix_s), ":", false);
     Ok(Value::Str(out.into_bump_str()))
+}
+
+fn mongo_date<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let moment = match args.len() {
+        0 => now(context),
+        1 => UNITS[1].1.moment(args.int(0)?),
+        _ => unit(context, args, 1)?.moment(args.int(0)?),
+    };
+    let civil = Civil::from_local_s(moment.unix_s);
+    if !YEARS.contains(&civil.year) {
+        return args.out_of_range(0, "a time between the years 0 and 9999");
+    }
+    let mut out = ArenaString::with_capacity_in(36, context.arena);
+    out.push_str("ISODate(\"");
+    write_date(&mut out, civil);
+    out.push('T');
+    write_time(&mut out, civil);
+    out.push('.');
+    digits(&mut out, moment.nanosecond / 1_000_000, 3);
+    out.push_str("Z\")");
+    Ok(Value::Str(out.into_bump_str()))
+}
+
+/// Whether a constant argument of this name can be right: of functions of time, the zone, the unit and the formats.
+pub(crate) fn check_constant(
+    function: &str,
+    parameter: &str,
+    value: &Value<'_>,
+) -> std::result::Result<(), String> {
+    let Some(text) = value.as_str() else {
+        return Ok(());
+    };
+    match parameter {
+        "zone" if text != "local" && Zone::parse(text).is_none() => Err(format!(
+            "unknown time zone {text:?}, expected a name such as Europe/Berlin or an offset such as +08:00"
+        )),
+        "unit" if UNITS.iter().all(|(unit, _)| *unit != text) => {
+            Err(format!("unknown unit {text:?}, expected {UNIT}"))
+        }
+        "format" if function == "date_to_unix_ts" => time_format::check_percent(text),
+        // A zone would stand here in a call of EMQX's whose unit is not constant.
+        "pattern" if !text.contains('%') && Zone::parse(text).is_none() => {
+            let arena = crate::value::Arena::new();
+            let shown = time_format::Shown {
+                civil: Civil::from_local_s(0),
+                nanosecond: 0,
+                offset_s: 0,
+            };
+            time_format::write_java(&mut ArenaString::new_in(&arena), text, shown)
+        }
+        _ => Ok(()),
+    }
 }
 
 fn rfc3339_to_unix_ts<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {

@@ -153,7 +153,27 @@ fn directive(text: &str) -> Option<(Directive, &str)> {
         .find_map(|(name, directive)| Some((*directive, text.strip_prefix(name)?)))
 }
 
-/// Reads a text after a format. A text that ends before the offset names none.
+/// Whether a text read after this format tells a whole date and time.
+pub(super) fn check_percent(format: &str) -> Read<()> {
+    for (name, part) in [
+        ("%Y", "year"),
+        ("%m", "month"),
+        ("%d", "day"),
+        ("%H", "hour"),
+        ("%M", "minute"),
+        ("%S", "second"),
+    ] {
+        if !format.contains(name) {
+            return Err(format!(
+                "the format {format:?} lacks the {part}, expected {name}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Reads a text after a format that [`check_percent`] accepts. What separates the numbers does not matter, as in EMQX. A text that
+/// ends before the offset names none.
 pub(super) fn read_percent(format: &str, text: &str) -> Read<Parsed> {
     let mut parsed = Parsed::new();
     let mut reader = Reader {
@@ -163,7 +183,7 @@ pub(super) fn read_percent(format: &str, text: &str) -> Read<Parsed> {
     let mut rest = format;
     while let Some(letter) = rest.chars().next() {
         let Some((directive, behind)) = directive(rest) else {
-            reader.literal(letter)?;
+            reader.separator(letter)?;
             rest = &rest[letter.len_utf8()..];
             continue;
         };
@@ -257,6 +277,17 @@ impl Reader<'_> {
                 Ok(())
             }
             None => self.wrong(&format!("{letter:?}")),
+        }
+    }
+
+    /// Any character but a digit stands for this one.
+    fn separator(&mut self, letter: char) -> Read<()> {
+        match self.rest.chars().next() {
+            Some(other) if other == letter || !other.is_ascii_digit() => {
+                self.rest = &self.rest[other.len_utf8()..];
+                Ok(())
+            }
+            _ => self.wrong(&format!("{letter:?}")),
         }
     }
 

@@ -9,25 +9,27 @@ type Result<'a> = std::result::Result<Value<'a>, Fault>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("isNull", (1, 1), "x: any", "boolean", "Whether it is null or there is no such field.", "isNull(null)", "true", |_, args| is(args, |value| value.is_null())).nulls().alias(&["is_null_var"]),
-    line("isNotNull", (1, 1), "x: any", "boolean", "Whether it is anything but null.", "isNotNull('test')", "true", |_, args| is(args, |value| !value.is_null())).nulls().alias(&["is_not_null_var"]),
+    line("isNull", (1, 1), "x: any", "boolean", "Whether it is null or there is no such field.", "isNull(null)", "true", |context, args| Ok(Value::Bool(is_absent(context, args.get(0))))).nulls().differs("EMQX tells null from what is not there: null in JSON is not null here, ask is_null_var"),
+    line("isNotNull", (1, 1), "x: any", "boolean", "Whether it is anything but null.", "isNotNull('test')", "true", |context, args| Ok(Value::Bool(!is_absent(context, args.get(0))))).nulls().differs("EMQX tells null from what is not there, see isNull"),
+    line("is_null_var", (1, 1), "x: any", "boolean", "Whether it is null in JSON or there is no such field, in either dialect.", "is_null_var(null)", "true", |_, args| is(args, |value| value.is_null())).nulls(),
+    line("is_not_null_var", (1, 1), "x: any", "boolean", "Whether it is neither null in JSON nor a field that is not there.", "is_not_null_var('test')", "true", |_, args| is(args, |value| !value.is_null())).nulls(),
     line("isEmpty", (1, 1), "x: any", "boolean", "Whether it is null, an empty text, array or map.", "isEmpty('')", "true", |context, args| Ok(Value::Bool(is_empty(context, args.get(0))))).nulls().differs("EMQX reads text as JSON: '{}' is empty"),
     line("isNotEmpty", (1, 1), "x: any", "boolean", "Whether it is something, and not an empty text, array or map.", "isNotEmpty('test')", "true", |context, args| Ok(Value::Bool(!is_empty(context, args.get(0))))).nulls(),
-    line("isNumber", (1, 1), "x: any", "boolean", "Whether it is a number or text of one.", "isNumber('123')", "true", |_, args| is(args, |value| value.as_number().is_some())).nulls().alias(&["is_numeric"]),
-    line("is_num", (1, 1), "x: any", "boolean", "Whether it is a number; text of one is not.", "is_num('123')", "false", |_, args| is(args, |value| matches!(value, Value::Int(_) | Value::Float(_)))).nulls(),
-    line("is_int", (1, 1), "x: any", "boolean", "Whether it is an integer.", "is_int(123.4)", "false", |_, args| is(args, |value| matches!(value, Value::Int(_)))).nulls(),
+    line("isNumber", (1, 1), "x: any", "boolean", "Whether it is a number or text of one.", "isNumber('123')", "true", |_, args| is(args, |value| value.as_f64().is_some())).nulls().alias(&["is_numeric"]),
+    line("is_num", (1, 1), "x: any", "boolean", "Whether it is a number; text of one is not.", "is_num('123')", "false", |_, args| is(args, |value| matches!(value, Value::Int(_) | Value::Big(_) | Value::Float(_)))).nulls(),
+    line("is_int", (1, 1), "x: any", "boolean", "Whether it is an integer.", "is_int(123.4)", "false", |_, args| is(args, |value| matches!(value, Value::Int(_) | Value::Big(_)))).nulls(),
     line("is_float", (1, 1), "x: any", "boolean", "Whether it is a float.", "is_float(123.4)", "true", |_, args| is(args, |value| matches!(value, Value::Float(_)))).nulls(),
     line("isString", (1, 1), "x: any", "boolean", "Whether it is text, or bytes that are UTF-8.", "isString('123')", "true", |_, args| is(args, |value| value.as_str().is_some())).nulls().alias(&["is_str"]),
     line("isBoolean", (1, 1), "x: any", "boolean", "Whether it is true or false.", "isBoolean(true)", "true", |_, args| is(args, |value| matches!(value, Value::Bool(_)))).nulls().alias(&["is_bool"]),
     line("isArray", (1, 1), "x: any", "boolean", "Whether it is an array; text of one is not.", "isArray([1, 2])", "true", |_, args| is(args, |value| value.type_name() == "array")).nulls(),
     line("isMap", (1, 1), "x: any", "boolean", "Whether it is a map; text of one is not.", "isMap(json_decode('{\"a\":1}'))", "true", |_, args| is(args, |value| value.type_name() == "map")).nulls().alias(&["isObject"]),
     line("isBytes", (1, 1), "x: any", "boolean", "Whether it is bytes, as a payload and what `bytes` makes are.", "isBytes(bytes('test'))", "true", |_, args| is(args, |value| matches!(value, Value::Bytes(_)))).nulls(),
-    line("coalesce", (1, MANY), "x: any, ...", "any", "The first argument, or item of an only array, that is not null.", "coalesce(null, 'default')", r#""default""#, |context, args| first(context, args, |value| !value.is_null())).nulls(),
-    line("coalesce_ne", (1, MANY), "x: any, ...", "any", "The first argument, or item of an only array, that is neither null nor an empty text.", "coalesce_ne('', 'default')", r#""default""#, |context, args| first(context, args, |value| !value.is_null() && value.as_bytes() != Some(b""))).nulls(),
+    line("coalesce", (1, MANY), "x: any, ...", "any", "The first argument, or item of an only array, that is not null.", "coalesce(null, 'default')", r#""default""#, |context, args| first(context, args, |_| true)).nulls().differs("to EMQX null in JSON is a value, only what is not there is left out"),
+    line("coalesce_ne", (1, MANY), "x: any, ...", "any", "The first argument, or item of an only array, that is neither null nor an empty text.", "coalesce_ne('', 'default')", r#""default""#, |context, args| first(context, args, |value| value.as_bytes() != Some(b""))).nulls().differs("to EMQX null in JSON is a value"),
     line("ifNull", (2, 2), "x: any, default: any", "any", "The first argument, or the second if the first is null.", "ifNull(null, 'default')", r#""default""#, |_, args| Ok(if args.get(0).is_null() { args.get(1) } else { args.get(0) })).nulls().alias(&["nvl"]),
     line("ifCondition", (3, 3), "condition: any, then: any, else: any", "any", "The second argument if the condition is true, else the third.", "ifCondition(true, 'yes', 'no')", r#""yes""#, |_, args| Ok(args.get(if args.get(0).truth() { 1 } else { 2 }))).nulls().alias(&["iif"]),
     line("decode", (3, MANY), "x: any, search: any, result: any, ...[, default: any]", "any", "The result behind the first search value that equals x, else the default or null.", "decode(2, 1, 'one', 2, 'two', 'other')", r#""two""#, decode).nulls(),
-    line("null", (0, 0), "", "null", "Nothing.", "null()", "null", |_, _| Ok(Value::Null)),
+    line("null", (0, 0), "", "null", "Nothing.", "null()", "null", |_, _| Ok(Value::Undefined)),
 ];
 
 fn is<'a>(args: Args<'_, 'a>, test: fn(&Value<'a>) -> bool) -> Result<'a> {
@@ -40,7 +42,7 @@ fn is_empty<'a>(context: &mut Context<'a, '_>, value: Value<'a>) -> bool {
         Dialect::Fluxmq => value.open(context.arena),
     };
     match opened {
-        Value::Null => true,
+        Value::Undefined | Value::Null => true,
         Value::Array(items) => items.is_empty(),
         Value::Map(fields) => fields.is_empty(),
         other => other.as_bytes() == Some(b""),
@@ -56,13 +58,29 @@ fn first<'a>(
         Value::Array(items) if args.len() == 1 => items,
         _ => args.values,
     };
-    Ok(candidates.iter().copied().find(test).unwrap_or(Value::Null))
+    let found = candidates.iter().copied();
+    Ok(found
+        .filter(|value| !is_absent(context, *value))
+        .find(test)
+        .unwrap_or(Value::Undefined))
+}
+
+/// What `isNull` means by null.
+fn is_absent(context: &Context<'_, '_>, value: Value<'_>) -> bool {
+    match context.dialect {
+        Dialect::Fluxmq => value.is_null(),
+        Dialect::Emqx => value.is_undefined(),
+    }
 }
 
 fn decode<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let (wanted, rest) = (args.get(0), &args.values[1..]);
     let mut pairs = rest.chunks_exact(2);
-    let default = pairs.remainder().first().copied().unwrap_or(Value::Null);
+    let default = pairs
+        .remainder()
+        .first()
+        .copied()
+        .unwrap_or(Value::Undefined);
     Ok(pairs
         .find(|pair| pair[0].same(&wanted))
         .map_or(default, |pair| pair[1]))

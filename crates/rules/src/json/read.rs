@@ -52,7 +52,7 @@ pub fn check(text: &str) -> Result<(), JsonError> {
     reader.end()
 }
 
-/// Reads one level of a checked array or object. Text that was never checked and is wrong is null.
+/// Reads one level of a checked array or object. Text that was never checked and is wrong is undefined.
 #[must_use]
 pub fn open<'a>(text: &'a str, arena: &'a Arena) -> Value<'a> {
     let mut reader = Reader::new(text);
@@ -60,9 +60,9 @@ pub fn open<'a>(text: &'a str, arena: &'a Arena) -> Value<'a> {
     match reader.peek() {
         Some(b'[') => reader.array(arena, MAX_DEPTH, Reader::shallow),
         Some(b'{') => reader.object(arena, MAX_DEPTH, Reader::shallow),
-        _ => Ok(Value::Null),
+        _ => Ok(Value::Undefined),
     }
-    .unwrap_or(Value::Null)
+    .unwrap_or(Value::Undefined)
 }
 
 /// A place in a text.
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn end(&mut self) -> Result1<()> {
+    pub(crate) fn end(&mut self) -> Result1<()> {
         self.blanks();
         if self.at == self.text.len() {
             Ok(())
@@ -247,6 +247,8 @@ impl<'a> Reader<'a> {
             return Ok(Value::Int(number));
         }
         match text.parse::<f64>() {
+            // Rounded to a float, two ids would be one.
+            Ok(number) if number.is_finite() && whole => Ok(Value::Big(text)),
             Ok(number) if number.is_finite() => Ok(Value::Float(number)),
             _ => Err(JsonError {
                 offset: start,
@@ -268,8 +270,22 @@ impl<'a> Reader<'a> {
     }
 
     /// Checks a value and moves behind it.
-    fn skip(&mut self, depth: usize) -> Result1<()> {
+    pub(crate) fn skip(&mut self, depth: usize) -> Result1<()> {
         self.at = skip::value_end(self.bytes(), self.at, depth)?;
+        Ok(())
+    }
+
+    /// Checks what follows a member of an array or object, and moves behind its bracket.
+    pub(crate) fn skip_members(&mut self, is_object: bool, depth: usize) -> Result1<()> {
+        let close = if is_object { b'}' } else { b']' };
+        while !self.next_or(close, "expected , or a bracket")? {
+            self.blanks();
+            if is_object {
+                self.at = skip::string_end(self.bytes(), self.at)?.0;
+                self.colon()?;
+            }
+            self.skip(depth)?;
+        }
         Ok(())
     }
 }
@@ -379,7 +395,9 @@ mod tests {
         ] {
             assert_eq!(round(text), text);
         }
-        assert_eq!(round("18446744073709551616"), "1.8446744073709552e+19");
+        for text in ["18446744073709551616", "-9223372036854775809"] {
+            assert_eq!(round(text), text);
+        }
         assert_eq!(round("-0"), "0");
     }
 

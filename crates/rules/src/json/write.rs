@@ -25,7 +25,7 @@ impl Out for bumpalo::collections::Vec<'_, u8> {
 /// Writes a value as JSON, see [`Value::write_json`].
 pub fn write(value: &Value<'_>, out: &mut impl Out) {
     match value {
-        Value::Null => out.put(b"null"),
+        Value::Undefined | Value::Null => out.put(b"null"),
         Value::Bool(true) => out.put(b"true"),
         Value::Bool(false) => out.put(b"false"),
         Value::Int(number) => out.put(itoa::Buffer::new().format(*number).as_bytes()),
@@ -60,7 +60,7 @@ pub fn write(value: &Value<'_>, out: &mut impl Out) {
             }
             out.put(b"}");
         }
-        Value::Json(text) => out.put(text.as_bytes()),
+        Value::Json(text) | Value::Big(text) => out.put(text.as_bytes()),
     }
 }
 

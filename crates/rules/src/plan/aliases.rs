@@ -41,7 +41,7 @@ impl Alias {
 fn part_text(part: &AliasPart) -> &str {
     match part {
         AliasPart::Key(key) => key,
-        AliasPart::Index(_) | AliasPart::Head | AliasPart::Tail => "[]",
+        AliasPart::Index(_) | AliasPart::Head | AliasPart::Tail | AliasPart::Computed(_) => "[]",
     }
 }
 

@@ -1,14 +1,29 @@
 //! Puts a plan together, operation by operation, and folds what is constant on the way.
 
-use super::fold;
 use super::{List, NodeId, Op, Plan, PutStep, StepOp, Text};
+use super::{check, fold};
 use crate::context::Dialect;
+use crate::fault::Fault;
+use crate::field::Field;
 use crate::value::{OwnedValue, Value};
 use crate::zone::Zone;
 
 /// A plan has no room for more.
 #[derive(Debug)]
 pub(crate) struct TooMuch(pub(crate) &'static str);
+
+/// Why an operation is not pushed.
+pub(crate) enum Refused {
+    TooMuch(TooMuch),
+    /// It is constant, and fails.
+    Fails(Fault),
+}
+
+impl From<TooMuch> for Refused {
+    fn from(too_much: TooMuch) -> Self {
+        Self::TooMuch(too_much)
+    }
+}
 
 pub(crate) struct Builder {
     pub(super) plan: Plan,
@@ -75,13 +90,21 @@ impl Builder {
         if deepest >= self.max_depth {
             return Err(TooMuch("expressions are nested too deep"));
         }
+        if let Op::Path(base, _) = op {
+            self.note_reading(base);
+        }
         self.plan.ops.push(op);
         self.depths.push(deepest + 1);
         Ok(id)
     }
 
+    /// Notes that a part of this value is read, which may be the payload.
+    pub(crate) fn note_reading(&mut self, base: NodeId) {
+        self.plan.reads_payload |= matches!(self.op(base), Op::Field(Field::Payload));
+    }
+
     /// Pushes an operation, or what it comes to if all it needs is constant.
-    pub(crate) fn push_folded(&mut self, op: Op) -> Result<NodeId, TooMuch> {
+    pub(crate) fn push_folded(&mut self, op: Op) -> Result<NodeId, Refused> {
         let mut constant = match op {
             Op::Call(function, _) => function.pure,
             // What an event, an output or a window says is not known before.
@@ -96,7 +119,7 @@ impl Builder {
             | Op::WindowEnd => false,
             // And these are what they are.
             Op::Null | Op::Bool(_) | Op::Int(_) | Op::Float(_) | Op::Text(_) | Op::Owned(_) => {
-                return self.push(op);
+                return Ok(self.push(op)?);
             }
             _ => true,
         };
@@ -105,16 +128,22 @@ impl Builder {
         if !constant {
             return Ok(id);
         }
-        let Some(value) = fold::evaluate(self, id) else {
-            return Ok(id);
+        let value = match fold::evaluate(self, id) {
+            Ok(value) => value,
+            Err(fault) if check::is_certain(&fault) => return Err(Refused::Fails(fault)),
+            Err(_) => return Ok(id),
         };
         let folded = match value {
-            OwnedValue::Null => Op::Null,
+            OwnedValue::Undefined => Op::Null,
             OwnedValue::Bool(value) => Op::Bool(value),
             OwnedValue::Int(value) => Op::Int(value),
             OwnedValue::Float(value) => Op::Float(value),
             OwnedValue::Str(text) if text.len() <= 1024 => Op::Text(self.text(&text)),
-            value @ (OwnedValue::Array(_) | OwnedValue::Map(_) | OwnedValue::Json(_))
+            value @ (OwnedValue::Null
+            | OwnedValue::Big(_)
+            | OwnedValue::Array(_)
+            | OwnedValue::Map(_)
+            | OwnedValue::Json(_))
                 if value.size_bytes() <= 1024 =>
             {
                 self.plan.owned.push(value);
@@ -138,7 +167,7 @@ impl Builder {
     /// A constant that is neither array nor map.
     pub(crate) fn scalar(&self, id: NodeId) -> Option<Value<'_>> {
         match self.op(id) {
-            Op::Null => Some(Value::Null),
+            Op::Null => Some(Value::Undefined),
             Op::Bool(value) => Some(Value::Bool(value)),
             Op::Int(value) => Some(Value::Int(value)),
             Op::Float(value) => Some(Value::Float(value)),
@@ -167,6 +196,10 @@ impl Builder {
 
     pub(crate) fn list_of(&self, list: List) -> &[NodeId] {
         &self.plan.lists[list.start as usize..][..list.length as usize]
+    }
+
+    pub(crate) fn steps_of(&self, list: List) -> &[StepOp] {
+        &self.plan.steps[list.start as usize..][..list.length as usize]
     }
 
     /// Worked out once however often it is used; constants and fields need no memory for that.

@@ -135,6 +135,7 @@ impl Plan {
                 PutStep::Index(index) => write!(name, "[{index}]"),
                 PutStep::Head => write!(name, "[0]"),
                 PutStep::Tail => write!(name, "[-0]"),
+                PutStep::Computed(at) => write!(name, "[{}]", self.shown(at)),
             };
         }
         name

@@ -100,7 +100,7 @@ impl Plan {
 
     fn constant(&self, id: NodeId) -> Option<Value<'_>> {
         Some(match self.op(id) {
-            Op::Null => Value::Null,
+            Op::Null => Value::Undefined,
             Op::Bool(value) => Value::Bool(value),
             Op::Int(value) => Value::Int(value),
             Op::Float(value) => Value::Float(value),

@@ -4,17 +4,22 @@ use super::NodeId;
 use super::build::Builder;
 use crate::eval::Evaluator;
 use crate::event::Event;
+use crate::fault::Fault;
 use crate::kv::Kv;
+use crate::options::EvaluationLimits;
 use crate::source::EventKind;
 use crate::tools::Tools;
 use crate::value::OwnedValue;
 use crate::view::Scratch;
 
-const MAX_STEPS: u32 = 10_000;
-const MAX_BYTES: usize = 64 << 10;
+const LIMITS: EvaluationLimits = EvaluationLimits {
+    max_steps: 10_000,
+    max_output_bytes: 64 << 10,
+    max_jq_steps: 50_000,
+};
 
-/// What a constant operation comes to; nothing if it fails, which is then told when it is evaluated.
-pub(super) fn evaluate(builder: &Builder, id: NodeId) -> Option<OwnedValue> {
+/// What a constant operation comes to.
+pub(super) fn evaluate(builder: &Builder, id: NodeId) -> Result<OwnedValue, Fault> {
     let scratch = Scratch::new(Tools::new([0; 32], 0), 0);
     let event = Event::new(EventKind::Publish, 0);
     let view = scratch.view(&event, 0);
@@ -28,6 +33,6 @@ pub(super) fn evaluate(builder: &Builder, id: NodeId) -> Option<OwnedValue> {
         &builder.zone,
         builder.dialect,
     );
-    evaluator.limit(MAX_STEPS, MAX_BYTES);
-    evaluator.evaluate(id).ok().map(|value| value.into_owned())
+    evaluator.limit(LIMITS);
+    evaluator.evaluate(id).map(|value| value.into_owned())
 }

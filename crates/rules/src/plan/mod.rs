@@ -3,6 +3,7 @@
 
 pub(crate) mod aliases;
 pub(crate) mod build;
+mod check;
 mod explain;
 mod extract;
 mod fold;
@@ -106,6 +107,8 @@ pub(crate) enum PutStep {
     Index(i32),
     Head,
     Tail,
+    /// A position that is worked out; a name if it is text.
+    Computed(NodeId),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -126,6 +129,8 @@ pub(crate) struct Plan {
     pub(crate) text: String,
     /// How many memos there are.
     pub(crate) memos: u16,
+    /// Whether a path leads into the payload.
+    pub(crate) reads_payload: bool,
 }
 
 impl Plan {

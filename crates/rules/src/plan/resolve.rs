@@ -1,7 +1,8 @@
 //! Gives every name of a statement its meaning: fields, aliases, functions, aggregates.
 
 use super::aliases::{Alias, same};
-use super::build::{Builder, TooMuch};
+use super::build::{Builder, Refused, TooMuch};
+use super::check;
 use super::methods;
 use super::{Column, NodeId, Op, PutStep, StepOp, Target};
 use crate::context::Dialect;
@@ -25,6 +26,9 @@ pub(crate) enum Scope {
     Template,
 }
 
+/// More of them nobody reads.
+const MAX_WARNINGS: usize = 20;
+
 pub(crate) struct Resolver<'s> {
     pub(crate) sql: &'s str,
     pub(crate) builder: Builder,
@@ -43,6 +47,8 @@ pub(crate) struct Resolver<'s> {
     pub(crate) selected: &'s [Item],
     /// What windows count, each with its argument.
     pub(crate) aggregates: Vec<(Aggregate, Option<&'s Expr>)>,
+    /// What is no error, but hardly meant so.
+    pub(crate) warnings: Vec<Error>,
     /// How many aliases of `selected` are being looked into.
     alias_depth: usize,
 }
@@ -61,6 +67,7 @@ impl<'s> Resolver<'s> {
             keys: Vec::new(),
             selected: &[],
             aggregates: Vec::new(),
+            warnings: Vec::new(),
             alias_depth: 0,
         }
     }
@@ -70,8 +77,21 @@ impl<'s> Resolver<'s> {
     }
 
     fn push(&mut self, op: Op, span: Span) -> Result<NodeId, Error> {
-        let pushed = self.builder.push_folded(op);
-        pushed.map_err(|too_much| self.too_much(too_much, span))
+        self.builder
+            .push_folded(op)
+            .map_err(|refused| match refused {
+                Refused::TooMuch(too_much) => self.too_much(too_much, span),
+                Refused::Fails(fault) => self
+                    .error(span, format!("this fails for every event: {fault}"))
+                    .expected("constants that the function accepts"),
+            })
+    }
+
+    fn warn(&mut self, span: Span, message: impl Into<Box<str>>) {
+        let warning = self.error(span, message);
+        if self.warnings.len() < MAX_WARNINGS && !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
     }
 
     pub(crate) fn too_much(&self, TooMuch(message): TooMuch, span: Span) -> Error {
@@ -102,12 +122,22 @@ impl<'s> Resolver<'s> {
                 continue;
             };
             let node = self.expr(expr)?;
-            let natural = natural_alias(expr);
-            let parts = match (alias, &natural) {
-                (Some(parts), _) | (None, Some(parts)) => parts.clone(),
-                (None, None) => vec![AliasPart::Key(unnamed(self.sql, expr.span))],
+            let mut natural = natural_alias(expr);
+            if self.builder.dialect == Dialect::Fluxmq
+                && let Some(parts) = &mut natural
+            {
+                // There the list's name stands for an item of it, too.
+                parts.retain(|part| matches!(part, AliasPart::Key(_)));
+            }
+            let (parts, positions) = match (alias, &natural) {
+                (Some(parts), _) => (parts.clone(), self.positions(parts)?),
+                (None, Some(parts)) => (parts.clone(), self.positions_of(node)),
+                (None, None) => {
+                    let name = AliasPart::Key(unnamed(self.sql, expr.span));
+                    (vec![name], Vec::new())
+                }
             };
-            let target = self.target(&parts, item.span)?;
+            let target = self.target(&parts, &positions, item.span)?;
             // A field under its own name is found as a field.
             if alias.is_some() && natural.as_ref() != Some(&parts) {
                 self.aliases.push(Alias {
@@ -128,10 +158,40 @@ impl<'s> Resolver<'s> {
         }
     }
 
-    pub(crate) fn target(&mut self, parts: &[AliasPart], span: Span) -> Result<Target, Error> {
+    /// The positions in a name that are worked out.
+    fn positions(&mut self, parts: &'s [AliasPart]) -> Result<Vec<NodeId>, Error> {
+        let mut positions = Vec::new();
+        for part in parts {
+            if let AliasPart::Computed(index) = part {
+                positions.push(self.expr(index)?);
+            }
+        }
+        Ok(positions)
+    }
+
+    /// The positions in a path that are worked out, whose name it is.
+    fn positions_of(&self, node: NodeId) -> Vec<NodeId> {
+        let Op::Path(_, steps) = self.builder.op(node) else {
+            return Vec::new();
+        };
+        let position = |step: &StepOp| match *step {
+            StepOp::Computed(id) => Some(id),
+            _ => None,
+        };
+        let steps = self.builder.steps_of(steps).iter();
+        steps.filter_map(position).collect()
+    }
+
+    fn target(
+        &mut self,
+        parts: &[AliasPart],
+        positions: &[NodeId],
+        span: Span,
+    ) -> Result<Target, Error> {
         if let [AliasPart::Key(key)] = parts {
             return Ok(Target::Key(self.builder.text(key)));
         }
+        let mut positions = positions.iter();
         let mut puts = Vec::with_capacity(parts.len());
         for part in parts {
             puts.push(match part {
@@ -142,6 +202,11 @@ impl<'s> Resolver<'s> {
                 },
                 AliasPart::Head => PutStep::Head,
                 AliasPart::Tail => PutStep::Tail,
+                AliasPart::Computed(_) => match positions.next() {
+                    Some(position) => PutStep::Computed(*position),
+                    // A constant after all, or found under an alias.
+                    None => continue,
+                },
             });
         }
         let list = self
@@ -162,7 +227,10 @@ impl<'s> Resolver<'s> {
             Node::Bool(value) => Op::Bool(*value),
             Node::Int(value) => Op::Int(*value),
             Node::Float(value) => Op::Float(*value),
-            Node::Text(text) => Op::Text(self.builder.text(text)),
+            Node::Text(text) => match self.double_quoted_name(text, &[], expr.span)? {
+                Some(name) => return Ok(name),
+                None => Op::Text(self.builder.text(text)),
+            },
             Node::Name(name) => return self.name(name, &[], expr.span),
             Node::Path(base, steps) => return self.path(base, steps, expr.span),
             Node::Call {
@@ -186,7 +254,11 @@ impl<'s> Resolver<'s> {
                 Op::Between(inner, self.list(&ends, expr.span)?, *negated)
             }
             Node::Like(inner, pattern, negated) => {
-                Op::Like(self.expr(inner)?, self.expr(pattern)?, *negated)
+                let (inner, pattern_id) = (self.expr(inner)?, self.expr(pattern)?);
+                if let Some(doubt) = check::like(&self.builder, pattern_id) {
+                    self.warn(pattern.span, doubt);
+                }
+                Op::Like(inner, pattern_id, *negated)
             }
             Node::Case {
                 subject,
@@ -236,6 +308,13 @@ impl<'s> Resolver<'s> {
     fn path(&mut self, base: &'s Expr, steps: &'s [Step], span: Span) -> Result<NodeId, Error> {
         match &base.node {
             Node::Name(name) => self.name(name, steps, span),
+            Node::Text(text) => match self.double_quoted_name(text, steps, base.span)? {
+                Some(name) => Ok(name),
+                None => {
+                    let base = self.expr(base)?;
+                    self.steps(base, steps, span)
+                }
+            },
             _ => {
                 let base = self.expr(base)?;
                 self.steps(base, steps, span)
@@ -283,6 +362,33 @@ impl<'s> Resolver<'s> {
             .steps(ops)
             .map_err(|too_much| self.too_much(too_much, span))?;
         self.push(Op::Path(base, list), span)
+    }
+
+    /// EMQX takes what stands in double quotes for a name. Here it is one if there is such a field, alias or item, and text if
+    /// not, since statements of other products write text so.
+    fn double_quoted_name(
+        &mut self,
+        text: &'s str,
+        steps: &'s [Step],
+        span: Span,
+    ) -> Result<Option<NodeId>, Error> {
+        let is_emqx = self.builder.dialect == Dialect::Emqx && self.scope != Scope::Template;
+        let written = self.sql[span.start as usize..].trim_start_matches(['(', ' ', '\n', '\t']);
+        if !is_emqx || !written.starts_with('"') {
+            return Ok(None);
+        }
+        let is_alias = |alias: &Alias| matches!(alias.parts.first(), Some(AliasPart::Key(key)) if **key == *text);
+        let is_known = Field::find(text).is_some()
+            || self.item.as_deref() == Some(text)
+            || self.aliases.iter().any(is_alias);
+        if is_known {
+            return self.name(text, steps, span).map(Some);
+        }
+        let message = format!(
+            "\"{text}\" in double quotes would be a field in EMQX; there is none of this name, so it is text: write '{text}'"
+        );
+        self.warn(span, message);
+        Ok(None)
     }
 
     /// A name and the steps after it.
@@ -462,6 +568,12 @@ impl<'s> Resolver<'s> {
                 function.name, function.parameters
             )));
         }
+        if let Some(bad) = check::call(&self.builder, function, &ids) {
+            let at = args
+                .get(bad.argument)
+                .map_or(span, |argument| argument.span);
+            return Err(self.error(at, format!("{}: {}", function.name, bad.why)));
+        }
         let list = self.list(&ids, span)?;
         self.push(Op::Call(function, list), span)
     }
@@ -469,6 +581,7 @@ impl<'s> Resolver<'s> {
     fn unknown_function(&self, name: &str, span: Span) -> Error {
         let is = |known: &str| name.eq_ignore_ascii_case(known);
         if AggregateKind::ALL.iter().any(|(known, _)| is(known))
+            || is("median")
             || is("window_start")
             || is("window_end")
         {
@@ -513,14 +626,26 @@ impl<'s> Resolver<'s> {
         let known = AggregateKind::ALL
             .iter()
             .find(|(known, _)| known.replace('_', "").eq_ignore_ascii_case(&plain));
-        let Some(&(_, kind)) = known else {
-            return Ok(None);
+        let is_median = plain.eq_ignore_ascii_case("median");
+        let kind = match known {
+            Some(&(_, kind)) => kind,
+            None if is_median => AggregateKind::Percentile,
+            None => return Ok(None),
         };
         let (kind, argument, percentile) = match (kind, form, args) {
             (AggregateKind::Count, CallForm::Star, []) => (kind, None, 0.0),
             (AggregateKind::Count, CallForm::Plain, []) => (kind, None, 0.0),
             (AggregateKind::Count, CallForm::Distinct, [argument]) => {
                 (AggregateKind::DistinctCount, Some(argument), 0.0)
+            }
+            (AggregateKind::Percentile, CallForm::Plain | CallForm::Method, [argument])
+                if is_median =>
+            {
+                (kind, Some(argument), 50.0)
+            }
+            (AggregateKind::Percentile, _, _) if is_median => {
+                let error = self.error(name_span, "`median` takes one value");
+                return Err(error.expected("median(x)"));
             }
             (AggregateKind::Percentile, CallForm::Plain, [argument, percentile]) => {
                 (kind, Some(argument), self.percentile(percentile)?)
@@ -558,6 +683,13 @@ impl<'s> Resolver<'s> {
     fn percentile(&mut self, expr: &'s Expr) -> Result<f64, Error> {
         let id = self.expr(expr)?;
         let value = self.builder.scalar(id).and_then(|value| value.as_f64());
+        if let Some(part) = value.filter(|value| *value > 0.0 && *value < 1.0) {
+            let message = format!(
+                "a percentage counts from 0 to 100; did you mean {}?",
+                (part * 1e6).round() / 1e4
+            );
+            self.warn(expr.span, message);
+        }
         value
             .filter(|value| (0.0..=100.0).contains(value))
             .ok_or_else(|| {
@@ -599,7 +731,11 @@ impl<'s> Resolver<'s> {
             && text.contains(['*', '^', '[', '(', '\\', '|', '?'])
             && let Some(function) = functions::find("matches")
         {
-            let list = self.list(&[left_id, right_id], span)?;
+            let ids = [left_id, right_id];
+            if let Some(bad) = check::call(&self.builder, function, &ids) {
+                return Err(self.error(right.span, format!("=~: {}", bad.why)));
+            }
+            let list = self.list(&ids, span)?;
             return self.push(Op::Call(function, list), span);
         }
         if mqtt::validate_topic_filter(text, &mqtt::TopicLimits::NONE).is_err() {

@@ -34,7 +34,7 @@ pub(crate) enum ItemKind {
     },
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(crate) enum AliasPart {
     Key(Box<str>),
     /// `a[2]`, from 1; negative from the end.
@@ -43,6 +43,20 @@ pub(crate) enum AliasPart {
     Head,
     /// `a[-0]`: after the last.
     Tail,
+    /// `a[b]`: a position that is worked out.
+    Computed(Box<Expr>),
+}
+
+/// Written the same; what is worked out is never the same.
+impl PartialEq for AliasPart {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Key(own), Self::Key(other)) => own == other,
+            (Self::Index(own), Self::Index(other)) => own == other,
+            (Self::Head, Self::Head) | (Self::Tail, Self::Tail) => true,
+            _ => false,
+        }
+    }
 }
 
 pub(crate) struct Group {

@@ -6,6 +6,7 @@ use super::token::{Kind, Symbol};
 use crate::error::{Error, Span};
 use crate::nearest::nearest;
 use crate::window::WindowKind;
+use crate::windows::MAX_OVERLAPPING;
 
 /// Words that end an expression, so that no field can have their names without backquotes.
 pub(crate) fn is_clause_word(word: &str) -> bool {
@@ -17,7 +18,7 @@ pub(crate) fn is_clause_word(word: &str) -> bool {
 }
 
 pub(crate) const WINDOWS: &str =
-    "tumbling(10s), hopping(1m, 10s), sliding(1m), session(30s) or count(100)";
+    "tumbling(10s), hopping(1m, 10s), sliding(1m), session(30s[, 1h]) or count(100[, 10])";
 
 impl Parser<'_> {
     pub(super) fn statement(&mut self) -> Result<Statement, Error> {
@@ -143,18 +144,7 @@ impl Parser<'_> {
             if self.eat_symbol(Symbol::Dot) {
                 parts.push(self.alias_key()?);
             } else if self.eat_symbol(Symbol::LeftBracket) {
-                let negative = self.eat_symbol(Symbol::Minus);
-                let Kind::Int(number) = self.peek().kind else {
-                    return Err(self.unexpected("a position: 1 is the first, -1 the last, 0 before the first, -0 after the last"));
-                };
-                self.advance();
-                self.expect_symbol(Symbol::RightBracket, "`]`")?;
-                parts.push(match (negative, number) {
-                    (false, 0) => AliasPart::Head,
-                    (true, 0) => AliasPart::Tail,
-                    (false, at) => AliasPart::Index(at),
-                    (true, at) => AliasPart::Index(-at),
-                });
+                parts.push(self.alias_position()?);
             } else {
                 return Ok(parts);
             }
@@ -166,6 +156,32 @@ impl Parser<'_> {
                 )));
             }
         }
+    }
+
+    /// After the bracket: 1 is the first, -1 the last, 0 before the first, -0 after the last; or an expression.
+    fn alias_position(&mut self) -> Result<AliasPart, Error> {
+        let is_negative = self.at_symbol(Symbol::Minus);
+        let number = match self.peek_at(usize::from(is_negative)).kind {
+            Kind::Int(number)
+                if self.peek_at(usize::from(is_negative) + 1).kind
+                    == Kind::Symbol(Symbol::RightBracket) =>
+            {
+                Some(number)
+            }
+            _ => None,
+        };
+        let part = match (is_negative, number) {
+            (_, None) => AliasPart::Computed(Box::new(self.expression()?)),
+            (false, Some(0)) => AliasPart::Head,
+            (true, Some(0)) => AliasPart::Tail,
+            (false, Some(at)) => AliasPart::Index(at),
+            (true, Some(at)) => AliasPart::Index(-at),
+        };
+        if number.is_some() {
+            self.at += 1 + usize::from(is_negative);
+        }
+        self.expect_symbol(Symbol::RightBracket, "`]`")?;
+        Ok(part)
     }
 
     fn alias_key(&mut self) -> Result<AliasPart, Error> {
@@ -205,7 +221,6 @@ impl Parser<'_> {
     }
 
     fn from(&mut self, body: &Body) -> Result<Vec<(Box<str>, Span)>, Error> {
-        const EXPECTED: &str = "a source in quotes, such as \"t/#\" or \"$EVENT.PUBLISH\"";
         if !self.eat_word("from") {
             let word = self.text(self.peek().span);
             let expected = match body {
@@ -222,17 +237,42 @@ impl Parser<'_> {
         }
         let mut sources = Vec::new();
         loop {
-            let token = self.peek().clone();
-            let Kind::Text(name) = token.kind else {
-                return Err(self.unexpected(EXPECTED));
-            };
-            self.advance();
-            sources.push((name, token.span));
-            self.count_items(sources.len(), token.span)?;
+            let (name, span) = self.source()?;
+            sources.push((name, span));
+            self.count_items(sources.len(), span)?;
             if !self.eat_symbol(Symbol::Comma) {
                 return Ok(sources);
             }
         }
+    }
+
+    /// A source, most often in quotes. Without them it ends at a blank or a comma, and is read from the text itself: its
+    /// characters are operators and comments to the lexer.
+    fn source(&mut self) -> Result<(Box<str>, Span), Error> {
+        const EXPECTED: &str = "a source in quotes, such as \"t/#\" or \"$EVENT.PUBLISH\"";
+        let token = self.peek().clone();
+        if let Kind::Text(name) = token.kind {
+            self.advance();
+            return Ok((name, token.span));
+        }
+        let behind = self.last_span().end as usize;
+        let rest = &self.sql[behind..];
+        let start = behind + rest.len() - rest.trim_start().len();
+        let rest = &self.sql[start..];
+        let ends =
+            |c: char| c.is_whitespace() || matches!(c, ',' | ';' | '(' | ')' | '\'' | '"' | '`');
+        let name = &rest[..rest.find(ends).unwrap_or(rest.len())];
+        let is_comment = name.starts_with("--") || name.starts_with("/*");
+        if name.is_empty()
+            || is_comment
+            || is_clause_word(name)
+            || name.eq_ignore_ascii_case("where")
+        {
+            return Err(self.unexpected(EXPECTED));
+        }
+        let end = start + name.len();
+        self.resume_at(end)?;
+        Ok((name.into(), Span::new(start, end)))
     }
 
     fn group(&mut self) -> Result<Group, Error> {
@@ -280,9 +320,21 @@ impl Parser<'_> {
             "sliding" => WindowKind::Sliding {
                 size_ms: self.duration()?,
             },
-            "session" => WindowKind::Session {
-                gap_ms: self.duration()?,
-            },
+            "session" => {
+                let gap_ms = self.duration()?;
+                let mut max_ms = None;
+                if self.eat_symbol(Symbol::Comma) {
+                    let span = self.peek().span;
+                    let most_ms = self.duration()?;
+                    if most_ms < gap_ms {
+                        let message = "no session is shorter than the gap that ends it";
+                        let error = self.error(span, message);
+                        return Err(error.expected(format!("at least {gap_ms}ms")));
+                    }
+                    max_ms = Some(most_ms);
+                }
+                WindowKind::Session { gap_ms, max_ms }
+            }
             "hopping" => {
                 let size_ms = self.duration()?;
                 self.expect_symbol(Symbol::Comma, "`,` and how often a window begins")?;
@@ -298,21 +350,29 @@ impl Parser<'_> {
                 WindowKind::Hopping { size_ms, every_ms }
             }
             _ => {
-                let span = self.peek().span;
-                match self.advance().kind {
-                    Kind::Int(events @ 1..=1_000_000) => WindowKind::Count {
-                        events: events as u64,
-                    },
-                    _ => {
-                        return Err(self
-                            .error(span, "no count of events")
-                            .expected("a whole number from 1 to 1000000"));
-                    }
-                }
+                let events = self.count_of_events(1, 1_000_000)?;
+                let step = match self.eat_symbol(Symbol::Comma) {
+                    // Of more windows at a time nobody keeps count.
+                    true => self.count_of_events(events.div_ceil(MAX_OVERLAPPING), events)?,
+                    false => events,
+                };
+                WindowKind::Count { events, step }
             }
         };
         let close = self.expect_symbol(Symbol::RightParen, "`)`")?;
         Ok(Some((kind, name.to(close.span))))
+    }
+
+    fn count_of_events(&mut self, least: u64, most: u64) -> Result<u64, Error> {
+        let span = self.peek().span;
+        match self.advance().kind {
+            Kind::Int(count) if (least..=most).contains(&(count as u64)) && count > 0 => {
+                Ok(count as u64)
+            }
+            _ => Err(self
+                .error(span, "no count of events")
+                .expected(format!("a whole number from {least} to {most}"))),
+        }
     }
 
     /// `10s`, `500ms`, `1m`, `2h`, `1d`, also in quotes; from 1 ms to 31 days.
@@ -371,6 +431,17 @@ impl Parser<'_> {
     }
 }
 
+fn natural_position(index: &Expr) -> AliasPart {
+    match &index.node {
+        Node::Int(at) => AliasPart::Index(*at),
+        Node::Negate(inner) => match inner.node {
+            Node::Int(at) => AliasPart::Index(-at),
+            _ => AliasPart::Computed(Box::new(index.clone())),
+        },
+        _ => AliasPart::Computed(Box::new(index.clone())),
+    }
+}
+
 /// The name an item gets that has no alias: the path itself, nested; anything else has none of its own.
 pub(crate) fn natural_alias(expr: &Expr) -> Option<Vec<AliasPart>> {
     match &expr.node {
@@ -378,9 +449,11 @@ pub(crate) fn natural_alias(expr: &Expr) -> Option<Vec<AliasPart>> {
         Node::Path(base, steps) => {
             let mut parts = natural_alias(base)?;
             for step in steps {
-                // An index into what does not exist yet has nothing to put into; the list's name stands for it.
-                if let Step::Key(key) = step {
-                    parts.push(AliasPart::Key(key.clone()));
+                match step {
+                    Step::Key(key) => parts.push(AliasPart::Key(key.clone())),
+                    Step::Index(index) => parts.push(natural_position(index)),
+                    // The list's name stands for a part of it.
+                    Step::Slice(..) => {}
                 }
             }
             Some(parts)

@@ -59,6 +59,19 @@ impl<'s> Parser<'s> {
         })
     }
 
+    /// Goes on with what the lexer makes of the text from `start` on.
+    fn resume_at(&mut self, start: usize) -> Result<(), Error> {
+        // Its end is where the last token was read.
+        self.tokens.truncate(self.at);
+        self.tokens.push(Token {
+            kind: Kind::Word,
+            span: Span::new(start, start),
+        });
+        self.at += 1;
+        self.tokens.extend(lexer::tokens(self.sql, start)?);
+        Ok(())
+    }
+
     fn peek(&self) -> &Token {
         // The last token is the end, which is never passed.
         &self.tokens[self.at.min(self.tokens.len() - 1)]

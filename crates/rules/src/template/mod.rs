@@ -8,11 +8,11 @@
 mod form;
 mod sql;
 
-use crate::context::Dialect;
+use crate::context::{Dialect, UNDEFINED};
 use crate::error::{Error, Span};
 use crate::eval::Evaluator;
-use crate::fault::Fault;
-use crate::options::{Bounds, Options};
+use crate::fault::{Fault, contained};
+use crate::options::{Bounds, EvaluationLimits, Options};
 use crate::plan::build::Builder;
 use crate::plan::resolve::{Resolver, Scope};
 use crate::plan::{NodeId, Op, Plan};
@@ -119,7 +119,6 @@ impl Template {
     ) -> Result<Rendered<'a>, Fault> {
         let start = out.len();
         let mut rendered = Rendered::default();
-        let null_text = null_text(self.program.dialect);
         self.program.evaluate(output, view, state, |evaluator| {
             for part in &self.parts {
                 match part {
@@ -130,7 +129,7 @@ impl Template {
                             rendered.nulls += 1;
                             rendered.first_null.get_or_insert(source);
                         }
-                        write(value, *position, null_text, out);
+                        write(value, *position, self.program.dialect, out);
                     }
                 }
                 self.program.bound(out.len() - start)?;
@@ -140,18 +139,18 @@ impl Template {
     }
 }
 
-/// A null within text.
-fn null_text(dialect: Dialect) -> &'static str {
-    match dialect {
-        Dialect::Fluxmq => "null",
-        Dialect::Emqx => "undefined",
+/// A null within text. In EMQX's dialect what is not there is told from the null of JSON.
+fn null_text(value: Value<'_>, dialect: Dialect) -> &'static str {
+    match (value, dialect) {
+        (Value::Undefined, Dialect::Emqx) => UNDEFINED,
+        _ => "null",
     }
 }
 
-fn write(value: Value<'_>, position: Position, null_text: &str, out: &mut Vec<u8>) {
+fn write(value: Value<'_>, position: Position, dialect: Dialect, out: &mut Vec<u8>) {
     match (position, value) {
-        (Position::Text | Position::JsonString, Value::Null) => {
-            out.extend_from_slice(null_text.as_bytes());
+        (Position::Text | Position::JsonString, value) if value.is_null() => {
+            out.extend_from_slice(null_text(value, dialect).as_bytes());
         }
         (Position::JsonPayload, value) => match value.as_str() {
             Some(text) if crate::json::check(text.trim()).is_ok() => {
@@ -173,7 +172,7 @@ fn write(value: Value<'_>, position: Position, null_text: &str, out: &mut Vec<u8
         (Position::JsonString, value) => {
             let mut inner = Vec::new();
             value.write_json(&mut inner);
-            write(Value::Bytes(&inner), position, null_text, out);
+            write(Value::Bytes(&inner), position, dialect, out);
         }
     }
 }
@@ -183,8 +182,7 @@ struct Program {
     plan: Plan,
     dialect: Dialect,
     zone: Zone,
-    max_steps: u32,
-    max_output_bytes: usize,
+    limits: EvaluationLimits,
 }
 
 impl Program {
@@ -204,18 +202,18 @@ impl Program {
             &self.zone,
             self.dialect,
         );
-        evaluator.limit(self.max_steps, self.max_output_bytes);
+        evaluator.limit(self.limits);
         evaluator.output = output.columns;
-        work(&mut evaluator)
+        contained(|| work(&mut evaluator))
     }
 
     fn bound(&self, bytes: usize) -> Result<(), Fault> {
-        if bytes <= self.max_output_bytes {
+        if bytes <= self.limits.max_output_bytes {
             return Ok(());
         }
         Err(Fault::TooLarge {
             function: "template",
-            limit: self.max_output_bytes,
+            limit: self.limits.max_output_bytes,
             unit: "bytes",
         })
     }
@@ -256,8 +254,7 @@ impl<'s> Compiler<'s> {
             plan: self.resolver.builder.finish(),
             dialect,
             zone: options.timezone.clone(),
-            max_steps: options.bounds.max_steps,
-            max_output_bytes: options.bounds.max_output_bytes,
+            limits: options.bounds.evaluation(),
         }
     }
 }

@@ -135,7 +135,7 @@ impl SqlTemplate {
         self.program.evaluate(output, view, state, |evaluator| {
             let values = view
                 .arena()
-                .alloc_slice_fill_copy(self.values.len(), Value::Null);
+                .alloc_slice_fill_copy(self.values.len(), Value::Undefined);
             let mut bytes = 0;
             for (value, bound) in values.iter_mut().zip(&self.values) {
                 *value = match bound {

@@ -84,7 +84,8 @@ impl Accumulator {
         match self {
             Self::Count(count) => *count += 1,
             Self::Sum(sum) => {
-                if let Some(number) = value.as_number() {
+                let float = || value.as_f64().map(Number::Float);
+                if let Some(number) = value.as_number().or_else(float) {
                     *sum = Some(sum.unwrap_or(Sum::Int(0)).add(number));
                 }
             }
@@ -198,14 +199,14 @@ impl Accumulator {
     pub(super) fn result<'a>(&self, aggregate: &Aggregate, arena: &'a Arena) -> Value<'a> {
         match self {
             Self::Count(count) => Value::Int(*count as i64),
-            Self::Sum(None) => Value::Null,
+            Self::Sum(None) => Value::Undefined,
             Self::Sum(Some(Sum::Int(sum))) => Value::Int(*sum),
             Self::Sum(Some(Sum::Float(sum))) => Value::Float(*sum),
-            Self::Avg { count: 0, .. } | Self::Stddev { count: 0, .. } => Value::Null,
+            Self::Avg { count: 0, .. } | Self::Stddev { count: 0, .. } => Value::Undefined,
             Self::Avg { sum, count } => Value::Float(sum / *count as f64),
-            Self::Min(kept) | Self::Max(kept) | Self::First(kept) | Self::Last(kept) => {
-                kept.as_ref().map_or(Value::Null, |kept| kept.borrow(arena))
-            }
+            Self::Min(kept) | Self::Max(kept) | Self::First(kept) | Self::Last(kept) => kept
+                .as_ref()
+                .map_or(Value::Undefined, |kept| kept.borrow(arena)),
             Self::Collect(list) => Value::Array(
                 arena.alloc_slice_fill_iter(list.iter().map(|value| value.borrow(arena))),
             ),
@@ -292,7 +293,7 @@ impl Accumulator {
             Self::Avg { sum, count } => (*sum, *count) = (from.f64()?, from.u64()?),
             Self::Min(kept) | Self::Max(kept) | Self::First(kept) | Self::Last(kept) => {
                 *kept = match from.owned()? {
-                    OwnedValue::Null => None,
+                    OwnedValue::Undefined | OwnedValue::Null => None,
                     value => Some(value),
                 }
             }
@@ -372,7 +373,7 @@ fn percentile(numbers: &[f64], percent: f64) -> Value<'static> {
     let mut sorted = numbers.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let Some(last) = sorted.len().checked_sub(1) else {
-        return Value::Null;
+        return Value::Undefined;
     };
     let place = percent.clamp(0.0, 100.0) / 100.0 * last as f64;
     let (below, above) = (
@@ -417,7 +418,7 @@ mod tests {
         use AggregateKind::*;
         let values = [
             Value::Int(4),
-            Value::Null,
+            Value::Undefined,
             Value::Int(2),
             Value::Str("6"),
             Value::Int(2),
@@ -444,7 +445,7 @@ mod tests {
                 Collect => "[]",
                 _ => "null",
             };
-            assert_eq!(result_of(kind, &[Value::Null]), nothing, "{kind:?}");
+            assert_eq!(result_of(kind, &[Value::Undefined]), nothing, "{kind:?}");
         }
     }
 

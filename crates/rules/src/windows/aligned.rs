@@ -5,23 +5,96 @@ use std::collections::BTreeMap;
 use super::codec::{Damaged, Reader, key_of, put_bytes, put_u64};
 use super::group::{Close, ClosedGroup, Key, Room, Sums, read_key};
 use super::{Added, MAX_OVERLAPPING};
+use crate::calendar::DAY_S;
 use crate::window::{Aggregate, Sample};
+use crate::zone::Zone;
 
 /// Windows that begin at multiples of a time: tumbling and hopping.
 pub(super) struct Aligned {
-    size_ms: u64,
-    every_ms: u64,
+    grid: Grid,
     /// By their start, which is also the order in which they end.
     windows: BTreeMap<u64, BTreeMap<Key, Sums>>,
 }
 
+/// Where windows begin and end.
+enum Grid {
+    Millis {
+        size_ms: u64,
+        every_ms: u64,
+    },
+    /// At midnight in a zone, so that a window is an hour longer or shorter when its clocks are changed. In days.
+    Days {
+        size: i64,
+        every: i64,
+        zone: Zone,
+    },
+}
+
+const DAY_MS: u64 = DAY_S as u64 * 1000;
+
+impl Grid {
+    /// The start of the last window that has begun by then.
+    fn last_start_ms(&self, at_ms: u64) -> u64 {
+        match self {
+            Self::Millis { every_ms, .. } => at_ms - at_ms % every_ms,
+            Self::Days { every, zone, .. } => {
+                let day = day_of(at_ms, zone);
+                let mut start = day - day.rem_euclid(*every);
+                // Clocks that are set back at midnight show a day twice, which is over the second time.
+                while midnight_ms(start + every, zone) <= at_ms {
+                    start += every;
+                }
+                midnight_ms(start, zone)
+            }
+        }
+    }
+
+    /// The start of the window before.
+    fn before_ms(&self, start_ms: u64) -> Option<u64> {
+        match self {
+            Self::Millis { every_ms, .. } => start_ms.checked_sub(*every_ms),
+            Self::Days { every, zone, .. } => {
+                let before_ms = midnight_ms(day_of(start_ms, zone) - every, zone);
+                (before_ms < start_ms).then_some(before_ms)
+            }
+        }
+    }
+
+    fn end_ms(&self, start_ms: u64) -> u64 {
+        match self {
+            Self::Millis { size_ms, .. } => start_ms.saturating_add(*size_ms),
+            Self::Days { size, zone, .. } => midnight_ms(day_of(start_ms, zone) + size, zone),
+        }
+    }
+}
+
+/// Days from 1970 to what a calendar in the zone shows.
+fn day_of(at_ms: u64, zone: &Zone) -> i64 {
+    let unix_s = (at_ms / 1000) as i64;
+    (unix_s + i64::from(zone.offset_s(unix_s))).div_euclid(DAY_S)
+}
+
+/// The first moment of a day.
+fn midnight_ms(day: i64, zone: &Zone) -> u64 {
+    let unix_s = zone.to_unix_s(day.saturating_mul(DAY_S));
+    u64::try_from(unix_s).unwrap_or(0).saturating_mul(1000)
+}
+
 impl Aligned {
-    pub(super) fn new(size_ms: u64, every_ms: u64) -> Self {
+    pub(super) fn new(size_ms: u64, every_ms: u64, zone: &Zone) -> Self {
         let size_ms = size_ms.max(1);
         let every_ms = every_ms.max(size_ms.div_ceil(MAX_OVERLAPPING)).max(1);
+        let is_of_days = size_ms.is_multiple_of(DAY_MS) && every_ms.is_multiple_of(DAY_MS);
+        let grid = match is_of_days && *zone != Zone::UTC {
+            true => Grid::Days {
+                size: (size_ms / DAY_MS) as i64,
+                every: (every_ms / DAY_MS) as i64,
+                zone: zone.clone(),
+            },
+            false => Grid::Millis { size_ms, every_ms },
+        };
         Self {
-            size_ms,
-            every_ms,
+            grid,
             windows: BTreeMap::new(),
         }
     }
@@ -36,10 +109,11 @@ impl Aligned {
         let at_ms = sample.timestamp_ms;
         let key = key_of(sample.key);
         let mut outcome = Added::Late;
-        let mut start_ms = at_ms - at_ms % self.every_ms;
+        let mut start_ms = self.grid.last_start_ms(at_ms);
         // From the last window that the event is in to the first. With gaps between windows it may be in none.
-        while start_ms.saturating_add(self.size_ms) > at_ms {
-            if start_ms.saturating_add(self.size_ms) <= closed_ms {
+        loop {
+            let end_ms = self.grid.end_ms(start_ms);
+            if end_ms <= at_ms || end_ms <= closed_ms {
                 break;
             }
             let groups = self.windows.entry(start_ms).or_default();
@@ -59,7 +133,7 @@ impl Aligned {
             if outcome != Added::Full {
                 outcome = added;
             }
-            match start_ms.checked_sub(self.every_ms) {
+            match self.grid.before_ms(start_ms) {
                 Some(earlier_ms) => start_ms = earlier_ms,
                 None => break,
             }
@@ -70,7 +144,7 @@ impl Aligned {
     pub(super) fn advance(&mut self, closed_ms: u64, room: &mut Room, close: Close<'_>) {
         while let Some(first) = self.windows.first_entry() {
             let start_ms = *first.key();
-            let end_ms = start_ms.saturating_add(self.size_ms);
+            let end_ms = self.grid.end_ms(start_ms);
             if end_ms > closed_ms {
                 return;
             }
@@ -88,7 +162,7 @@ impl Aligned {
 
     pub(super) fn due_ms(&self) -> Option<u64> {
         let (start_ms, _) = self.windows.first_key_value()?;
-        Some(start_ms.saturating_add(self.size_ms))
+        Some(self.grid.end_ms(*start_ms))
     }
 
     pub(super) fn put(&self, out: &mut Vec<u8>) {

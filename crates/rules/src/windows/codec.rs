@@ -16,6 +16,7 @@ const BYTES: u8 = 6;
 const ARRAY: u8 = 7;
 const MAP: u8 = 8;
 const JSON: u8 = 9;
+const BIG: u8 = 10;
 /// Deeper than any value that the parser of JSON lets through.
 const MAX_DEPTH: u32 = 256;
 
@@ -39,7 +40,7 @@ pub(crate) fn put_u64(number: u64, out: &mut Vec<u8>) {
 
 pub(super) fn put_value(value: &Value<'_>, out: &mut Vec<u8>) {
     match *value {
-        Value::Null => out.push(NULL),
+        Value::Undefined | Value::Null => out.push(NULL),
         Value::Bool(truth) => out.push(if truth { TRUE } else { FALSE }),
         Value::Int(number) => put_int(number, out),
         Value::Float(number) => match whole(number) {
@@ -49,6 +50,7 @@ pub(super) fn put_value(value: &Value<'_>, out: &mut Vec<u8>) {
                 out.extend_from_slice(&number.to_le_bytes());
             }
         },
+        Value::Big(digits) => put_tagged(BIG, digits.as_bytes(), out),
         Value::Str(text) => put_tagged(STR, text.as_bytes(), out),
         Value::Bytes(bytes) => {
             let is_text = std::str::from_utf8(bytes).is_ok();
@@ -177,6 +179,7 @@ impl<'b> Reader<'b> {
                 Value::Map(arena.alloc_slice_copy(&fields))
             }
             JSON => Value::Json(self.text(arena)?),
+            BIG => Value::Big(self.text(arena)?),
             _ => return Err(Damaged),
         })
     }

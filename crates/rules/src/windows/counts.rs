@@ -1,16 +1,25 @@
 //! Windows of a number of events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use super::Added;
 use super::codec::{Damaged, Reader, key_of, put_bytes, put_u64};
 use super::group::{Close, ClosedGroup, Key, Room, Sums, read_key};
+use super::{Added, MAX_OVERLAPPING};
 use crate::window::{Aggregate, Sample};
 
-/// Windows of so many events.
+/// Windows of so many events, one beginning every `step` of them.
 pub(super) struct Counts {
     events: u64,
-    groups: BTreeMap<Key, Counted>,
+    step: u64,
+    groups: BTreeMap<Key, OfKey>,
+}
+
+#[derive(Default)]
+struct OfKey {
+    /// Events since a window began last.
+    since_start: u64,
+    /// In the order in which they began, which is also that in which they end.
+    open: VecDeque<Counted>,
 }
 
 struct Counted {
@@ -21,9 +30,11 @@ struct Counted {
 }
 
 impl Counts {
-    pub(super) fn new(events: u64) -> Self {
+    pub(super) fn new(events: u64, step: u64) -> Self {
+        let events = events.max(1);
         Self {
-            events: events.max(1),
+            events,
+            step: step.clamp(events.div_ceil(MAX_OVERLAPPING), events),
             groups: BTreeMap::new(),
         }
     }
@@ -37,27 +48,41 @@ impl Counts {
     ) -> Added {
         let at_ms = sample.timestamp_ms;
         let key = key_of(sample.key);
-        if !self.groups.contains_key(&key[..]) {
-            if !room.take_group(Sums::empty_bytes(&key, aggregates)) {
+        let begins = (self.groups.get(&key[..])).is_none_or(|of_key| of_key.since_start == 0);
+        if begins {
+            if room.take_group(Sums::empty_bytes(&key, aggregates)) {
+                let counted = Counted {
+                    first_ms: at_ms,
+                    last_ms: at_ms,
+                    events: 0,
+                    sums: Sums::new(aggregates),
+                };
+                let of_key = self.groups.entry(key[..].into()).or_default();
+                of_key.open.push_back(counted);
+            } else if !self.groups.contains_key(&key[..]) {
                 return Added::Full;
             }
-            let counted = Counted {
-                first_ms: at_ms,
-                last_ms: at_ms,
-                events: 0,
-                sums: Sums::new(aggregates),
-            };
-            self.groups.insert(key[..].into(), counted);
         }
-        let counted = self
+        let of_key = self
             .groups
             .get_mut(&key[..])
             .expect("made if it was not there");
-        let added = counted.sums.add(sample.arguments, room);
-        counted.first_ms = counted.first_ms.min(at_ms);
-        counted.last_ms = counted.last_ms.max(at_ms);
-        counted.events += 1;
-        if counted.events >= self.events {
+        let mut added = Added::Full;
+        for counted in &mut of_key.open {
+            let outcome = counted.sums.add(sample.arguments, room);
+            // What one of them counted is counted.
+            if outcome != Added::Full {
+                added = outcome;
+            }
+            counted.first_ms = counted.first_ms.min(at_ms);
+            counted.last_ms = counted.last_ms.max(at_ms);
+            counted.events += 1;
+        }
+        of_key.since_start = (of_key.since_start + 1) % self.step;
+        if let Some(counted) = of_key
+            .open
+            .pop_front_if(|counted| counted.events >= self.events)
+        {
             room.give_group(counted.sums.size_bytes(&key));
             close(ClosedGroup {
                 start_ms: counted.first_ms,
@@ -65,6 +90,8 @@ impl Counts {
                 key: &key,
                 sums: &counted.sums,
             });
+        }
+        if of_key.open.is_empty() {
             self.groups.remove(&key[..]);
         }
         added
@@ -72,12 +99,16 @@ impl Counts {
 
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         put_u64(self.groups.len() as u64, out);
-        for (key, counted) in &self.groups {
+        for (key, of_key) in &self.groups {
             put_bytes(key, out);
-            for number in [counted.first_ms, counted.last_ms, counted.events] {
-                put_u64(number, out);
+            put_u64(of_key.since_start, out);
+            put_u64(of_key.open.len() as u64, out);
+            for counted in &of_key.open {
+                for number in [counted.first_ms, counted.last_ms, counted.events] {
+                    put_u64(number, out);
+                }
+                counted.sums.put(out);
             }
-            counted.sums.put(out);
         }
     }
 
@@ -89,14 +120,23 @@ impl Counts {
     ) -> Result<(), Damaged> {
         for _ in 0..from.u64()? {
             let key = read_key(from)?;
-            let counted = Counted {
-                first_ms: from.u64()?,
-                last_ms: from.u64()?,
-                events: from.u64()?,
-                sums: Sums::read(from, aggregates)?,
+            let mut of_key = OfKey {
+                since_start: from.u64()?,
+                open: VecDeque::new(),
             };
-            if room.take_group(counted.sums.size_bytes(&key)) {
-                self.groups.insert(key, counted);
+            for _ in 0..from.u64()? {
+                let counted = Counted {
+                    first_ms: from.u64()?,
+                    last_ms: from.u64()?,
+                    events: from.u64()?,
+                    sums: Sums::read(from, aggregates)?,
+                };
+                if room.take_group(counted.sums.size_bytes(&key)) {
+                    of_key.open.push_back(counted);
+                }
+            }
+            if !of_key.open.is_empty() {
+                self.groups.insert(key, of_key);
             }
         }
         Ok(())

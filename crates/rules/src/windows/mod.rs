@@ -29,7 +29,7 @@ use sliding::Sliding;
 /// More windows than this may not overlap.
 pub const MAX_OVERLAPPING: u64 = 1000;
 /// Of the bytes of a snapshot.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// How much one rule may keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,13 +93,15 @@ enum Kept {
 impl Windows {
     pub fn new(window: &Window, settings: Settings) -> Self {
         let kept = match window.kind {
-            WindowKind::Tumbling { size_ms } => Kept::Aligned(Aligned::new(size_ms, size_ms)),
-            WindowKind::Hopping { size_ms, every_ms } => {
-                Kept::Aligned(Aligned::new(size_ms, every_ms))
+            WindowKind::Tumbling { size_ms } => {
+                Kept::Aligned(Aligned::new(size_ms, size_ms, &window.zone))
             }
-            WindowKind::Session { gap_ms } => Kept::Sessions(Sessions::new(gap_ms)),
+            WindowKind::Hopping { size_ms, every_ms } => {
+                Kept::Aligned(Aligned::new(size_ms, every_ms, &window.zone))
+            }
+            WindowKind::Session { gap_ms, max_ms } => Kept::Sessions(Sessions::new(gap_ms, max_ms)),
             WindowKind::Sliding { size_ms } => Kept::Sliding(Sliding::new(size_ms)),
-            WindowKind::Count { events } => Kept::Counts(Counts::new(events)),
+            WindowKind::Count { events, step } => Kept::Counts(Counts::new(events, step)),
         };
         Self {
             window: window.clone(),
@@ -224,7 +226,8 @@ impl Windows {
             false => "node_time",
         };
         let (kind, keys) = (self.window.kind, self.window.keys);
-        format!("{kind} {keys} {} {time}", names.join(","))
+        let zone = self.window.zone.name();
+        format!("{kind} {keys} {} {time} {zone}", names.join(","))
     }
 }
 

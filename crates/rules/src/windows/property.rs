@@ -72,7 +72,7 @@ impl Model {
         match self.kind {
             WindowKind::Tumbling { size_ms } => aligned(at_ms, size_ms, size_ms),
             WindowKind::Hopping { size_ms, every_ms } => aligned(at_ms, size_ms, every_ms),
-            WindowKind::Session { gap_ms } => {
+            WindowKind::Session { gap_ms, .. } => {
                 let (mut first, mut last) = (at_ms, at_ms);
                 loop {
                     let near = |other: u64| other + gap_ms > first && other < last + gap_ms;
@@ -158,6 +158,7 @@ fn check(kind: WindowKind, is_by_events: bool, steps: &[Step]) {
             kind: AggregateKind::Count,
             percentile: 0.0,
         }]),
+        zone: crate::zone::Zone::UTC,
     };
     let settings = Settings {
         lateness_ms: LATENESS_MS,
@@ -235,6 +236,6 @@ proptest! {
 
     #[test]
     fn sessions_are_those_of_the_model(steps in steps(), is_by_events: bool) {
-        check(WindowKind::Session { gap_ms: 9 }, is_by_events, &steps);
+        check(WindowKind::Session { gap_ms: 9, max_ms: None }, is_by_events, &steps);
     }
 }

@@ -11,14 +11,22 @@ use crate::window::{Aggregate, Sample};
 /// Windows that end when nothing has come for a while. Events may come late, so that a key may have several, and an event may
 /// make one of two.
 pub(super) struct Sessions {
-    gap_ms: u64,
+    bounds: SessionBounds,
     keys: BTreeMap<Key, OfKey>,
     due: Due,
 }
 
+/// When a session ends.
+#[derive(Clone, Copy)]
+struct SessionBounds {
+    gap_ms: u64,
+    /// From the first event to the end; the greatest number if there is no such bound.
+    max_ms: u64,
+}
+
 #[derive(Default)]
 struct OfKey {
-    /// In the order of time; never none, and always the gap apart.
+    /// In the order of time; never none, and the gap apart unless one was as long as it may be.
     sessions: Vec<Session>,
     /// The entry of this key that counts among those to be looked at.
     due_ms: u64,
@@ -31,9 +39,13 @@ struct Session {
 }
 
 impl Sessions {
-    pub(super) fn new(gap_ms: u64) -> Self {
+    pub(super) fn new(gap_ms: u64, max_ms: Option<u64>) -> Self {
+        let gap_ms = gap_ms.max(1);
         Self {
-            gap_ms: gap_ms.max(1),
+            bounds: SessionBounds {
+                gap_ms,
+                max_ms: max_ms.map_or(u64::MAX, |max_ms| max_ms.max(gap_ms)),
+            },
             keys: BTreeMap::new(),
             due: Due::default(),
         }
@@ -46,14 +58,23 @@ impl Sessions {
         aggregates: &[Aggregate],
         room: &mut Room,
     ) -> Added {
-        let (at_ms, gap_ms) = (sample.timestamp_ms, self.gap_ms);
+        let (at_ms, bounds) = (sample.timestamp_ms, self.bounds);
         let key = key_of(sample.key);
         if let Some(of_key) = self.keys.get_mut(&key[..])
-            && let Some(session) = of_key.joined(at_ms, gap_ms, closed_ms, &key, room)
+            && let Some(session) = of_key.joined(at_ms, bounds, closed_ms, &key, room)
         {
-            return session.sums.add(sample.arguments, room);
+            let (added, end_ms) = (
+                session.sums.add(sample.arguments, room),
+                session.end_ms(bounds),
+            );
+            // An earlier event makes a session end earlier that is as long as it may be.
+            if end_ms < of_key.due_ms {
+                of_key.due_ms = end_ms;
+                self.due.push(end_ms, &key);
+            }
+            return added;
         }
-        let end_ms = at_ms.saturating_add(gap_ms);
+        let end_ms = at_ms.saturating_add(bounds.gap_ms);
         if end_ms <= closed_ms {
             return Added::Late;
         }
@@ -87,13 +108,13 @@ impl Sessions {
                 continue;
             }
             // The first ends first.
-            if of_key.sessions[0].end_ms(self.gap_ms) <= closed_ms {
+            if of_key.sessions[0].end_ms(self.bounds) <= closed_ms {
                 let session = of_key.sessions.remove(0);
-                session.end(&key, self.gap_ms, room, close);
+                session.end(&key, self.bounds, room, close);
             }
             match of_key.sessions.first() {
                 Some(first) => {
-                    of_key.due_ms = first.end_ms(self.gap_ms);
+                    of_key.due_ms = first.end_ms(self.bounds);
                     self.due.push(of_key.due_ms, &key);
                 }
                 None => {
@@ -140,7 +161,7 @@ impl Sessions {
                 }
             }
             if let Some(first) = sessions.first() {
-                let due_ms = first.end_ms(self.gap_ms);
+                let due_ms = first.end_ms(self.bounds);
                 self.due.push(due_ms, &key);
                 self.keys.insert(key, OfKey { sessions, due_ms });
             }
@@ -154,18 +175,25 @@ impl OfKey {
     fn joined(
         &mut self,
         at_ms: u64,
-        gap_ms: u64,
+        bounds: SessionBounds,
         closed_ms: u64,
         key: &[u8],
         room: &mut Room,
     ) -> Option<&mut Session> {
         let is_in = |session: &Session| {
-            let end_ms = session.end_ms(gap_ms);
-            end_ms > closed_ms && at_ms < end_ms && session.first_ms < at_ms.saturating_add(gap_ms)
+            let end_ms = session.end_ms(bounds);
+            end_ms > closed_ms
+                && at_ms < end_ms
+                && session.first_ms < at_ms.saturating_add(bounds.gap_ms)
+                && session.last_ms.saturating_sub(at_ms) < bounds.max_ms
         };
         let place = self.sessions.iter().position(is_in)?;
         // It can bring two together, and no more: each is the gap from the next.
-        if self.sessions.get(place + 1).is_some_and(is_in) {
+        let makes_one = |later: &Session| {
+            let length_ms = later.last_ms - self.sessions[place].first_ms.min(at_ms);
+            is_in(later) && length_ms < bounds.max_ms
+        };
+        if self.sessions.get(place + 1).is_some_and(makes_one) {
             let later = self.sessions.remove(place + 1);
             room.give_group(later.sums.size_bytes(key));
             let session = &mut self.sessions[place];
@@ -180,15 +208,16 @@ impl OfKey {
 }
 
 impl Session {
-    fn end_ms(&self, gap_ms: u64) -> u64 {
-        self.last_ms.saturating_add(gap_ms)
+    fn end_ms(&self, bounds: SessionBounds) -> u64 {
+        let longest_ms = self.first_ms.saturating_add(bounds.max_ms);
+        self.last_ms.saturating_add(bounds.gap_ms).min(longest_ms)
     }
 
-    fn end(&self, key: &[u8], gap_ms: u64, room: &mut Room, close: Close<'_>) {
+    fn end(&self, key: &[u8], bounds: SessionBounds, room: &mut Room, close: Close<'_>) {
         room.give_group(self.sums.size_bytes(key));
         close(ClosedGroup {
             start_ms: self.first_ms,
-            end_ms: self.end_ms(gap_ms),
+            end_ms: self.end_ms(bounds),
             key,
             sums: &self.sums,
         });

@@ -16,6 +16,7 @@ fn window(kind: WindowKind) -> Window {
             aggregate(AggregateKind::Count),
             aggregate(AggregateKind::Sum),
         ]),
+        zone: crate::zone::Zone::UTC,
     }
 }
 
@@ -157,7 +158,10 @@ fn an_event_counts_in_every_hopping_window_it_is_in() {
 
 #[test]
 fn a_session_ends_when_nothing_came_for_its_gap() {
-    let mut bench = Bench::new(WindowKind::Session { gap_ms: 10 });
+    let mut bench = Bench::new(WindowKind::Session {
+        gap_ms: 10,
+        max_ms: None,
+    });
     bench.add(100, "a", 1);
     bench.add(109, "a", 2);
     bench.add(105, "b", 4);
@@ -180,7 +184,7 @@ fn a_session_ends_when_nothing_came_for_its_gap() {
 
 #[test]
 fn a_window_of_events_closes_with_the_last_of_them() {
-    let mut bench = Bench::new(WindowKind::Count { events: 3 });
+    let mut bench = Bench::new(WindowKind::Count { events: 3, step: 3 });
     for (at_ms, key) in [(100, "a"), (101, "b"), (102, "a")] {
         bench.add(at_ms, key, 1);
     }
@@ -192,6 +196,110 @@ fn a_window_of_events_closes_with_the_last_of_them() {
     bench.add(109, "b", 1);
     assert_eq!(bench.closed(), ["\"b\" 101..109: 3 3"]);
     assert!(bench.is_empty());
+}
+
+#[test]
+fn windows_of_events_begin_with_each_step() {
+    let mut bench = Bench::new(WindowKind::Count { events: 4, step: 2 });
+    for at_ms in 1..=9 {
+        bench.add(at_ms, "a", at_ms as i64);
+        bench.restart();
+    }
+    assert_eq!(
+        bench.closed(),
+        ["\"a\" 1..4: 4 10", "\"a\" 3..6: 4 18", "\"a\" 5..8: 4 26"]
+    );
+}
+
+#[test]
+fn a_session_is_no_longer_than_it_may_be() {
+    let mut bench = Bench::new(WindowKind::Session {
+        gap_ms: 10,
+        max_ms: Some(25),
+    });
+    for at_ms in [100, 108, 116, 124, 132] {
+        bench.add(at_ms, "a", 1);
+        bench.restart();
+    }
+    bench.advance(124 + 5);
+    assert!(bench.closed().is_empty());
+    bench.advance(125 + 5);
+    assert_eq!(bench.closed(), ["\"a\" 100..125: 4 4"]);
+    bench.advance(142 + 5);
+    assert_eq!(bench.closed(), ["\"a\" 132..142: 1 1"]);
+    assert!(bench.is_empty());
+    // An event that comes late may make it begin, and therefore end, earlier.
+    for at_ms in [210, 215, 222, 229, 205] {
+        bench.add(at_ms, "b", 1);
+    }
+    bench.advance(230 + 5);
+    assert_eq!(bench.closed(), ["\"b\" 205..230: 5 5"]);
+}
+
+#[test]
+fn days_begin_at_midnight_in_the_zone() {
+    const HOUR_MS: u64 = 3_600_000;
+    let zone = crate::zone::Zone::parse("Europe/Berlin").expect("a bundled zone");
+    let day_ms = 24 * HOUR_MS;
+    let closed = |kind: WindowKind, at_ms: &[u64]| {
+        let window = Window {
+            zone: zone.clone(),
+            ..window(kind)
+        };
+        let mut windows = Windows::new(&window, settings());
+        let arena = Arena::new();
+        let mut lines = Vec::new();
+        for &at_ms in at_ms {
+            let sample = Sample {
+                timestamp_ms: at_ms,
+                key: &[Value::Str("a")],
+                arguments: &[Value::Bool(true), Value::Int(1)],
+            };
+            let added = windows.add(&sample, at_ms, &arena, |_| {});
+            assert_eq!(added, Added::Counted, "{at_ms}");
+            let snapshot = windows.snapshot();
+            windows = Windows::restore(&window, settings(), &snapshot).expect("its own");
+        }
+        windows.advance(u64::MAX / 2, &arena, |closed| lines.push(line(&closed)));
+        lines
+    };
+    // 2024-03-31, when clocks in Berlin are put forward, has 23 hours; 2024-10-27 has 25.
+    let (spring_ms, autumn_ms) = (1_711_839_600_000, 1_729_980_000_000);
+    let tumbling = WindowKind::Tumbling { size_ms: day_ms };
+    for (start_ms, hours) in [(spring_ms, 23), (autumn_ms, 25)] {
+        let end_ms = start_ms + hours * HOUR_MS;
+        let last_ms = end_ms - 1;
+        let next_ms = end_ms + 24 * HOUR_MS;
+        assert_eq!(
+            closed(tumbling, &[start_ms, last_ms, end_ms]),
+            [
+                format!("\"a\" {start_ms}..{end_ms}: 2 2"),
+                format!("\"a\" {end_ms}..{next_ms}: 1 1")
+            ]
+        );
+    }
+    let hopping = WindowKind::Hopping {
+        size_ms: 2 * day_ms,
+        every_ms: day_ms,
+    };
+    let (before_ms, end_ms) = (spring_ms - day_ms, spring_ms + 23 * HOUR_MS);
+    assert_eq!(
+        closed(hopping, &[spring_ms]),
+        [
+            format!("\"a\" {before_ms}..{end_ms}: 1 1"),
+            format!("\"a\" {spring_ms}..{}: 1 1", end_ms + day_ms)
+        ]
+    );
+    // What is not made of whole days does not ask for the zone.
+    let six_hours = WindowKind::Tumbling {
+        size_ms: 6 * HOUR_MS,
+    };
+    let start_ms = spring_ms - spring_ms % (6 * HOUR_MS);
+    let end_ms = start_ms + 6 * HOUR_MS;
+    assert_eq!(
+        closed(six_hours, &[spring_ms]),
+        [format!("\"a\" {start_ms}..{end_ms}: 1 1")]
+    );
 }
 
 #[test]
@@ -271,7 +379,10 @@ fn a_backlog_is_counted_as_if_it_had_come_at_once() {
 
 #[test]
 fn windows_of_every_kind_go_by_the_time_of_events() {
-    let mut bench = by_events(WindowKind::Session { gap_ms: 10 });
+    let mut bench = by_events(WindowKind::Session {
+        gap_ms: 10,
+        max_ms: None,
+    });
     for at_ms in [100, 118, 113] {
         bench.add(at_ms, "a", 1);
     }
@@ -292,7 +403,7 @@ fn windows_of_every_kind_go_by_the_time_of_events() {
         "\"a\" 94..104: 2 5",
     ];
     assert_eq!(bench.closed(), expected);
-    let mut bench = by_events(WindowKind::Count { events: 2 });
+    let mut bench = by_events(WindowKind::Count { events: 2, step: 2 });
     bench.add(100, "a", 1);
     assert_eq!(bench.add(5_000_000, "a", 1), Added::Ahead);
     bench.add(90, "a", 2);
@@ -316,9 +427,12 @@ fn windows_of_every_kind_go_by_the_time_of_events() {
 fn groups_and_bytes_are_bounded() {
     let kinds = [
         WindowKind::Tumbling { size_ms: 10 },
-        WindowKind::Session { gap_ms: 10 },
+        WindowKind::Session {
+            gap_ms: 10,
+            max_ms: None,
+        },
         WindowKind::Sliding { size_ms: 10 },
-        WindowKind::Count { events: 3 },
+        WindowKind::Count { events: 3, step: 3 },
     ];
     for kind in kinds {
         let mut bench = Bench::new(kind);

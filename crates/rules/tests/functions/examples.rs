@@ -1,10 +1,10 @@
 //! Every example of the tables gives what the table says, in both dialects or in one if they differ.
 
 use rules::{
-    Dialect, Event, EventKind, Options, RuleState, Scratch, Tools, Zone, compile, functions, json,
+    Dialect, Event, EventKind, Options, RuleState, Scratch, Zone, compile, functions, json,
 };
 
-use crate::expression::{NOW_MS, evaluate};
+use crate::expression::{NOW_MS, evaluate, tools};
 
 /// All functions but what was left out of this build.
 fn built() -> impl Iterator<Item = &'static functions::Function> {
@@ -101,7 +101,7 @@ pub(crate) fn selected(expression: &str, dialect: Dialect, zone: &Zone) -> Strin
         payload: Some(br#"{"temperature": 21.5, "tags": ["a", "b"]}"#),
         ..Event::new(EventKind::Publish, NOW_MS)
     };
-    let scratch = Scratch::new(Tools::new([7; 32], 1), 1 << 20);
+    let scratch = Scratch::new(tools(), 1 << 20);
     let view = scratch.view(&event, NOW_MS);
     let mut printed = String::new();
     let ran = rule.run(&view, &mut RuleState::default(), &mut |output| {

@@ -1,11 +1,19 @@
 //! Calls of functions with constants, written as in a rule: enough of the language to test functions by themselves.
 
+use std::sync::Arc;
+
 use rules::{
     Arena, Context, Dialect, Fault, Kv, Limits, Message, Tools, Value, Zone, functions, json,
 };
 
 /// 2023-07-29 03:06:27.495, the moment the documentation of FluxMQ likes.
 pub(crate) const NOW_MS: u64 = 1_690_599_987_495;
+
+/// With a variable for the example of `getenv`.
+pub(crate) fn tools() -> Tools {
+    let variables = [("SITE".into(), "north".into())];
+    Tools::new([7; 32], 1).with_environment(Arc::new(variables.into()))
+}
 
 /// Evaluates an expression and hands over its value, or what was wrong with it.
 pub(crate) fn evaluate<T>(
@@ -15,7 +23,7 @@ pub(crate) fn evaluate<T>(
     then: impl FnOnce(&Arena, Result<Value<'_>, Fault>) -> T,
 ) -> T {
     let arena = Arena::new();
-    let mut tools = Tools::new([7; 32], 1);
+    let mut tools = tools();
     let mut kv = Kv::default();
     let message = Published;
     let context = Context {
@@ -127,7 +135,7 @@ impl<'a> Reader<'_, 'a, '_> {
         match name {
             "true" => return Ok(Value::Bool(true)),
             "false" => return Ok(Value::Bool(false)),
-            "null" if !self.rest().starts_with('(') => return Ok(Value::Null),
+            "null" if !self.rest().starts_with('(') => return Ok(Value::Undefined),
             _ => {}
         }
         assert!(self.take('('), "{}: expected ( behind {name:?}", self.text);

@@ -18,6 +18,173 @@ fn jq(program: &str, input: &str) -> Result<String, String> {
     )
 }
 
+fn jq_with_timeout(program: &str, timeout_ms: u32) -> Result<String, String> {
+    let expression = format!("jq('{program}', 'null', {timeout_ms})");
+    let text = |arena: &rules::Arena, value: Result<rules::Value<'_>, rules::Fault>| match value {
+        Ok(value) => Ok(json::text(&value, arena).to_owned()),
+        Err(fault) => Err(fault.to_string()),
+    };
+    evaluate(&expression, Dialect::Emqx, &Zone::UTC, text)
+}
+
+/// Programs put together at random from what programs are made of: each gives something or an error, and none a panic.
+#[test]
+fn no_program_makes_the_interpreter_panic() {
+    const PIECES: &[&str] = &[
+        ".",
+        "..",
+        ".a",
+        ".[0]",
+        ".[]",
+        ".[1:]",
+        ".a?",
+        "$x",
+        "$__loc__",
+        "$ENV",
+        "@base64d",
+        "@json \"a\\(1)\"",
+        "@text",
+        "def f: ",
+        "def f(g): ",
+        "f",
+        "f(.)",
+        "f(1; 2)",
+        "g",
+        ";",
+        "|",
+        ",",
+        "//",
+        "and",
+        "or",
+        "not",
+        "=",
+        "|=",
+        "+=",
+        "-",
+        "*",
+        "/",
+        "%",
+        "==",
+        "<",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        "{a: 1}",
+        "{(.a): 2}",
+        "\"s\\(.)\"",
+        "\"",
+        "\\u0000",
+        "1",
+        "-1",
+        "1e308",
+        "99999999999999999999",
+        "null",
+        "if . then",
+        "elif",
+        "else",
+        "end",
+        "try",
+        "catch",
+        "error",
+        "empty",
+        "reduce .[] as $x (0;",
+        "foreach .[] as [$x] (0; . + 1)",
+        "as $x",
+        "as {a: $x}",
+        "?// $y",
+        "label $out",
+        "break $out",
+        "import \"a\" as $a;",
+        "import \"a\" as a;",
+        "include \"a\";",
+        "module {};",
+        "a::b",
+        "$a::b",
+        "limit(3; repeat(1))",
+        "path(..)",
+        "paths",
+        "getpath([\"a\"])",
+        "setpath([0]; 1)",
+        "delpaths([[0]])",
+        "to_entries",
+        "ltrimstr(1)",
+        "splits(\"\")",
+        "test(\"(\")",
+        "gsub(\"\"; \"x\")",
+        "implode",
+        "explode",
+        "tojson",
+        "fromjson",
+        "ascii",
+        "range(1; 0; -1)",
+        "range(1; 5; 0)",
+        "input",
+        "inputs",
+        "debug",
+        "stderr",
+        "halt",
+        "halt_error",
+        "env",
+        "now",
+        "mktime",
+        "strftime(\"%Y\")",
+        "todate",
+        "limit(-1; .)",
+        "first(empty)",
+        "nth(-1; .)",
+        "until(false; .)",
+        "walk(.)",
+        "tostream",
+        "fromstream(tostream)",
+        "splits(\"a\"; null)",
+        "ascii_downcase",
+        "@uri",
+        "input_line_number",
+        "getpath(1)",
+        "$__prog_args",
+        "reduce",
+        "# x\n",
+    ];
+    let mut rng = rules::Rng::new([11; 32]);
+    for _ in 0..4_000 {
+        let count = 1 + rng.below(7);
+        let pieces = (0..count).map(|_| PIECES[rng.below(PIECES.len() as u64) as usize]);
+        let program = pieces.collect::<Vec<_>>().join(" ");
+        let call = functions_jq(&program);
+        assert!(!call.contains("the interpreter"), "{program}: {call}");
+    }
+}
+
+/// What comes of a program, called without the quotes of a statement.
+fn functions_jq(program: &str) -> String {
+    let arena = rules::Arena::new();
+    let mut tools = rules::Tools::new([7; 32], 1);
+    let mut kv = rules::Kv::default();
+    let limits = rules::Limits {
+        jq_steps: 2_000,
+        ..rules::Limits::default()
+    };
+    let mut context = rules::Context {
+        arena: &arena,
+        tools: &mut tools,
+        kv: &mut kv,
+        message: None,
+        zone: &Zone::UTC,
+        dialect: Dialect::Emqx,
+        now_ms: 0,
+        limits,
+    };
+    let input = rules::Value::Json("{\"a\":[1,{\"b\":null}],\"s\":\"x\"}");
+    let function = rules::functions::find("jq").expect("a function");
+    match function.call(&mut context, &[rules::Value::Str(program), input]) {
+        Ok(value) => json::text(&value, &arena).to_owned(),
+        Err(fault) => fault.to_string(),
+    }
+}
+
 #[test]
 fn programs_give_what_they_give_in_jq() {
     let mut wrong = Vec::new();
@@ -172,6 +339,19 @@ fn what_is_wrong_is_said() {
         ("env", "1", "there is no filter env"),
         ("input", "1", "there is no filter input"),
         ("import \"a\" as a; .", "1", "there are no modules"),
+        ("import \"a\" as $a; .", "1", "there are no modules"),
+        ("import \"a\" as $a; $a", "1", "there are no modules"),
+        (
+            "import \"a\" as $a {search: \"/\"}; $a",
+            "1",
+            "there are no modules",
+        ),
+        ("include \"a\"; .", "1", "there are no modules"),
+        (
+            "module {}; import \"a\" as $a; $a",
+            "1",
+            "there are no modules",
+        ),
     ] {
         let error = jq(program, input).expect_err(program);
         assert!(error.contains(why), "{program}: {error}");
@@ -181,15 +361,15 @@ fn what_is_wrong_is_said() {
 #[test]
 fn no_program_takes_more_than_its_share() {
     for (program, why) in [
-        ("def f: f; f", "timeout"),
+        ("def f: f; f", "max_jq_steps"),
         ("def f: 1 + f; f", "recurses too deep"),
         ("def f: [f]; f", "recurses too deep"),
         ("[range(1000000000000)]", "t"),
-        ("last(range(1000000000000))", "timeout"),
+        ("last(range(1000000000000))", "max_jq_steps"),
         ("[repeat(1)]", "t"),
         (
             "def w: if . < 42 then (. * 2 | w) else . end; -2 | w",
-            "timeout",
+            "max_jq_steps",
         ),
         ("while(. < 42; . * 2)", "t"),
         ("\"x\" * 1000000000", "too large"),
@@ -203,7 +383,7 @@ fn no_program_takes_more_than_its_share() {
         ("reduce range(60) as $i ([1]; . + .)", "too large"),
         (".[1000000000] = 1", "too large"),
         ("[limit(1000; repeat(\"x\" * 10000))]", "too large"),
-        ("try (def f: f; f) catch 1", "timeout"),
+        ("try (def f: f; f) catch 1", "max_jq_steps"),
         ("def f: try f catch f; f", "t"),
     ] {
         let error = jq(
@@ -217,6 +397,11 @@ fn no_program_takes_more_than_its_share() {
         .expect_err(program);
         assert!(error.contains(why), "{program}: {error}");
     }
+    // A timeout only lowers what all programs of one evaluation may do, which a call cannot raise.
+    let slow = jq_with_timeout("last(range(1000000000000))", 1).expect_err("it takes too long");
+    assert!(slow.contains("timeout of 1 ms"), "{slow}");
+    let slow = jq_with_timeout("last(range(1000000000000))", 1000).expect_err("it takes too long");
+    assert!(slow.contains("rules.max_jq_steps"), "{slow}");
     assert!(jq(&"[".repeat(5000), "1").is_err());
     assert!(jq(&"-".repeat(5000), "1").is_err());
     // The next program is none the worse for it.

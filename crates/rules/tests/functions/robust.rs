@@ -256,3 +256,55 @@ fn every_name_of_the_description_is_a_function() {
         .collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
+
+#[test]
+fn a_large_regular_expression_looks_through_a_bounded_text() {
+    let arena = Arena::new();
+    let mut tools = Tools::new([7; 32], 1);
+    let mut kv = Kv::default();
+    let mut matches = |text: &str, pattern: &str| {
+        let mut context = Context {
+            arena: &arena,
+            tools: &mut tools,
+            kv: &mut kv,
+            message: None,
+            zone: &Zone::UTC,
+            dialect: Dialect::Emqx,
+            now_ms: 0,
+            limits: Limits::default(),
+        };
+        let values = [
+            Value::Str(arena.alloc_str(text)),
+            Value::Str(arena.alloc_str(pattern)),
+        ];
+        functions::find("regex_match")
+            .expect("a function")
+            .call(&mut context, &values)
+            .map(|value| value.truth())
+    };
+    let long = "x".repeat(1 << 20);
+    assert_eq!(matches(&long, "[0-9]+"), Ok(false));
+    assert_eq!(matches(&long[..10_000], r"\w{1,20}-y"), Ok(false));
+    let fault = matches(&long, r"\w{1,20}-y").expect_err("too long");
+    assert_eq!(fault.kind(), "budget");
+    assert!(fault.to_string().contains("expected at most"), "{fault}");
+}
+
+#[test]
+fn one_event_brings_few_expressions_along() {
+    let sql = "FOREACH payload AS p DO regex_match('a', p) AS m FROM \"#\"";
+    let run = |patterns: usize| {
+        let rule = rules::compile(sql, &rules::Options::default()).expect("a rule");
+        let patterns: Vec<_> = (0..patterns).map(|n| format!("\"a{{{n}}}\"")).collect();
+        let payload = format!("[{}]", patterns.join(","));
+        let mut event = rules::Event::new(rules::EventKind::Publish, 0);
+        event.topic = Some("t");
+        event.payload = Some(payload.as_bytes());
+        let scratch = rules::Scratch::new(Tools::new([7; 32], 1), 1 << 20);
+        let view = scratch.view(&event, 0);
+        let ran = rule.run(&view, &mut rules::RuleState::default(), &mut |_| {});
+        ran.map_err(|fault| fault.to_string())
+    };
+    assert_eq!(run(32), Ok(rules::Ran::Passed(32)));
+    assert!(run(33).expect_err("too many").contains("at most 32"));
+}

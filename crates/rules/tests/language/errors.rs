@@ -8,7 +8,7 @@ fn reports() {
         "SELEC * FROM \"t\"",
         "",
         "SELECT * FORM \"t\"",
-        "SELECT * FROM t",
+        "SELECT * FROM WHERE",
         "SELECT a, FROM \"t\"",
         "SELECT toppic FROM \"$EVENT.PUBLISH\"",
         "SELECT temperature FROM \"t\"",
@@ -50,4 +50,18 @@ fn reports() {
         reports.push_str("\n\n");
     }
     insta::assert_snapshot!(reports);
+}
+
+#[test]
+fn the_manual_shows_what_is_really_said() {
+    let manual = include_str!("../../../../docs/rules.md");
+    let sql = "SELECT datatime(timestamp) FROM \"$EVENT.PUBLISH\"";
+    let report = compile(sql, &Options::default())
+        .err()
+        .expect("there is no such function")
+        .report();
+    assert!(
+        manual.contains(&format!("```\n{report}\n```")),
+        "docs/rules.md does not show\n{report}"
+    );
 }

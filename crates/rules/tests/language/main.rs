@@ -7,6 +7,7 @@ mod fluxmq;
 mod operators;
 mod paths;
 mod plans;
+mod sql_cases;
 mod templates;
 mod windows;
 

@@ -1,6 +1,8 @@
 //! Paths into payloads and values.
 
-use super::{passes, publish, run, value};
+use rules::compile;
+
+use super::{fluxmq, publish, rule, run, try_run, value};
 
 const PAYLOAD: &str = r#"{"a": [10, {"b": [1, 2, 3]}, "x"], "odd key": {"2nd": true}, "from": 1, "1": {"2": "n"}, "text": "{\"in\": [5]}", "i": 2}"#;
 
@@ -37,12 +39,63 @@ fn steps_of_every_kind() {
 
 #[test]
 fn a_payload_that_is_no_json_is_null_to_paths() {
+    let rule = compile(
+        "SELECT payload.a as v FROM \"$EVENT.PUBLISH\" WHERE payload.a > 0 or isNull(payload.a)",
+        &fluxmq(),
+    )
+    .expect("a rule");
     for payload in ["", "hello", "{\"a\"", "5", "[", "{\"b\": 1, oops"] {
-        assert_eq!(value("payload.a", payload), "null", "{payload}");
-        assert!(!passes("payload.a > 1", payload));
+        assert_eq!(
+            try_run(&rule, &publish("t", payload)),
+            Ok(vec!["{\"v\":null}".to_owned()])
+        );
     }
     // Only as far as needed: what stands behind is not looked at.
-    assert_eq!(value("payload.a", "{\"a\": 1, oops"), "1");
+    let event = publish("t", "{\"a\": 1, oops");
+    assert_eq!(try_run(&rule, &event), Ok(vec!["{\"v\":1}".to_owned()]));
+}
+
+#[test]
+fn a_payload_that_is_no_json_is_a_fault_to_paths_of_emqx() {
+    for sql in [
+        "SELECT payload.a as v FROM \"#\"",
+        "SELECT topic FROM \"#\" WHERE payload.a = 1",
+        "SELECT topic FROM \"#\" WHERE payload.none = 1 or qos = 1",
+        "SELECT topic, is_null(payload.none) as n FROM \"#\"",
+        "FOREACH payload.list FROM \"#\"",
+        "FOREACH payload FROM \"#\"",
+    ] {
+        let rule = rule(sql);
+        for payload in [
+            "",
+            "hello",
+            "{\"a\"",
+            "[",
+            "{\"a\": 1, oops",
+            "{\"a\": 1",
+            "{\"a\": 1} x",
+        ] {
+            let fault = try_run(&rule, &publish("t", payload)).expect_err(sql);
+            assert_eq!(fault.kind(), "payload", "{sql}: {payload}: {fault}");
+        }
+        // JSON without the members that are asked for is JSON.
+        for payload in ["5", "\"a\"", "[]", "{}", " {\"b\": {}} "] {
+            assert!(
+                try_run(&rule, &publish("t", payload)).is_ok(),
+                "{sql}: {payload}"
+            );
+        }
+    }
+    // Nobody asks what is in it.
+    for sql in [
+        "SELECT payload FROM \"#\"",
+        "SELECT * FROM \"#\" WHERE payload = 'hello'",
+    ] {
+        assert_eq!(run(sql, &publish("t", "hello")).len(), 1, "{sql}");
+    }
+    // WHERE decided without it.
+    let sql = "SELECT payload.a FROM \"#\" WHERE qos = 2 and payload.a = 1";
+    assert_eq!(run(sql, &publish("t", "hello")), Vec::<String>::new());
 }
 
 #[test]

@@ -86,8 +86,20 @@ fn windows_of_every_kind() {
             },
         ),
         ("sliding('1m')", WindowKind::Sliding { size_ms: 60_000 }),
-        ("session(500ms)", WindowKind::Session { gap_ms: 500 }),
-        ("count(100)", WindowKind::Count { events: 100 }),
+        (
+            "session(500ms)",
+            WindowKind::Session {
+                gap_ms: 500,
+                max_ms: None,
+            },
+        ),
+        (
+            "count(100)",
+            WindowKind::Count {
+                events: 100,
+                step: 100,
+            },
+        ),
         (
             "TUMBLING(1.5h)",
             WindowKind::Tumbling { size_ms: 5_400_000 },

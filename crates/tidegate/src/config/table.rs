@@ -273,6 +273,8 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("rules.max_steps", rules.max_steps, Count(1, MAX_U32), "Steps one evaluation of a rule may take; a rule may say that it needs fewer."),
     setting!("rules.max_output_bytes", rules.max_output_bytes, Bytes(1, MAX_MEMORY), "Bytes of what one evaluation brings forth."),
     setting!("rules.max_outputs", rules.max_outputs, Count(1, 1_000_000), "Outputs of one FOREACH."),
+    setting!("rules.max_jq_steps", rules.max_jq_steps, Count(1, 10_000_000_000), "What all programs of jq in one evaluation of a rule may do together, in steps; 10,000 take about a millisecond, in which the shard serves nobody else. A program that needs more makes the rule fail."),
+    setting!("rules.getenv", rules.getenv, Text, "Names of environment variables that rules may read with `getenv`, with commas between them. They are read when the node starts; no others can be read."),
     setting!("rules.max_republish_depth", rules.max_republish_depth, Count(1, 64), "How deep messages may come of messages that come of rules; what would be deeper is not published."),
     setting!("rules.ignore_sys_messages", rules.ignore_sys_messages, Flag, "Whether rules hear nothing of messages to topics that begin with `$SYS/`."),
     setting!("rules.console_lines_per_s", rules.console_lines_per_s, Count(0, MAX_U32), "Lines the action `console` writes into the log in a second, for each shard."),

@@ -117,7 +117,7 @@ enum RuleCommand {
 #[derive(Args)]
 struct TestArgs {
     /// The statement
-    #[arg(long, value_name = "STATEMENT", required_unless_present_any = ["file", "name"])]
+    #[arg(long, value_name = "STATEMENT", allow_hyphen_values = true, required_unless_present_any = ["file", "name"])]
     sql: Option<String>,
     /// A file with the statement, or, if it is JSON, with a rule and its actions
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sql", "name"])]
@@ -127,7 +127,7 @@ struct TestArgs {
     name: Option<String>,
     #[arg(long)]
     topic: Option<String>,
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     payload: Option<String>,
     #[arg(long, value_name = "ID")]
     client_id: Option<String>,

@@ -142,6 +142,13 @@ impl ObjectRules for Rules {
         }
     }
 
+    fn warnings(&self, kind: RuledKind, stored: &Value) -> Vec<String> {
+        match kind {
+            RuledKind::Rule => self.engine.warnings(stored),
+            _ => Vec::new(),
+        }
+    }
+
     fn may_go(&self, kind: RuledKind, id: &str) -> Result<(), String> {
         self.uses.check_unused(kind.stored_as(), id)
     }

@@ -61,12 +61,14 @@ fn put_fields(out: &mut RowWriter<'_>, fields: &[(&str, Value<'_>)]) {
 
 fn put(out: &mut RowWriter<'_>, key: &str, value: Value<'_>) {
     match value {
-        Value::Null => out.null(key),
+        Value::Undefined | Value::Null => out.null(key),
         Value::Bool(value) => out.bool(key, value),
         Value::Int(value) => out.int(key, value),
         Value::Float(value) => out.float(key, value),
         Value::Str(value) => out.text(key, value),
         Value::Bytes(value) => out.bytes(key, value),
+        // Its digits, which databases take for a number.
+        Value::Big(value) => out.text(key, value),
         Value::Json(value) => out.json(key, value),
         Value::Array(items) => out.array(key, |out| put_items(out, items)),
         Value::Map(fields) => out.map(key, |out| put_fields(out, fields)),
@@ -76,12 +78,13 @@ fn put(out: &mut RowWriter<'_>, key: &str, value: Value<'_>) {
 fn put_items(out: &mut ItemWriter<'_>, items: &[Value<'_>]) {
     for item in items {
         match *item {
-            Value::Null => out.null(),
+            Value::Undefined | Value::Null => out.null(),
             Value::Bool(value) => out.bool(value),
             Value::Int(value) => out.int(value),
             Value::Float(value) => out.float(value),
             Value::Str(value) => out.text(value),
             Value::Bytes(value) => out.bytes(value),
+            Value::Big(value) => out.text(value),
             Value::Json(value) => out.json(value),
             Value::Array(items) => out.array(|out| put_items(out, items)),
             Value::Map(fields) => out.map(|out| put_fields(out, fields)),

@@ -25,15 +25,20 @@ pub(super) enum Stop {
     Stack,
 }
 
-impl Stop {
-    fn why(self) -> &'static str {
-        match self {
-            Stop::Steps => "the program took longer than its timeout",
-            Stop::Bytes => "the program made a value that is too large",
-            Stop::Depth => "the program made a value that nests too deep",
-            Stop::Stack => "the program recurses too deep",
-        }
-    }
+/// How a program ended that did not end by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Abort {
+    Stopped(Stop),
+    /// The interpreter panicked.
+    Panicked,
+}
+
+/// Runs something of the interpreter that may panic. It only sees values of its own, which are dropped with the unwinding.
+pub(super) fn contained<T>(run: impl FnOnce() -> T) -> Result<T, Abort> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|thrown| match thrown.downcast::<Stop>() {
+        Ok(stop) => Abort::Stopped(*stop),
+        Err(_) => Abort::Panicked,
+    })
 }
 
 struct Meter {
@@ -47,18 +52,19 @@ thread_local! {
     static METER: Meter = const { Meter { steps_left: Cell::new(0), max_bytes: Cell::new(0), stack_base: Cell::new(0) } };
 }
 
-/// Runs something that calls [`steps`] and [`bytes`] as it goes.
-pub(super) fn bounded<T>(limits: Limits, run: impl FnOnce() -> T) -> Result<T, &'static str> {
+/// Runs something that calls [`steps`] and [`bytes`] as it goes. Also returns how many steps it took.
+pub(super) fn bounded<T>(limits: Limits, run: impl FnOnce() -> T) -> (Result<T, Abort>, u64) {
     METER.with(|meter| {
         meter.steps_left.set(limits.steps);
         meter.max_bytes.set(limits.max_bytes);
         meter.stack_base.set(stack_address());
     });
-    // What was half done is dropped, and nobody else has seen it.
-    catch_unwind(AssertUnwindSafe(run)).map_err(|thrown| match thrown.downcast::<Stop>() {
-        Ok(stop) => stop.why(),
-        Err(other) => resume_unwind(other),
-    })
+    let result = contained(run);
+    let left = match result {
+        Err(Abort::Stopped(Stop::Steps)) => 0,
+        _ => METER.with(|meter| meter.steps_left.get()),
+    };
+    (result, limits.steps - left)
 }
 
 fn stop(why: Stop) -> ! {

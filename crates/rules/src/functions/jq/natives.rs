@@ -16,7 +16,7 @@ use super::tree::Fields;
 use super::value::Item;
 use crate::calendar::Civil;
 use crate::json;
-use crate::tools::Cache;
+use crate::tools::{Cache, Pattern};
 use crate::value::Arena;
 
 /// What programs work with.
@@ -44,18 +44,18 @@ impl<'a> HasLut<'a, Kind> for Data<'a> {
 /// What a program may ask of the world: the moment, and compiled regular expressions.
 pub(super) struct Host {
     now_ms: u64,
-    regexes: RefCell<Cache<Arc<regex::Regex>>>,
+    regexes: RefCell<Cache<Arc<Pattern>>>,
 }
 
 impl Host {
-    pub(super) fn new(now_ms: u64, regexes: Cache<Arc<regex::Regex>>) -> Host {
+    pub(super) fn new(now_ms: u64, regexes: Cache<Arc<Pattern>>) -> Host {
         Host {
             now_ms,
             regexes: RefCell::new(regexes),
         }
     }
 
-    pub(super) fn into_regexes(self) -> Cache<Arc<regex::Regex>> {
+    pub(super) fn into_regexes(self) -> Cache<Arc<Pattern>> {
         self.regexes.into_inner()
     }
 }
@@ -132,7 +132,10 @@ fn length(item: &Item) -> ValR<Item> {
             .checked_abs()
             .map_or(Item::Float((*number as f64).abs()), Item::Int),
         Item::Float(number) => Item::Float(number.abs()),
-        Item::Str(text) => text.chars().count().into(),
+        Item::Str(text) => {
+            meter::steps(text.len() as u64 / 64);
+            text.chars().count().into()
+        }
         Item::Array(tree) => tree.inner.len().into(),
         Item::Object(tree) => tree.inner.len().into(),
     })
@@ -142,7 +145,10 @@ fn contains(item: &Item, part: &Item) -> ValR<Item> {
     fn holds(item: &Item, part: &Item) -> bool {
         meter::steps(1);
         match (item, part) {
-            (Item::Str(text), Item::Str(part)) => text.contains(&**part),
+            (Item::Str(text), Item::Str(part)) => {
+                meter::steps(text.len() as u64 / 64);
+                text.contains(&**part)
+            }
             (Item::Array(items), Item::Array(parts)) => parts
                 .inner
                 .iter()
@@ -253,12 +259,16 @@ fn expressions() -> Natives {
     ])
 }
 
+/// What compiling a regular expression counts for.
+const COMPILATION_STEPS: u64 = 2_000;
+/// As much work of a regular expression as one step.
+const WORK_PER_STEP: u64 = 1 << 16;
+
 fn matches<'a>(mut cv: Cv<'a, Kind>, between: bool, found: bool) -> jaq_core::ValXs<'a, Item> {
     let (flags, pattern) = (cv.0.pop_var(), cv.0.pop_var());
     let host = cv.0.data().host;
     let list = (|| {
         let input = text(&cv.1)?;
-        meter::steps(1 + input.len() as u64 / 16);
         let mut pattern = text(&pattern)?.to_owned();
         let (mut global, mut empty_too) = (false, true);
         for flag in text(&flags)?.chars() {
@@ -271,11 +281,14 @@ fn matches<'a>(mut cv: Cv<'a, Kind>, between: bool, found: bool) -> jaq_core::Va
                 other => return Err(Error::str(format!("invalid regex flag: {other}"))),
             }
         }
-        let compiled = host
-            .regexes
-            .borrow_mut()
-            .get(&pattern, crate::tools::compile_regex);
-        let regex = compiled.map_err(Error::str)?;
+        let compiled = host.regexes.borrow_mut().get(&pattern, |pattern| {
+            // About as long as compiling takes.
+            meter::steps(COMPILATION_STEPS);
+            crate::tools::compile_regex(pattern)
+        });
+        let pattern = compiled.map_err(Error::str)?;
+        meter::steps(1 + input.len() as u64 / 16 + pattern.work(input.len()) / WORK_PER_STEP);
+        let regex = &pattern.regex;
         let mut parts = Vec::new();
         let mut end = 0;
         for caught in regex.captures_iter(input) {
@@ -286,7 +299,7 @@ fn matches<'a>(mut cv: Cv<'a, Kind>, between: bool, found: bool) -> jaq_core::Va
                 parts.push(Item::text(&input[end..whole.start()]));
             }
             if found {
-                parts.push(captures(input, &regex, &caught)?);
+                parts.push(captures(input, regex, &caught)?);
             }
             end = whole.end();
             if !global {

@@ -215,7 +215,10 @@ impl Ord for Item {
                 .unwrap_or_else(|| nan(right).cmp(&nan(left)));
         }
         match (self, other) {
-            (Item::Str(left), Item::Str(right)) => left.cmp(right),
+            (Item::Str(left), Item::Str(right)) => {
+                meter::steps(left.len().min(right.len()) as u64 / 64);
+                left.cmp(right)
+            }
             (Item::Array(left), Item::Array(right)) => left.inner.cmp(&right.inner),
             (Item::Object(left), Item::Object(right)) => {
                 let (left, right) = (left.inner.sorted(), right.inner.sorted());

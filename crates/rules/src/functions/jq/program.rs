@@ -3,7 +3,7 @@
 use jaq_core::load::{Arena as Sources, File, Loader};
 use jaq_core::{Compiler, Ctx, Filter, Vars, load};
 
-use super::meter::{self, Limits, bounded};
+use super::meter::{self, Abort, Limits, bounded, contained};
 use super::natives::{Data, Host, Kind, natives};
 use super::value::Item;
 use crate::value::{Arena, Value};
@@ -36,13 +36,24 @@ const LEFT_OUT: &[&str] = &[
 pub(crate) struct Program(Filter<Kind>);
 
 impl Program {
-    pub(super) fn compile(text: &str) -> Result<Program, Box<str>> {
+    /// A program of bounded length without modules.
+    pub(crate) fn compile(text: &str) -> Result<Program, Box<str>> {
         if text.len() > MAX_PROGRAM_BYTES || parts(text) > MAX_PARTS {
             return Err(format!(
                 "the program is longer than {MAX_PROGRAM_BYTES} bytes or {MAX_PARTS} parts"
             )
             .into());
         }
+        // Of the text of strangers, more than its errors could make the library panic.
+        contained(|| Self::compile_bounded(text)).unwrap_or_else(|_| {
+            Err(
+                "no program of jq: the interpreter cannot compile it; expected a simpler program"
+                    .into(),
+            )
+        })
+    }
+
+    fn compile_bounded(text: &str) -> Result<Program, Box<str>> {
         let range = load::parse(RANGE, |parser| parser.defs()).expect("RANGE is a definition");
         let library = jaq_core::defs().chain(jaq_std::defs()).chain(more());
         let library = library.filter(|def| !LEFT_OUT.contains(&def.name));
@@ -56,6 +67,9 @@ impl Program {
                 },
             )
             .map_err(|errors| unreadable(&errors))?;
+        // `import "a" as $a` is no module but a value, which the loader leaves to its caller to find.
+        load::import(&modules, |_| Err("there are no modules".to_owned()))
+            .map_err(|errors| unreadable(&errors))?;
         let functions = jaq_core::funs().filter(|(name, ..)| *name != "range");
         let functions = functions.chain(jaq_std::base_funs()).chain(natives());
         let filter = Compiler::default()
@@ -65,15 +79,15 @@ impl Program {
         Ok(Program(filter))
     }
 
-    /// All outputs as an array.
+    /// All outputs as an array, and how many steps they took.
     pub(super) fn run<'a>(
         &self,
         input: Value<'a>,
         host: &Host,
         limits: Limits,
         arena: &'a Arena,
-    ) -> Result<Value<'a>, String> {
-        let outputs = bounded(limits, || {
+    ) -> (Result<Value<'a>, Failure>, u64) {
+        let (outputs, steps) = bounded(limits, || {
             let input = Item::from_value(input, arena);
             let context = Ctx::<Kind>::new(
                 Data {
@@ -104,8 +118,19 @@ impl Program {
                 arena.alloc_slice_fill_iter(outputs.collect::<Vec<_>>()),
             ))
         });
-        outputs.map_err(str::to_owned)?
+        let outputs = match outputs {
+            Ok(outputs) => outputs.map_err(Failure::Program),
+            Err(abort) => Err(Failure::Abort(abort)),
+        };
+        (outputs, steps)
     }
+}
+
+/// Why a program gave nothing.
+pub(super) enum Failure {
+    /// Its own error, uncaught.
+    Program(String),
+    Abort(Abort),
 }
 
 /// What jaq's crate for JSON would define.
@@ -152,7 +177,9 @@ fn unreadable(errors: &load::Errors<&str, ()>) -> Box<str> {
             let found: String = found.chars().take(20).collect();
             format!("expected {} at {found:?}", expected.as_str())
         }),
-        Some(Error::Io(_)) => Some("there are no modules".to_owned()),
+        Some(Error::Io(_)) => {
+            Some("there are no modules; expected a program without import and include".to_owned())
+        }
         None => None,
     };
     format!("no program of jq: {}", why.unwrap_or_default()).into()

@@ -50,6 +50,7 @@ impl Fields {
 
     /// In the order of their names.
     pub(super) fn sorted(&self) -> Vec<(&str, &Item)> {
+        meter::steps(self.0.len() as u64);
         let mut fields: Vec<_> = self.iter().collect();
         fields.sort_by_key(|(name, _)| *name);
         fields
@@ -198,6 +199,7 @@ fn bounds(range: &Range<&Item>, length: usize) -> Result<(usize, usize), Error<I
 }
 
 fn byte_bounds(text: &str, range: &Range<&Item>) -> Result<(usize, usize), Error<Item>> {
+    meter::steps(text.len() as u64 / 64);
     let (start, end) = bounds(range, text.chars().count())?;
     let byte = |character| crate::functions::strings::byte_at(text, character);
     Ok((byte(start), byte(end)))
@@ -297,6 +299,7 @@ impl ValT for Item {
     fn key_values(self) -> Box<dyn Iterator<Item = ValR<(Self, Self), Self>>> {
         match self {
             Item::Array(tree) => {
+                meter::steps(tree.inner.len() as u64 / 8);
                 let items = tree.inner.clone();
                 Box::new(
                     items
@@ -306,6 +309,7 @@ impl ValT for Item {
                 )
             }
             Item::Object(tree) => {
+                meter::steps(tree.inner.len() as u64 / 8);
                 let fields = tree.inner.clone();
                 Box::new(
                     fields
@@ -510,7 +514,11 @@ impl jaq_std::ValT for Item {
 
     fn as_bytes(&self) -> Option<&[u8]> {
         match self {
-            Item::Str(text) => Some(text.as_bytes()),
+            Item::Str(text) => {
+                // Whoever asks looks through them.
+                meter::steps(text.len() as u64 / 64);
+                Some(text.as_bytes())
+            }
             _ => None,
         }
     }

@@ -54,7 +54,7 @@ impl Item {
 
     pub(super) fn from_value(value: Value<'_>, arena: &Arena) -> Item {
         match value.open(arena) {
-            Value::Null => Item::Null,
+            Value::Undefined | Value::Null => Item::Null,
             Value::Bool(truth) => Item::Bool(truth),
             Value::Int(number) => Item::Int(number),
             Value::Float(number) => Item::Float(number),

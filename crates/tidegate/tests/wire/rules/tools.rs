@@ -28,6 +28,43 @@ fn a_rule_is_tried_without_being_made() {
     let (status, problem) = api(&node, "POST", "rules/test", &body);
     assert_eq!(status, 422, "{problem}");
     assert!(problem.to_string().contains("rule.sql"), "{problem}");
+    // The place is marked, over HTTP too.
+    let statement = "SELECT datatime(timestamp) FROM \"t\"";
+    for (method, path, body) in [
+        (
+            "POST",
+            "rules/test",
+            json!({"rule": {"sql": statement}, "event": {}}),
+        ),
+        ("PUT", "rules/r", json!({"sql": statement, "actions": []})),
+    ] {
+        let (status, problem) = api(&node, method, path, &body);
+        let detail = problem["detail"].as_str().unwrap_or_default();
+        let excerpt = format!(
+            "line 1, column 8: unknown function `datatime`; did you mean `datetime`?\n  |\n1 | {statement}\n  |        ^^^^^^^^"
+        );
+        assert!(status == 422 && detail.contains(&excerpt), "{problem}");
+    }
+    // What is accepted but hardly meant so is said.
+    let doubtful = json!({"sql": "SELECT 1 AS v FROM \"t\" WHERE topic LIKE 't/+'"});
+    let (status, made) = api(&node, "PUT", "rules/doubtful", &doubtful);
+    let warning = made["warnings"][0].as_str().unwrap_or_default();
+    assert!(
+        status == 201 && warning.contains("topic =~ 't/+'"),
+        "{made}"
+    );
+    let (status, _) = api(&node, "DELETE", "rules/doubtful", &Value::Null);
+    assert_eq!(status, 204);
+    // A program of jq that its library would not survive.
+    let statement = "SELECT jq(payload.program, payload) AS v FROM \"#\"";
+    let program = json!({"program": "import \"a\" as $a; $a"});
+    let body = json!({"rule": {"sql": statement}, "event": {"topic": "t", "payload": program}});
+    let (status, tested) = api(&node, "POST", "rules/test", &body);
+    let reason = tested["reason"].as_str().unwrap_or_default();
+    assert!(
+        status == 200 && reason.contains("there are no modules"),
+        "{tested}"
+    );
     let (_, rules) = api(&node, "GET", "rules", &Value::Null);
     assert_eq!(rules["data"], json!([]));
 }
@@ -67,6 +104,19 @@ fn the_command_line_tries_a_rule_without_a_node() {
         "t",
     ]);
     assert!(code == Some(2) && error.contains("upper"), "{error}");
+    assert!(error.contains("\n  |        ^^^^^^"), "{error}");
+    // Comments and negative numbers begin with a hyphen.
+    let commented =
+        "-- all of it\nSELECT payload AS p FROM \"t\" WHERE topic LIKE 't/+'  OR qos = 0";
+    let (code, text, error) = run(&["--sql", commented, "--topic", "t", "--payload", "-5"]);
+    assert!(
+        code == Some(0) && text.contains(r#"output: {"p":"-5"}"#),
+        "{text}{error}"
+    );
+    assert!(
+        text.contains("warning: sql: line 2, column 47: LIKE"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -96,7 +146,9 @@ fn a_rule_is_watched_at_work() {
     let mut device = Raw::connect(&node, &Connect::new(4, "device"));
     device.publish("t/1", r#"{"on": false}"#);
     device.publish("t/2", r#"{"on": true}"#);
-    let told: Vec<Value> = (0..2)
+    // Truncated behind what WHERE looks at: no action runs.
+    device.publish("t/3", r#"{"on": true, "#);
+    let told: Vec<Value> = (0..3)
         .map(|_| serde_json::from_str(&line_with("data: ")).unwrap())
         .collect();
     assert_eq!(
@@ -113,6 +165,9 @@ fn a_rule_is_watched_at_work() {
         (&json!("passed"), &json!("device"))
     );
     assert_eq!(told[1]["outputs"], json!([{"topic": "t/2"}]));
+    let error = told[2]["error"].as_str().unwrap_or_default();
+    assert_eq!(told[2]["result"], "failed");
+    assert!(error.contains("the payload is not JSON"), "{error}");
 }
 
 #[test]
