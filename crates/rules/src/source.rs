@@ -337,7 +337,7 @@ mod tests {
             [EventKind::Subscribed, EventKind::Unsubscribed]
         );
         let all = kinds("$events/#");
-        assert!(all.contains(&EventKind::Connected) && all.contains(&EventKind::Dropped));
+        assert!(all.contains(&EventKind::Connected) && all.contains(&EventKind::MessageDropped));
         assert!(!all.contains(&EventKind::Publish) && !all.contains(&EventKind::Device));
         assert_eq!(kinds("$EVENT.RULE_FAILED"), [EventKind::RuleFailed]);
         assert!(Source::parse_all("$events/sesion/+").is_err());

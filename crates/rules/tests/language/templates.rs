@@ -120,16 +120,21 @@ fn a_null_is_written_as_its_place_demands() {
         })
     };
     let (fluxmq, emqx) = (rules::Dialect::Fluxmq, rules::Dialect::Emqx);
-    let json = r#"{"a": ${none}, "b": "<${ none }>"}"#;
-    for (template, form, dialect, expected) in [
-        (json, Form::Json, fluxmq, r#"{"a": null, "b": "<null>"}"#),
-        (json, Form::Json, emqx, r#"{"a": null, "b": "<undefined>"}"#),
-        ("t/${none}", Form::Text, fluxmq, "t/null"),
-        ("t/${none}", Form::Text, emqx, "t/undefined"),
+    // A column that is null, and one that is not there, which EMQX tells apart.
+    let json = |name: &str| format!("{{\"a\": ${{{name}}}, \"b\": \"<${{ {name} }}>\"}}");
+    for (name, dialect, word) in [
+        ("none", fluxmq, "null"),
+        ("none", emqx, "null"),
+        ("absent", fluxmq, "null"),
+        ("absent", emqx, "undefined"),
     ] {
-        let (text, first_null) = rendered(template, form, dialect);
-        assert_eq!(text, expected);
-        assert_eq!(first_null.as_deref(), Some("none"));
+        let in_json = rendered(&json(name), Form::Json, dialect);
+        assert_eq!(in_json.0, format!(r#"{{"a": null, "b": "<{word}>"}}"#));
+        let in_text = rendered(&format!("t/${{{name}}}"), Form::Text, dialect);
+        assert_eq!(in_text.0, format!("t/{word}"));
+        for first_null in [in_json.1, in_text.1] {
+            assert_eq!(first_null.as_deref(), Some(name));
+        }
     }
     assert_eq!(rendered("${id}", Form::Text, emqx).1, None);
 }
