@@ -5,12 +5,13 @@ use std::time::SystemTime;
 
 use broker::ListenerTls;
 use store::Objects;
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Mutex, watch};
 
 use crate::access::Gatekeeper;
 use crate::alarm_tools::AlarmTools;
 use crate::command_tools::CommandTools;
 use crate::config::{Anonymous, LiveConfig, Openness};
+use crate::connections::Connections;
 use crate::connector_tools::ConnectorTools;
 use crate::device_door::DeviceDoor;
 use crate::device_tools::DeviceTools;
@@ -47,26 +48,25 @@ pub(crate) struct App {
     pub(crate) config: LiveConfig,
     /// What those may do who show no credentials.
     pub(crate) anonymous: Anonymous,
-    pub(crate) max_event_streams: usize,
     pub(crate) rule_tools: Arc<dyn RuleTools>,
     pub(crate) connector_tools: Arc<dyn ConnectorTools>,
     pub(crate) device_tools: Arc<dyn DeviceTools>,
     pub(crate) telemetry_tools: Arc<dyn TelemetryTools>,
     pub(crate) alarm_tools: Arc<dyn AlarmTools>,
     pub(crate) device_door: Arc<dyn DeviceDoor>,
-    /// Requests of devices that are answered at once.
-    pub(crate) device_requests: Semaphore,
+    /// Connections and requests at once.
+    pub(crate) connections: Arc<Connections>,
     pub(crate) fleet_tools: Arc<dyn FleetTools>,
     pub(crate) command_tools: Arc<dyn CommandTools>,
     pub(crate) gatekeeper: Gatekeeper,
     pub(crate) started: SystemTime,
-    /// Bound to loopback.
+    /// Bound to loopback or a Unix socket.
     pub(crate) is_local: bool,
+    /// Bound to loopback: only loopback names are answered.
+    pub(crate) loopback_only: bool,
     /// Held while an object changes: conditions are checked against what is there, and the audit log has the order of
     /// the changes.
     pub(crate) changing: Mutex<()>,
-    /// Event streams that may be open at once.
-    pub(crate) streams: Arc<Semaphore>,
     /// True from when the API shall end on.
     pub(crate) stopping: watch::Receiver<bool>,
     /// The OpenAPI document and the page that shows it.

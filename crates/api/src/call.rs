@@ -13,10 +13,12 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::watch;
 
 use crate::access::{self, Identity};
 use crate::app::App;
-use crate::endpoint::Outcome;
+use crate::connections::{ConnectionPlace, LastingKind, LastingPlace, RequestPlace};
+use crate::endpoint::{Access, Outcome};
 use crate::parameters::{Cursor, Parameters};
 use crate::problem::Problem;
 
@@ -24,11 +26,40 @@ pub(crate) struct Call {
     pub(crate) app: Arc<App>,
     pub(crate) who: Identity,
     pub(crate) from: IpAddr,
+    /// What the route asks for.
+    pub(crate) access: Access,
     pub(crate) query: Parameters,
     pub(crate) parts: Parts,
     path: Vec<(String, String)>,
+    share: RequestShare,
+    /// As it was before the caller was let in.
+    pub(crate) revocations: watch::Receiver<u64>,
     /// A mutex, so that a call can be lent to what waits; nobody else ever locks it.
     body: Mutex<Body>,
+}
+
+/// Who sent a request, and what it needed to.
+pub(crate) struct Caller {
+    pub(crate) who: Identity,
+    pub(crate) from: IpAddr,
+    pub(crate) access: Access,
+    /// As it was before the caller was let in.
+    pub(crate) revocations: watch::Receiver<u64>,
+}
+
+/// A request's place in its class, held by the call and by the body of the answer.
+#[derive(Clone, Default)]
+pub(crate) struct RequestShare(Arc<Mutex<Option<RequestPlace>>>);
+
+impl RequestShare {
+    pub(crate) fn of(place: RequestPlace) -> Self {
+        Self(Arc::new(Mutex::new(Some(place))))
+    }
+
+    fn give_back(&self) {
+        let place = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(place);
+    }
 }
 
 /// Whether a connection carries an answer without an end; the server puts it into each request.
@@ -46,16 +77,19 @@ pub(crate) struct Page<T> {
 impl Call {
     pub(crate) fn new(
         app: Arc<App>,
-        who: Identity,
-        from: IpAddr,
+        caller: Caller,
+        share: RequestShare,
         query: Parameters,
         path: Vec<(String, String)>,
         (parts, body): (Parts, Body),
     ) -> Self {
         Self {
             app,
-            who,
-            from,
+            who: caller.who,
+            from: caller.from,
+            access: caller.access,
+            revocations: caller.revocations,
+            share,
             query,
             parts,
             path,
@@ -84,6 +118,15 @@ impl Call {
         }
     }
 
+    /// Takes a place for what lasts instead of the request's own place and that of its connection.
+    pub(crate) fn last(&self, kind: LastingKind, holder: String) -> Result<LastingPlace, Problem> {
+        let connection = self.parts.extensions.get::<Arc<ConnectionPlace>>();
+        let place =
+            (self.app.connections).last(connection.map(|place| place.number), kind, holder)?;
+        self.share.give_back();
+        Ok(place)
+    }
+
     pub(crate) fn headers(&self) -> &HeaderMap {
         &self.parts.headers
     }
@@ -101,18 +144,22 @@ impl Call {
         }
         let body = self.body.get_mut();
         let body = std::mem::take(body.unwrap_or_else(PoisonError::into_inner));
-        axum::body::to_bytes(body, max_bytes)
-            .await
-            .map_err(|error| {
-                use std::error::Error as _;
-                let is_too_long = error
-                    .source()
-                    .is_some_and(|source| source.is::<http_body_util::LengthLimitError>());
-                match is_too_long {
-                    true => too_long(),
-                    false => Problem::bad_request("The body did not arrive whole."),
-                }
-            })
+        let within = self.app.config.body_timeout();
+        let read = tokio::time::timeout(within, axum::body::to_bytes(body, max_bytes)).await;
+        let read = read.map_err(|_| {
+            let detail = format!("The body did not arrive within {} s.", within.as_secs());
+            Problem::new(StatusCode::REQUEST_TIMEOUT, detail)
+        })?;
+        read.map_err(|error| {
+            use std::error::Error as _;
+            let is_too_long = error
+                .source()
+                .is_some_and(|source| source.is::<http_body_util::LengthLimitError>());
+            match is_too_long {
+                true => too_long(),
+                false => Problem::bad_request("The body did not arrive whole."),
+            }
+        })
     }
 
     /// A body must say what it is: a form of a foreign web page cannot say that it is JSON.

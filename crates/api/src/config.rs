@@ -6,12 +6,20 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use broker::config::BindAddress;
+
 use crate::access::Role;
+use crate::client_address::{ForwardedHeader, TrustedProxies};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpConfig {
     /// Port 0 lets the system choose.
-    pub bind: SocketAddr,
+    pub bind: BindAddress,
+    /// Each connection begins with a PROXY protocol header (version 1 or 2).
+    pub proxy_protocol: bool,
+    /// Proxies whose `forwarded_header` says where a request comes from.
+    pub trusted_proxies: TrustedProxies,
+    pub forwarded_header: ForwardedHeader,
     /// What those may do who show no credentials; on loopback addresses only.
     pub anonymous: Anonymous,
     pub metrics_access: Openness,
@@ -19,12 +27,33 @@ pub struct HttpConfig {
     pub max_body_bytes: usize,
     /// Of a backup that is restored.
     pub max_restore_bytes: usize,
-    /// Connections at once; more wait in the kernel.
+    /// Connections at once, those of streams and long polls aside. One more closes the one that has been idle for the
+    /// longest time.
     pub max_connections: usize,
+    /// The same from one address, or one IPv6 network of 64 bits; trusted proxies and Unix sockets aside.
+    pub max_connections_per_address: usize,
+    /// Requests being answered at once, by class.
+    pub max_health_requests: usize,
+    pub max_login_requests: usize,
+    pub max_operator_requests: usize,
+    pub max_device_requests: usize,
+    /// Of one class from one address; never more than half of the class.
+    pub max_requests_per_address: usize,
     /// Streams of events at once.
     pub max_event_streams: usize,
-    /// Seconds for a request's head to arrive, for its answer to be made, and for a graceful stop.
+    /// The same of one operator or API key.
+    pub max_event_streams_per_holder: usize,
+    /// Devices' requests that wait for a command.
+    pub max_long_polls: usize,
+    pub max_long_polls_per_device: usize,
+    /// Seconds for a request to be answered, its body included, and for a graceful stop.
     pub request_timeout_s: u32,
+    /// Seconds for a request's head to arrive; an idle connection is closed after it.
+    pub header_timeout_s: u32,
+    /// Seconds for a request's body to arrive.
+    pub body_timeout_s: u32,
+    /// Seconds a client may leave what is sent to it unread.
+    pub write_timeout_s: u32,
     /// Seconds a token of a login is good for.
     pub token_ttl_s: u32,
     /// Seconds the token is good for that gets the next one, on ThingsBoard's paths.
@@ -40,15 +69,30 @@ impl HttpConfig {
     /// The defaults at the given address.
     pub fn new(bind: SocketAddr) -> Self {
         Self {
-            bind,
+            bind: bind.into(),
+            proxy_protocol: false,
+            trusted_proxies: TrustedProxies::default(),
+            forwarded_header: ForwardedHeader::default(),
             anonymous: Anonymous::None,
             metrics_access: Openness::OpenOnLoopback,
             docs_access: Openness::OpenOnLoopback,
             max_body_bytes: 1 << 20,
             max_restore_bytes: 64 << 20,
-            max_connections: 256,
+            max_connections: 1024,
+            max_connections_per_address: 256,
+            max_health_requests: 64,
+            max_login_requests: 32,
+            max_operator_requests: 128,
+            max_device_requests: 256,
+            max_requests_per_address: 64,
             max_event_streams: 64,
+            max_event_streams_per_holder: 16,
+            max_long_polls: 1000,
+            max_long_polls_per_device: 2,
             request_timeout_s: 10,
+            header_timeout_s: 10,
+            body_timeout_s: 10,
+            write_timeout_s: 10,
             token_ttl_s: 3600,
             refresh_token_ttl_s: 604_800,
             max_failed_logins: 10,
@@ -67,8 +111,8 @@ impl LiveConfig {
         Self(Arc::new(ArcSwap::from_pointee(config)))
     }
 
-    /// Other settings, for what begins from now on. `bind`, `anonymous`, `max_connections` and `max_event_streams` stay
-    /// as they were when the API began.
+    /// Other settings, for what begins from now on. Addresses, `anonymous` and the numbers of connections, requests and
+    /// streams stay as they were when the API began.
     pub fn set(&self, config: HttpConfig) {
         self.0.store(Arc::new(config));
     }
@@ -79,6 +123,18 @@ impl LiveConfig {
 
     pub(crate) fn request_timeout(&self) -> Duration {
         Duration::from_secs(self.0.load().request_timeout_s.into())
+    }
+
+    pub(crate) fn header_timeout(&self) -> Duration {
+        Duration::from_secs(self.0.load().header_timeout_s.into())
+    }
+
+    pub(crate) fn body_timeout(&self) -> Duration {
+        Duration::from_secs(self.0.load().body_timeout_s.into())
+    }
+
+    pub(crate) fn write_timeout(&self) -> Duration {
+        Duration::from_secs(self.0.load().write_timeout_s.into())
     }
 }
 

@@ -31,8 +31,6 @@ pub enum DoorProblem {
 pub struct Knock {
     /// The device's access token.
     pub token: String,
-    /// Too many from there had tokens that nobody knows: only devices that are in memory are looked for.
-    pub is_suspect: bool,
 }
 
 /// The next command of a device.

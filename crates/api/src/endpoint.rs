@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::access::Role;
 use crate::call::Call;
+use crate::connections::RequestClass;
 use crate::parameters::{AFTER, LIMIT, Parameter};
 use crate::problem::Problem;
 
@@ -120,6 +121,16 @@ impl Endpoint {
             is_versioned: false,
             problems: Vec::new(),
             handler: Arc::new(move |call| Box::pin(handler(call))),
+        }
+    }
+
+    /// Whose places its requests take.
+    pub(crate) fn class(&self) -> RequestClass {
+        match self.access {
+            Access::Open if self.tag == "access" => RequestClass::Login,
+            Access::Open | Access::Metrics | Access::Docs => RequestClass::Health,
+            Access::Source | Access::Device => RequestClass::Device,
+            Access::Role(_) => RequestClass::Operator,
         }
     }
 

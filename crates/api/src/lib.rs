@@ -8,8 +8,10 @@ mod alarm_tools;
 mod app;
 mod audit;
 mod call;
+mod client_address;
 mod command_tools;
 mod config;
+mod connections;
 mod connector_tools;
 mod device_door;
 mod device_tools;
@@ -28,12 +30,14 @@ mod resources;
 mod routes;
 mod rule_tools;
 mod server;
+mod socket;
 mod telemetry_tools;
 
 pub use access::new_local_token;
 pub use access::{FirstOperator, FirstOperatorError, NoRandomness, Role, ensure_first_operator};
 pub use alarm_tools::{AlarmNews, AlarmPage, AlarmProblem, AlarmQuery, AlarmTools, NoAlarmTools};
 pub use app::Parts;
+pub use client_address::{ForwardedHeader, TrustedProxies};
 pub use command_tools::{
     CommandEnd, CommandQuery, CommandRequest, CommandRows, CommandTools, CommandWish,
     NoCommandTools, TakenCommand,
@@ -50,6 +54,7 @@ pub use node::{Answer, Node, NotReady, Program, SettingError, SettingInfo};
 pub use objects::{Invalid, ObjectRules, RuledKind};
 pub use rule_tools::{NoRuleTools, RuleTools};
 pub use server::{Error, bind, serve};
+pub use socket::HttpListener;
 pub use telemetry_tools::{
     CalendarUnit, Function, IntervalLength, IntervalQuery, IntervalRow, LiveItem, LiveRows,
     NoTelemetryTools, Refusal, Refusals, RowQuery, Sample, TelemetryProblem, TelemetryTools,

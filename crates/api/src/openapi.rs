@@ -271,6 +271,7 @@ fn problems(endpoint: &Endpoint) -> Vec<(u16, &'static str)> {
         problems.push((404, "There is no such thing."));
     }
     if endpoint.body.is_some() {
+        problems.push((408, "The body did not arrive in time."));
         problems.push((413, "The body is too long."));
         problems.push((415, "The body is of another media type."));
         problems.push((422, "A field of the body is not what was expected."));
@@ -284,6 +285,10 @@ fn problems(endpoint: &Endpoint) -> Vec<(u16, &'static str)> {
     problems.push((
         421,
         "The node is bound to loopback and was asked for under another name.",
+    ));
+    problems.push((
+        429,
+        "Too many requests of this class from this address are being answered.",
     ));
     problems.push((
         503,

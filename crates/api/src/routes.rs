@@ -1,22 +1,26 @@
 //! The table of routes, and the router made of it: every request goes through the same checks, in the same order.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{RawPathParams, Request};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
+use hyper::body::{Frame, SizeHint};
 
 use crate::access;
 use crate::app::App;
 use crate::audit;
-use crate::call::Call;
-use crate::endpoint::{Endpoint, Outcome};
+use crate::call::{Call, Caller, RequestShare};
+use crate::connections::ConnectionPlace;
+use crate::endpoint::Endpoint;
 use crate::gate::{self, Gate};
 use crate::objects::{self, ObjectRules};
 use crate::parameters::Parameters;
@@ -94,7 +98,7 @@ pub(crate) fn router(app: &Arc<App>, table: Vec<Endpoint>) -> Router {
     }
     let live = app.config.clone();
     let gate = Gate {
-        loopback_only: app.is_local,
+        loopback_only: app.loopback_only,
     };
     router
         .fallback(async |uri: Uri| {
@@ -121,6 +125,7 @@ async fn answer(
     let (parts, body) = request.into_parts();
     let from = parts.extensions.get::<From>();
     let from = from.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |from| from.0);
+    let revocations = app.gatekeeper.revocations();
     let who = access::admit(&app, endpoint.access, &parts.headers, from).await?;
     let path = path?;
     let path = path
@@ -132,9 +137,51 @@ async fn answer(
         return Err(Problem::parameter(name, detail));
     }
     let query = Parameters::read(&parts.uri, &endpoint.parameters)?;
-    let call = Call::new(app, who, from, query, path, (parts, body));
-    let outcome: Outcome = (endpoint.handler)(call).await;
-    outcome
+    let caller = Caller {
+        who,
+        from,
+        access: endpoint.access,
+        revocations,
+    };
+    // Who is not let in takes no place of those who are.
+    let share = match parts.extensions.get::<Arc<ConnectionPlace>>() {
+        Some(place) => RequestShare::of(place.begin(endpoint.class(), from)?),
+        None => RequestShare::default(),
+    };
+    let call = Call::new(app, caller, share.clone(), query, path, (parts, body));
+    let response = (endpoint.handler)(call).await?;
+    Ok(response.map(|body| {
+        Body::new(SharedBody {
+            body,
+            _share: share,
+        })
+    }))
+}
+
+/// A body whose request counts until it has been handed over.
+struct SharedBody {
+    body: Body,
+    _share: RequestShare,
+}
+
+impl hyper::body::Body for SharedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 async fn bound_time(limit: Duration, request: Request, next: Next) -> Response {

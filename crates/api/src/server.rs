@@ -1,21 +1,24 @@
 //! The listener of the API: connections are few, short of time and bounded in every way.
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
+use axum::http::HeaderMap;
+use broker::ListenerTls;
+use broker::config::BindAddress;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -24,91 +27,101 @@ use tower_service::Service as _;
 use crate::access::Gatekeeper;
 use crate::app::{App, Parts};
 use crate::call::Stays;
+use crate::client_address::{ForwardedHeader, TrustedProxies};
 use crate::config::{Anonymous, HttpConfig, LiveConfig};
+use crate::connections::{Closed, ConnectionPlace, Connections};
+use crate::objects::{api_key, operator};
 use crate::openapi;
 use crate::resources::docs;
 use crate::resources::node::VERSION;
 use crate::routes::{self, From};
+use crate::socket::{HttpListener, Socket, TimedSocket, read_proxy_header};
 
 /// Head of a request and write buffer of a connection, in bytes.
 const MAX_BUFFER_BYTES: usize = 64 * 1024;
-/// Requests of devices on their own paths that are answered at once; more are told to come again.
-const MAX_DEVICE_REQUESTS: usize = 128;
 /// A connection ends after this long, so that one whose peer stopped reading does not stay.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 /// Pause after a failed accept, for example when no file descriptor is free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-fn is_loopback(address: SocketAddr) -> bool {
-    address.ip().to_canonical().is_loopback()
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "anonymous access to the HTTP API is for loopback addresses, and other machines can reach {0}: bind it to \
+        "anonymous access to the HTTP API is for loopback addresses and Unix sockets, and other machines can reach {0}: bind it to \
          127.0.0.1, or set anonymous to \"none\""
     )]
-    Exposed(SocketAddr),
+    Exposed(BindAddress),
     #[error("cannot listen for HTTP on {address}: {source}")]
     Bind {
-        address: SocketAddr,
-        source: std::io::Error,
+        address: BindAddress,
+        source: io::Error,
     },
     #[error("cannot tell the address of the HTTP listener: {0}")]
-    Address(std::io::Error),
+    Address(io::Error),
 }
 
 /// Opens the listener of `config`.
-pub async fn bind(config: &HttpConfig) -> Result<TcpListener, Error> {
-    let address = config.bind;
-    check(config, address)?;
-    TcpListener::bind(address)
+pub async fn bind(config: &HttpConfig) -> Result<HttpListener, Error> {
+    check(config, &config.bind)?;
+    HttpListener::bind(&config.bind)
         .await
-        .map_err(|source| Error::Bind { address, source })
+        .map_err(|source| Error::Bind {
+            address: config.bind.clone(),
+            source,
+        })
 }
 
-fn check(config: &HttpConfig, address: SocketAddr) -> Result<(), Error> {
-    match config.anonymous != Anonymous::None && !is_loopback(address) {
-        true => Err(Error::Exposed(address)),
+fn check(config: &HttpConfig, address: &BindAddress) -> Result<(), Error> {
+    match config.anonymous != Anonymous::None && !address.is_local() {
+        true => Err(Error::Exposed(address.clone())),
         false => Ok(()),
     }
 }
 
+/// What every connection needs.
+struct Service {
+    router: Router,
+    live: LiveConfig,
+    tls: Option<Arc<ListenerTls>>,
+    connections: Arc<Connections>,
+    stopping: watch::Receiver<bool>,
+    proxy_protocol: bool,
+    trusted_proxies: TrustedProxies,
+    forwarded_header: ForwardedHeader,
+}
+
 /// Answers requests on `listener` until `shutdown` is done, then finishes those that have begun.
 pub async fn serve(
-    listener: TcpListener,
+    listener: HttpListener,
     live: &LiveConfig,
     parts: Parts,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let address = listener.local_addr().map_err(Error::Address)?;
+    let address = listener.local_address().map_err(Error::Address)?;
     let config = live.get();
-    check(&config, address)?;
+    check(&config, &address)?;
     let (stop, stopping) = watch::channel(false);
     let tls = parts.tls.clone();
-    let router = router(live, parts, is_loopback(address), stopping.clone());
-    let mut connections = JoinSet::new();
+    let connections = Connections::new(&config);
+    let router = router(live, parts, &address, stopping.clone(), &connections);
+    let service = Arc::new(Service {
+        router,
+        live: live.clone(),
+        tls,
+        connections,
+        stopping,
+        proxy_protocol: config.proxy_protocol,
+        trusted_proxies: config.trusted_proxies.clone(),
+        forwarded_header: config.forwarded_header,
+    });
+    let mut tasks = JoinSet::new();
     tokio::select! {
         () = shutdown => {}
-        () = accept(&listener, config.max_connections, &mut connections, |stream, from| {
-            let tls = tls.as_ref().map(|tls| TlsAcceptor::from(tls.config()));
-            let (router, limit, stopping) = (router.clone(), live.request_timeout(), stopping.clone());
-            async move {
-                let Some(tls) = tls else {
-                    return connection(stream, from, router, limit, stopping).await;
-                };
-                match timeout(limit, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => connection(stream, from, router, limit, stopping).await,
-                    Ok(Err(error)) => tracing::debug!(%error, %from, "no TLS handshake for HTTP"),
-                    Err(_) => tracing::debug!(%from, "no TLS handshake for HTTP in time"),
-                }
-            }
-        }) => {}
+        () = accept(&listener, &service, &mut tasks) => {}
     }
     drop(listener);
     stop.send_replace(true);
-    let all_done = async { while connections.join_next().await.is_some() {} };
+    let all_done = async { while tasks.join_next().await.is_some() {} };
     if timeout(live.request_timeout(), all_done).await.is_err() {
         tracing::warn!("HTTP connections did not end in time and were cut");
     }
@@ -118,13 +131,14 @@ pub async fn serve(
 fn router(
     live: &LiveConfig,
     parts: Parts,
-    is_local: bool,
+    address: &BindAddress,
     stopping: watch::Receiver<bool>,
+    connections: &Arc<Connections>,
 ) -> Router {
     let table = routes::table(&parts.rules);
     let document = openapi::document(VERSION, &table);
     let config = live.get();
-    let app = App {
+    let app = Arc::new(App {
         node: parts.node,
         program: parts.program,
         objects: parts.objects,
@@ -134,92 +148,152 @@ fn router(
         telemetry_tools: parts.telemetry_tools,
         alarm_tools: parts.alarm_tools,
         device_door: parts.device_door,
-        device_requests: Semaphore::new(MAX_DEVICE_REQUESTS),
+        connections: connections.clone(),
         fleet_tools: parts.fleet_tools,
         command_tools: parts.command_tools,
         config: live.clone(),
         anonymous: config.anonymous,
-        max_event_streams: config.max_event_streams,
         gatekeeper: Gatekeeper::new(live, parts.local_token.as_deref()),
         started: SystemTime::now(),
-        is_local,
+        is_local: address.is_local(),
+        // No web page reaches a Unix socket.
+        loopback_only: address.is_local() && matches!(address, BindAddress::Tcp(_)),
         changing: Mutex::default(),
-        streams: Arc::new(Semaphore::new(
-            config.max_event_streams.min(Semaphore::MAX_PERMITS),
-        )),
         stopping,
         document: format!("{document:#}"),
         docs_page: docs::render(&document),
-    };
-    routes::router(&Arc::new(app), table)
+    });
+    let revoking = Arc::downgrade(&app);
+    app.objects.on_change(Box::new(move |change| {
+        let is_of_access = [operator::KIND, api_key::KIND].contains(&change.kind.as_str());
+        if let Some(app) = revoking.upgrade().filter(|_| is_of_access) {
+            app.gatekeeper.revoke();
+        }
+    }));
+    routes::router(&app, table)
 }
 
-/// Accepts for ever, holding at most `max_connections` open.
-async fn accept<F>(
-    listener: &TcpListener,
-    max_connections: usize,
-    connections: &mut JoinSet<()>,
-    connection: impl Fn(TcpStream, SocketAddr) -> F,
-) where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let permits = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
+/// Accepts for ever, as many as there is room for.
+async fn accept(listener: &HttpListener, service: &Arc<Service>, tasks: &mut JoinSet<()>) {
     loop {
-        let permit = permits
-            .clone()
-            .acquire_owned()
-            .await
-            .expect("the semaphore is never closed");
         match listener.accept().await {
-            Ok((stream, from)) => {
-                let connection = connection(stream, from);
-                connections.spawn(async move {
-                    connection.await;
-                    drop(permit);
-                });
+            Ok((socket, peer)) => {
+                let peer = peer.map(|peer| peer.ip());
+                // Behind a proxy it is known later whose connection it is.
+                let is_proxy = service.proxy_protocol || service.trusted_proxies.contains(peer);
+                let address = peer.filter(|_| !is_proxy);
+                if let Ok(place) = service.connections.open(address) {
+                    tasks.spawn(service.clone().connection(socket, peer, place));
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an HTTP connection");
                 sleep(ACCEPT_RETRY).await;
             }
         }
-        while connections.try_join_next().is_some() {}
+        while tasks.try_join_next().is_some() {}
     }
 }
 
-async fn connection<S>(
-    stream: S,
-    from: SocketAddr,
-    router: Router,
-    request_timeout: Duration,
-    mut stopping: watch::Receiver<bool>,
-) where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let stays = Stays::default();
-    let marks = (From(from.ip()), stays.clone());
-    let service = service_fn(move |mut request: Request<Incoming>| {
-        let (from, stays) = marks.clone();
-        request.extensions_mut().insert(from);
-        request.extensions_mut().insert(stays);
-        router.clone().call(request)
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(request_timeout)
-        .max_buf_size(MAX_BUFFER_BYTES)
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
-    let mut connection = pin!(connection);
-    let result = tokio::select! {
-        result = connection.as_mut() => result,
-        () = end_of_life(&stays, &mut stopping) => {
-            connection.as_mut().graceful_shutdown();
-            timeout(request_timeout, connection).await.unwrap_or(Ok(()))
+impl Service {
+    async fn connection(
+        self: Arc<Self>,
+        socket: Box<dyn Socket>,
+        peer: Option<IpAddr>,
+        place: Arc<ConnectionPlace>,
+    ) {
+        let evicted = place.clone();
+        tokio::select! {
+            result = self.converse(socket, peer, place) => if let Err(error) = result {
+                tracing::debug!(%error, ?peer, "HTTP connection ended");
+            },
+            () = evicted.evicted() => tracing::debug!(?peer, "idle HTTP connection closed to make room"),
         }
-    };
-    if let Err(error) = result {
-        tracing::debug!(%error, "HTTP connection ended");
+    }
+
+    async fn converse(
+        &self,
+        mut socket: Box<dyn Socket>,
+        peer: Option<IpAddr>,
+        place: Arc<ConnectionPlace>,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let (mut peer, mut ahead) = (peer, Vec::new());
+        let within = self.live.header_timeout();
+        if self.proxy_protocol {
+            let header = timeout(within, read_proxy_header(&mut *socket)).await;
+            let header = header.map_err(io::Error::from).flatten();
+            let header = header.inspect_err(|_| self.connections.count_closed(Closed::ProxyHeader));
+            let (client, rest) = header?;
+            if let Some(client) = client {
+                peer = Some(client.ip());
+                if place.set_address(client.ip()).is_err() {
+                    return Ok(());
+                }
+            }
+            ahead = rest;
+        }
+        let written_within = self.live.write_timeout();
+        let connections = self.connections.clone();
+        let socket = TimedSocket::new(socket, ahead, written_within, connections);
+        match &self.tls {
+            None => self.answer(socket, peer, place).await?,
+            Some(tls) => {
+                let acceptor = TlsAcceptor::from(tls.config());
+                let accepted = timeout(within, acceptor.accept(socket)).await;
+                let accepted = accepted.map_err(|_| "no TLS handshake for HTTP in time")?;
+                self.answer(accepted?, peer, place).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn answer<S>(
+        &self,
+        stream: S,
+        peer: Option<IpAddr>,
+        place: Arc<ConnectionPlace>,
+    ) -> Result<(), hyper::Error>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let stays = Stays::default();
+        let marks = (stays.clone(), place.clone());
+        let is_proxy = self.trusted_proxies.contains(peer);
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            let (stays, place) = marks.clone();
+            let client = is_proxy.then(|| self.client(request.headers())).flatten();
+            let from = client.or(peer).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+            let extensions = request.extensions_mut();
+            extensions.insert(From(from));
+            extensions.insert(stays);
+            extensions.insert(place);
+            self.router.clone().call(request)
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.live.header_timeout())
+            .max_buf_size(MAX_BUFFER_BYTES)
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades();
+        let mut connection = pin!(connection);
+        let mut stopping = self.stopping.clone();
+        let result = tokio::select! {
+            result = connection.as_mut() => result,
+            () = end_of_life(&stays, &mut stopping) => {
+                connection.as_mut().graceful_shutdown();
+                let within = self.live.request_timeout();
+                timeout(within, connection).await.unwrap_or(Ok(()))
+            }
+        };
+        result.inspect_err(|error| {
+            if error.is_timeout() {
+                self.connections.count_closed(Closed::HeaderTimeout);
+            }
+        })
+    }
+
+    fn client(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        self.trusted_proxies.client(headers, self.forwarded_header)
     }
 }
 

@@ -72,6 +72,12 @@ pub struct Limits {
     pub max_sessions: u32,
     /// Largest packet accepted, fixed header included; a listener may set a smaller one.
     pub max_packet_size: u32,
+    /// Largest CONNECT accepted, its will included; never larger than `max_packet_size`.
+    pub max_connect_bytes: u32,
+    /// Bytes of packets that are not whole, of all connections of a shard; a connection that exceeds it is closed.
+    pub max_partial_bytes_per_shard: u64,
+    /// Seconds in which a packet that has begun has to become whole.
+    pub packet_timeout_s: u32,
     pub max_topic_bytes: u16,
     pub max_topic_levels: u16,
     pub max_client_id_bytes: u16,
@@ -83,6 +89,10 @@ pub struct Limits {
     pub shared_available: bool,
     pub exclusive_available: bool,
     pub max_subscriptions_per_session: u32,
+    /// Bytes of filters, with 64 for each subscription.
+    pub max_subscription_bytes_per_session: u64,
+    /// The same of all sessions of a shard.
+    pub max_subscription_bytes_per_shard: u64,
     /// Seconds a session may outlive its connection. A larger wish of a client is cut to this.
     pub max_session_expiry_s: u32,
     /// QoS 1 and 2 messages a client may have in flight towards the broker.
@@ -133,6 +143,9 @@ impl Default for Limits {
             max_connections: 1_000_000,
             max_sessions: 2_000_000,
             max_packet_size: 1 << 20,
+            max_connect_bytes: 16 << 10,
+            max_partial_bytes_per_shard: 64 << 20,
+            packet_timeout_s: 60,
             max_topic_bytes: 4096,
             max_topic_levels: 128,
             max_client_id_bytes: 1024,
@@ -143,6 +156,8 @@ impl Default for Limits {
             shared_available: true,
             exclusive_available: true,
             max_subscriptions_per_session: 10_000,
+            max_subscription_bytes_per_session: 4 << 20,
+            max_subscription_bytes_per_shard: 1 << 30,
             max_session_expiry_s: 7 * 24 * 3600,
             receive_maximum: 1024,
             max_inflight: 1024,
@@ -178,6 +193,31 @@ pub enum BindAddress {
     /// Port 0 lets the system choose; the address in use is told by `Broker::listeners`.
     Tcp(SocketAddr),
     Unix(PathBuf),
+}
+
+impl BindAddress {
+    /// Whether only this machine can reach it: a loopback address or a Unix socket.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+impl From<SocketAddr> for BindAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self::Tcp(address)
+    }
+}
+
+impl std::fmt::Display for BindAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// How clients authenticate the listener and the other way round.
@@ -216,6 +256,8 @@ pub struct ListenerConfig {
     pub max_byte_rate: u32,
     /// 0 means the node's `max_packet_size`; never larger than that.
     pub max_packet_size: u32,
+    /// Bytes of packets that are not whole, of all connections of this listener on a shard; 0 means half of the node's.
+    pub max_partial_bytes_per_shard: u64,
     /// Keep-alive bounds in seconds for clients of this listener; 0 means no bound.
     pub min_keep_alive_s: u16,
     pub max_keep_alive_s: u16,
@@ -240,6 +282,7 @@ impl ListenerConfig {
             max_message_rate: 0,
             max_byte_rate: 0,
             max_packet_size: 0,
+            max_partial_bytes_per_shard: 0,
             min_keep_alive_s: 0,
             max_keep_alive_s: 0,
             connect_timeout_s: 10,

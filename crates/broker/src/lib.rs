@@ -19,4 +19,6 @@ mod sys;
 
 pub use broker::{Broker, MAX_SHARDS, StartError};
 pub use handle::{Handle, NotReady};
+pub use net::listener::open_unix;
+pub use net::proxy::{Parsed as ProxyHeader, parse as parse_proxy_header};
 pub use net::tls::{ListenerTls, TlsError, check_tls};

@@ -27,6 +27,8 @@ shard_metrics! {
     ClientsConnected Gauge "clients_connected" [] "Clients that have been accepted with CONNACK and are connected.";
     Sessions Gauge "sessions" [] "Sessions, with and without a connection.";
     Subscriptions Gauge "subscriptions" [] "Subscriptions of all sessions.";
+    SubscriptionBytes Gauge "subscription_bytes" [] "Bytes of the filters of all subscriptions, with 64 for each.";
+    SubscriptionsOverQuota Counter "subscriptions_over_quota_total" [] "Subscriptions refused because a session or a shard had too many, or too many bytes of them.";
     QueuedMessages Gauge "session_queue_messages" [] "Messages waiting in session queues.";
     QueuedBytes Gauge "session_queue_bytes" [] "Bytes waiting in session queues.";
     OutboxBytes Gauge "outbox_bytes" [] "Encoded bytes waiting for sockets.";
@@ -41,6 +43,9 @@ shard_metrics! {
     ConnectUnauthorized Counter "connects_total" [result = "not_authorized"] "CONNECT packets by result.";
     TakenOver Counter "sessions_taken_over_total" [] "Connections closed because the same client id connected again.";
     KeepAliveTimeouts Counter "keep_alive_timeouts_total" [] "Connections closed because the client was silent for too long.";
+    PacketTimeouts Counter "packet_timeouts_total" [] "Connections closed because a packet that had begun did not become whole in time.";
+    PartialPacketsOverBudget Counter "partial_packets_over_budget_total" [] "Connections closed because too many bytes of packets that were not whole waited.";
+    PartialPacketBytes Gauge "partial_packet_bytes" [] "Bytes of packets that are not whole yet.";
     ProtocolErrors Counter "protocol_errors_total" [] "Connections closed because of a malformed packet or a protocol error.";
     Panics Counter "connection_panics_total" [] "Connections closed because of a panic in the broker; each is a bug.";
     BytesReceived Counter "bytes_received_total" [] "Bytes of MQTT packets received.";

@@ -1,27 +1,46 @@
-//! The bound on guessing passwords: after some failed logins from one address, or for one name, nobody is asked there
-//! for a while.
+//! The bound on guessing passwords and shared secrets. Failures count for each pair of address and name, so that nobody is
+//! kept out by the failures of somebody else at the same address. Beyond that, an address that fails for many names, and
+//! a name that is guessed at from many addresses, have to wait, but not a pair that has got in before.
+//!
+//! Tokens and API keys cannot be guessed in any number of attempts that a node answers; they are always looked up, and
+//! never counted here but for the answer to those that fail.
 
-use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Mutex, PoisonError};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::config::LiveConfig;
+use crate::connections::network;
 
-/// Addresses and names remembered; beyond, the one that failed longest ago is forgotten.
+/// Addresses, names and pairs remembered; beyond, the one that failed longest ago is forgotten.
 const MAX_REMEMBERED: usize = 10_000;
-/// A name may be guessed at from many addresses, but shutting its owner out must cost more than that.
-const NAME_FACTOR: u32 = 10;
+/// Pairs that got in; beyond, the oldest is forgotten.
+const MAX_KNOWN: usize = 10_000;
+/// Failures of an address for any names, and for a name from any addresses, in multiples of those of a pair.
+const WIDE_FACTOR: u32 = 10;
 
 pub(crate) struct Attempts {
     live: LiveConfig,
-    failures: Mutex<HashMap<Key, Failures>>,
+    memory: Mutex<AttemptMemory>,
+}
+
+#[derive(Default)]
+struct AttemptMemory {
+    failures: HashMap<Key, Failures>,
+    /// Pairs that got in.
+    known: HashSet<(IpAddr, String)>,
+    /// The same, oldest first.
+    known_order: VecDeque<(IpAddr, String)>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Key {
+    Pair(IpAddr, String),
     Address(IpAddr),
     Name(String),
+    /// Of tokens of devices that do not exist.
+    Tokens(IpAddr),
 }
 
 #[derive(Clone, Copy)]
@@ -34,7 +53,7 @@ impl Attempts {
     pub(crate) fn new(live: LiveConfig) -> Self {
         Self {
             live,
-            failures: Mutex::default(),
+            memory: Mutex::default(),
         }
     }
 
@@ -45,64 +64,91 @@ impl Attempts {
         (config.max_failed_logins, window)
     }
 
-    /// How long nobody may try from there or for that name; `None`: now.
+    fn lock(&self) -> MutexGuard<'_, AttemptMemory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long nobody may try for that name from there; `None`: now.
     pub(crate) fn blocked_for(&self, from: IpAddr, name: &str, now: Instant) -> Option<Duration> {
-        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let (max_failures, window) = self.limits();
+        let (from, name) = (network(from), shortened(name));
+        let memory = self.lock();
         let left = |key: &Key, factor: u32| {
-            let known = failures.get(key)?;
+            let known = memory.failures.get(key)?;
             let left = window.checked_sub(now.saturating_duration_since(known.since))?;
             (known.count >= max_failures.saturating_mul(factor) && !left.is_zero()).then_some(left)
         };
-        let by_address = left(&Key::Address(network(from)), 1);
-        by_address.max(left(&name_key(name), NAME_FACTOR))
+        let of_pair = left(&Key::Pair(from, name.clone()), 1);
+        if memory.known.contains(&(from, name.clone())) {
+            return of_pair;
+        }
+        let of_address = left(&Key::Address(from), WIDE_FACTOR);
+        of_pair
+            .max(of_address)
+            .max(left(&Key::Name(name), WIDE_FACTOR))
     }
 
     pub(crate) fn failed(&self, from: IpAddr, name: &str, now: Instant) {
         let (_, window) = self.limits();
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        for key in [Key::Address(network(from)), name_key(name)] {
-            if failures.len() >= MAX_REMEMBERED && !failures.contains_key(&key) {
-                let oldest = failures.iter().min_by_key(|(_, known)| known.since);
-                if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                    failures.remove(&oldest);
-                }
-            }
-            let known = failures.entry(key).or_insert(Failures {
-                count: 0,
-                since: now,
-            });
-            if now.saturating_duration_since(known.since) >= window {
-                known.count = 0;
-            }
-            if known.count == 0 {
-                known.since = now;
-            }
-            known.count = known.count.saturating_add(1);
+        let (from, name) = (network(from), shortened(name));
+        let mut memory = self.lock();
+        for key in [
+            Key::Pair(from, name.clone()),
+            Key::Address(from),
+            Key::Name(name),
+        ] {
+            memory.count(key, window, now);
         }
     }
 
-    /// The right password: earlier slips of that address and name are forgotten.
+    /// A device showed a token that nobody has. How long the address has to wait, if it did so too often.
+    pub(crate) fn token_failed(&self, from: IpAddr, now: Instant) -> Option<Duration> {
+        let (max_failures, window) = self.limits();
+        let failures = self.lock().count(Key::Tokens(network(from)), window, now);
+        let left = window.saturating_sub(now.saturating_duration_since(failures.since));
+        (failures.count > max_failures).then_some(left)
+    }
+
+    /// The right password: earlier slips of that pair are forgotten, and it is known from now on.
     pub(crate) fn succeeded(&self, from: IpAddr, name: &str) {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.remove(&Key::Address(network(from)));
-        failures.remove(&name_key(name));
+        let pair = (network(from), shortened(name));
+        let mut memory = self.lock();
+        memory.failures.remove(&Key::Pair(pair.0, pair.1.clone()));
+        if memory.known.insert(pair.clone()) {
+            memory.known_order.push_back(pair);
+            if memory.known_order.len() > MAX_KNOWN
+                && let Some(oldest) = memory.known_order.pop_front()
+            {
+                memory.known.remove(&oldest);
+            }
+        }
     }
 }
 
-fn name_key(name: &str) -> Key {
-    // A guess at a name of megabytes shall not be remembered as such.
-    Key::Name(name.chars().take(64).collect())
+impl AttemptMemory {
+    fn count(&mut self, key: Key, window: Duration, now: Instant) -> Failures {
+        if self.failures.len() >= MAX_REMEMBERED && !self.failures.contains_key(&key) {
+            let oldest = self.failures.iter().min_by_key(|(_, known)| known.since);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                self.failures.remove(&oldest);
+            }
+        }
+        let known = self.failures.entry(key).or_insert(Failures {
+            count: 0,
+            since: now,
+        });
+        if now.saturating_duration_since(known.since) >= window {
+            known.count = 0;
+            known.since = now;
+        }
+        known.count = known.count.saturating_add(1);
+        *known
+    }
 }
 
-/// Whoever has one address of an IPv6 network of 64 bits has them all.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) if !address.is_loopback() => IpAddr::V6(Ipv6Addr::from_bits(
-            address.to_bits() & !u128::from(u64::MAX),
-        )),
-        other => other,
-    }
+/// A guess at a name of megabytes shall not be remembered as such.
+fn shortened(name: &str) -> String {
+    name.chars().take(64).collect()
 }
 
 #[cfg(test)]
@@ -119,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_fails_too_often_has_to_wait() {
+    fn who_fails_too_often_has_to_wait_and_others_at_the_address_do_not() {
         let attempts = attempts(3);
         let start = Instant::now();
         let here: IpAddr = "2001:db8::1".parse().unwrap();
@@ -130,14 +176,11 @@ mod tests {
             attempts.failed(here, "ann", start);
         }
         assert_eq!(
-            attempts.blocked_for(neighbour, "bob", start),
+            attempts.blocked_for(neighbour, "ann", start),
             Some(Duration::from_secs(60))
         );
-        assert_eq!(
-            attempts.blocked_for(elsewhere, "ann", start),
-            None,
-            "not shut out by others"
-        );
+        assert_eq!(attempts.blocked_for(here, "bob", start), None);
+        assert_eq!(attempts.blocked_for(elsewhere, "ann", start), None);
         let later = start + Duration::from_secs(61);
         assert_eq!(attempts.blocked_for(here, "ann", later), None);
         attempts.failed(here, "ann", later);
@@ -149,17 +192,32 @@ mod tests {
     }
 
     #[test]
-    fn a_name_guessed_at_from_everywhere_is_protected_too() {
+    fn many_names_from_one_address_and_one_name_from_many_are_bounded_but_for_those_known() {
         let attempts = attempts(2);
         let start = Instant::now();
+        let office = IpAddr::from([198, 51, 100, 1]);
+        attempts.succeeded(office, "ann");
         for last in 0..20 {
             attempts.failed(IpAddr::from([192, 0, 2, last]), "ann", start);
+            attempts.failed(office, &format!("guess-{last}"), start);
         }
-        let fresh = IpAddr::from([198, 51, 100, 1]);
+        let fresh = IpAddr::from([198, 51, 100, 2]);
         assert!(attempts.blocked_for(fresh, "ann", start).is_some());
         assert_eq!(attempts.blocked_for(fresh, "bob", start), None);
-        attempts.succeeded(fresh, "ann");
-        assert_eq!(attempts.blocked_for(fresh, "ann", start), None);
+        assert!(attempts.blocked_for(office, "bob", start).is_some());
+        assert_eq!(attempts.blocked_for(office, "ann", start), None);
+    }
+
+    #[test]
+    fn tokens_that_nobody_has_are_counted_apart() {
+        let attempts = attempts(2);
+        let start = Instant::now();
+        let here = IpAddr::from([192, 0, 2, 1]);
+        assert_eq!(attempts.token_failed(here, start), None);
+        assert_eq!(attempts.token_failed(here, start), None);
+        let left = Duration::from_secs(60);
+        assert_eq!(attempts.token_failed(here, start), Some(left));
+        assert_eq!(attempts.blocked_for(here, "ann", start), None);
     }
 
     #[test]
@@ -168,11 +226,15 @@ mod tests {
         let start = Instant::now();
         for n in 0..12_000_u32 {
             let at = start + Duration::from_millis(n.into());
-            attempts.failed(IpAddr::from(n.to_be_bytes()), &n.to_string(), at);
-            if n % 4000 == 0 {
-                assert!(attempts.failures.lock().unwrap().len() <= MAX_REMEMBERED);
-            }
+            let from = IpAddr::from(n.to_be_bytes());
+            attempts.token_failed(from, at);
+            attempts.succeeded(from, "ann");
         }
-        assert_eq!(attempts.failures.lock().unwrap().len(), MAX_REMEMBERED);
+        let memory = attempts.lock();
+        assert_eq!(memory.failures.len(), MAX_REMEMBERED);
+        assert_eq!(
+            (memory.known.len(), memory.known_order.len()),
+            (MAX_KNOWN, MAX_KNOWN)
+        );
     }
 }

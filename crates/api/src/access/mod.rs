@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 pub use first::{FirstOperator, FirstOperatorError, ensure_first_operator};
 pub(crate) use password::{Passwords, check as check_password};
@@ -88,6 +89,8 @@ pub(crate) struct Gatekeeper {
     /// For which the next token is given on ThingsBoard's paths, and nothing else.
     pub(crate) refresh_tokens: Tokens,
     pub(crate) attempts: Attempts,
+    /// Counts whenever credentials may have ended, which streams follow.
+    revoked: watch::Sender<u64>,
     /// Of the token file, if there is one.
     local_token: Option<Hashed>,
 }
@@ -99,6 +102,7 @@ impl Gatekeeper {
             tokens: Tokens::default(),
             refresh_tokens: Tokens::default(),
             attempts: Attempts::new(live.clone()),
+            revoked: watch::Sender::new(0),
             local_token: local_token.map(Hashed::of),
         }
     }
@@ -107,6 +111,16 @@ impl Gatekeeper {
     pub(crate) fn end(&self, family: Family) {
         self.tokens.end(family);
         self.refresh_tokens.end(family);
+        self.revoke();
+    }
+
+    /// Credentials may have ended: those who listen are looked at again.
+    pub(crate) fn revoke(&self) {
+        self.revoked.send_modify(|count| *count += 1);
+    }
+
+    pub(crate) fn revocations(&self) -> watch::Receiver<u64> {
+        self.revoked.subscribe()
     }
 }
 

@@ -55,11 +55,12 @@ impl Feed {
         loop {
             // The credentials are looked at when nothing is borrowed any more.
             let woken = tokio::select! {
-                news = self.news.recv() => Some(news),
+                biased;
                 silence = self.listener.silence() => {
                     silence?;
                     None
                 }
+                news = self.news.recv() => Some(news),
             };
             match woken {
                 None => return self.listener.keep_alive().await,
@@ -86,9 +87,9 @@ pub(super) async fn watch(mut call: Call) -> Outcome {
             Some(number.ok_or_else(none)?)
         }
     };
-    let permit = events::permit(&call)?;
+    let place = events::place(&call)?;
     let feed = Feed {
-        listener: Listener::new(&call, permit),
+        listener: Listener::new(&call, place),
         news: call.app.alarm_tools.watch(),
         filter: Filter {
             device,

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::call::{self, Call};
+use crate::connections::LastingKind;
 use crate::device_door::{DeviceDoor, DevicePost, DoorProblem, Knock, NextCommand};
 use crate::endpoint::{Access, Endpoint, Outcome, get, post};
 use crate::parameters::{Parameter, Shape};
@@ -59,7 +60,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .problem(401, "No device has this token, or it is not let in.")
             .problem(
                 429,
-                "Too many requests of devices at once, or too many with tokens that nobody knows.",
+                "Too many requests of this device or from this address at once, or too many with tokens that no device has.",
             )
             .problem(
                 503,
@@ -135,30 +136,23 @@ async fn ask<T: Send + 'static>(
     question: impl FnOnce(&dyn DeviceDoor, &Knock) -> Result<T, DoorProblem> + Send + 'static,
 ) -> Result<T, Problem> {
     let app = &call.app;
-    let Ok(_permit) = app.device_requests.try_acquire() else {
-        let detail = "Too many requests of devices are being answered.";
-        return Err(Problem::too_many_requests(1, detail));
-    };
-    // Tokens are guessed by address: as a name, each address stands for itself.
-    let (attempts, name) = (&app.gatekeeper.attempts, call.from.to_string());
-    let blocked_for = attempts.blocked_for(call.from, &name, Instant::now());
     let knock = Knock {
         token: call.path("token").to_owned(),
-        is_suspect: blocked_for.is_some(),
     };
     let door = app.device_door.clone();
     let ask = move || question(&*door, &knock);
     let asked = call::blocking(ask, "The device is not served now.").await?;
-    if let (Err(DoorProblem::Nobody), None) = (&asked, blocked_for) {
-        attempts.failed(call.from, &name, Instant::now());
+    if let Err(DoorProblem::Nobody) = &asked {
+        // A device that exists is served whatever others at its address do.
+        let attempts = &app.gatekeeper.attempts;
+        if let Some(left) = attempts.token_failed(call.from, Instant::now()) {
+            return Err(Problem::too_many_requests(
+                left.as_secs() + 1,
+                "No device has this token, and too many requests from this address had such tokens.",
+            ));
+        }
     }
-    match (asked, blocked_for) {
-        (Err(DoorProblem::Nobody), Some(left)) => Err(Problem::too_many_requests(
-            left.as_secs() + 1,
-            "Too many requests from this address had tokens that nobody knows.",
-        )),
-        (asked, _) => asked.map_err(problem),
-    }
+    asked.map_err(problem)
 }
 
 async fn take(mut call: Call, what: DevicePost) -> Outcome {
@@ -193,10 +187,15 @@ async fn next_command(call: Call) -> Outcome {
     let most = call.app.config.request_timeout().mul_f32(0.9);
     let wait = most.min(Duration::from_millis(asked_ms.unwrap_or(TIMEOUT_MS)));
     let until = Instant::now() + wait;
+    let mut place = None;
     loop {
         match ask(&call, |door, knock| door.next_command(knock)).await? {
             NextCommand::Command(command) => return call::ok(command),
             NextCommand::None(woken) => {
+                if place.is_none() {
+                    let device = call.path("token").to_owned();
+                    place = Some(call.last(LastingKind::LongPoll, device)?);
+                }
                 if tokio::time::timeout_at(until.into(), woken).await.is_err() {
                     let detail = "There is no command for the device.";
                     return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, detail));

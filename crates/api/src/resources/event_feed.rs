@@ -8,7 +8,6 @@ use std::time::Duration;
 use broker::control::Event;
 use broker::info::{MetricFamily, MetricValue};
 use serde_json::{Map, Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::Interval;
 
@@ -16,6 +15,7 @@ use super::listener::{Item, Items, Listener, every};
 use crate::access::now_ms;
 use crate::app::App;
 use crate::call::Call;
+use crate::connections::LastingPlace;
 
 /// Names of events, as in `types=`. `lost` is always told.
 pub(super) const TYPES: &[&str] = &[
@@ -55,10 +55,10 @@ impl Items for Feed {
 }
 
 impl Feed {
-    pub(super) fn new(call: &Call, filter: Filter, permit: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(call: &Call, filter: Filter, place: LastingPlace) -> Self {
         Self {
             app: call.app.clone(),
-            listener: Listener::new(call, permit),
+            listener: Listener::new(call, place),
             events: call.app.node.events(),
             stats: every(filter.stats_every),
             filter,
@@ -74,12 +74,13 @@ impl Feed {
         let wants_stats = self.wants("stats");
         loop {
             let woken = tokio::select! {
-                event = self.events.recv() => Woken::Event(event),
-                _ = self.stats.tick(), if wants_stats => Woken::Stats,
+                biased;
                 silence = self.listener.silence() => {
                     silence?;
                     Woken::Silence
                 }
+                event = self.events.recv() => Woken::Event(event),
+                _ = self.stats.tick(), if wants_stats => Woken::Stats,
             };
             match woken {
                 Woken::Event(Ok(event)) => {

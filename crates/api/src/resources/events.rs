@@ -5,13 +5,13 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use futures_util::stream;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::event_feed::{Feed, Filter, TYPES};
 use super::listener::{Item, Items};
 use super::websocket;
-use crate::access::Role;
+use crate::access::{Proof, Role};
 use crate::call::{Call, text};
+use crate::connections::{LastingKind, LastingPlace};
 use crate::endpoint::{Endpoint, Outcome, get};
 use crate::parameters::{CLIENT_ID, Parameter, Shape};
 use crate::problem::Problem;
@@ -54,18 +54,18 @@ async fn events(mut call: Call) -> Outcome {
         client_id: call.query.owned(CLIENT_ID),
         stats_every: Duration::from_secs(seconds.unwrap_or(DEFAULT_STATS_INTERVAL_S)),
     };
-    let permit = permit(&call)?;
-    let feed = Feed::new(&call, filter, permit);
+    let place = place(&call)?;
+    let feed = Feed::new(&call, filter, place);
     stream_of(&mut call, feed)
 }
 
 /// A place among the streams that may be open.
-pub(super) fn permit(call: &Call) -> Result<OwnedSemaphorePermit, Problem> {
-    call.app.streams.clone().try_acquire_owned().map_err(|_| {
-        let max = call.app.max_event_streams;
-        let detail = format!("{max} event streams are open, more are not allowed.");
-        Problem::too_many_requests(10, detail)
-    })
+pub(super) fn place(call: &Call) -> Result<LastingPlace, Problem> {
+    let holder = match call.who.proof {
+        Proof::Anonymous | Proof::Nothing => call.from.to_string(),
+        Proof::Token | Proof::ApiKey | Proof::LocalToken => call.who.name.clone(),
+    };
+    call.last(LastingKind::EventStream, holder)
 }
 
 /// Server-Sent Events, or a WebSocket if that is asked for.

@@ -69,6 +69,7 @@ async fn metrics(call: Call) -> Outcome {
     let mut written = String::with_capacity(16 * 1024);
     exposition::write(&app.node.metrics().await, "tidegate_", &mut written);
     exposition::write(&app.program.metrics(), "tidegate_", &mut written);
+    exposition::write(&app.connections.families(), "tidegate_", &mut written);
     exposition::write(&app.program.rule_metrics(), "", &mut written);
     // Not on a runtime thread: before Linux 6.2 the open files are counted one by one.
     let process = tokio::task::spawn_blocking(process::families)

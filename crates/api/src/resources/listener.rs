@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use crate::access::{self, now_ms};
 use crate::app::App;
 use crate::call::Call;
+use crate::connections::LastingPlace;
+use crate::endpoint::Access;
 
 /// Silence after which something is sent, and after which the credentials are looked at again.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -40,34 +42,43 @@ pub(super) struct Listener {
     app: Arc<App>,
     headers: axum::http::HeaderMap,
     from: std::net::IpAddr,
+    /// What the route asks for.
+    access: Access,
     stopping: watch::Receiver<bool>,
+    /// Changes whenever credentials may have ended.
+    revocations: watch::Receiver<u64>,
     keep_alive: Interval,
-    _permit: OwnedSemaphorePermit,
+    _place: LastingPlace,
 }
 
 impl Listener {
-    pub(super) fn new(call: &Call, permit: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(call: &Call, place: LastingPlace) -> Self {
         Self {
             app: call.app.clone(),
             headers: call.headers().clone(),
             from: call.from,
+            access: call.access,
             stopping: call.app.stopping.clone(),
+            // What changed since the request was let in counts, too.
+            revocations: call.revocations.clone(),
             keep_alive: every(KEEP_ALIVE),
-            _permit: permit,
+            _place: place,
         }
     }
 
-    /// Ends when something is to be sent whatever happens. `None`: the node stops. Nothing is lost if it is not waited for.
+    /// Ends when something is to be sent whatever happens, or credentials have changed: `keep_alive` has to be asked then.
+    /// `None`: the node stops. Nothing is lost if it is not waited for.
     pub(super) async fn silence(&mut self) -> Option<()> {
         tokio::select! {
             _ = self.stopping.wait_for(|stopping| *stopping) => None,
+            changed = self.revocations.changed() => changed.ok(),
             _ = self.keep_alive.tick() => Some(()),
         }
     }
 
     /// `None`: whoever listens may no longer.
     pub(super) async fn keep_alive(&self) -> Option<Item> {
-        let who = access::admitted(&self.app, &self.headers, self.from).await;
+        let who = access::admit(&self.app, self.access, &self.headers, self.from).await;
         who.is_ok().then_some(Item::KeepAlive)
     }
 }

@@ -55,14 +55,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("access")
             .summary("Get a token for an operator's name and password")
             .description(
-                "After some failed logins the answer is 429 for a while, whatever the password.",
+                "After some failed logins for a name from one address the answer to these is 429 for a while, whatever the password.",
             )
             .body::<LoginInput>()
             .answers::<Login>(200, "The token; it is not shown again.")
             .problem(401, "There is no such operator with this password.")
             .problem(
                 429,
-                "Too many failed logins from this address or for this name.",
+                "Too many failed logins for this name from this address, from this address, or for this name.",
             ),
         post("/api/v1/logout", "logout", logout)
             .role(Role::Viewer)
@@ -99,7 +99,7 @@ pub(super) async fn prove_any(
     name: &str,
     password: String,
 ) -> Result<Option<Proved>, Problem> {
-    check_blocked(call, name)?;
+    // The secret of a key cannot be guessed: it is looked up whatever failed before.
     let secret = Hashed::of(&password);
     let (owner, password, role) = match access::key_holder(&call.app, name, &secret).await? {
         Some(key) => (Owner::ApiKey(key.name), secret, key.role),

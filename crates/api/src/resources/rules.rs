@@ -1,26 +1,21 @@
 //! Rules beyond their objects: trying one, how they do, watching one at work.
 
+use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
-use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::events;
-use super::listener::{Item, Items};
-use crate::access::{self, Role, now_ms};
-use crate::app::App;
+use super::listener::{Item, Items, Listener};
+use crate::access::{Role, now_ms};
 use crate::call::{self, Call};
 use crate::endpoint::{Endpoint, Outcome, get, post};
 use crate::objects::Invalid;
 use crate::parameters::Cursor;
 use crate::problem::Problem;
-
-/// Silence after which something is sent, and after which the credentials are looked at again.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A rule and an event to try it on. Nothing is published and no sink is sent anything.
 #[derive(Deserialize, JsonSchema)]
@@ -207,12 +202,8 @@ async fn statuses(call: Call) -> Outcome {
 }
 
 struct Feed {
-    app: Arc<App>,
-    headers: axum::http::HeaderMap,
-    from: std::net::IpAddr,
+    listener: Listener,
     records: Receiver<Arc<Value>>,
-    stopping: watch::Receiver<bool>,
-    _permit: OwnedSemaphorePermit,
 }
 
 impl Items for Feed {
@@ -224,21 +215,21 @@ impl Items for Feed {
 impl Feed {
     async fn next_item(&mut self) -> Option<Item> {
         let received = tokio::select! {
-            _ = self.stopping.wait_for(|stopping| *stopping) => return None,
-            received = tokio::time::timeout(KEEP_ALIVE, self.records.recv()) => received,
+            biased;
+            silence = self.listener.silence() => {
+                silence?;
+                return self.listener.keep_alive().await;
+            }
+            received = self.records.recv() => received,
         };
         match received {
-            Ok(Ok(record)) => Some(Item::Event("trace".into(), record.to_string())),
-            Ok(Err(RecvError::Lagged(count))) => {
+            Ok(record) => Some(Item::Event("trace".into(), record.to_string())),
+            Err(RecvError::Lagged(count)) => {
                 let lost = json!({"at_ms": now_ms(), "count": count});
                 Some(Item::Event("lost".into(), lost.to_string()))
             }
             // The rule is gone.
-            Ok(Err(RecvError::Closed)) => None,
-            Err(_) => {
-                let who = access::admitted(&self.app, &self.headers, self.from).await;
-                who.is_ok().then_some(Item::KeepAlive)
-            }
+            Err(RecvError::Closed) => None,
         }
     }
 }
@@ -250,14 +241,10 @@ async fn trace(call: Call) -> Outcome {
         .rule_tools
         .watch(name)
         .ok_or_else(|| no_rule(name))?;
-    let permit = events::permit(&call)?;
+    let place = events::place(&call)?;
     let feed = Feed {
-        app: call.app.clone(),
-        headers: call.headers().clone(),
-        from: call.from,
+        listener: Listener::new(&call, place),
         records,
-        stopping: call.app.stopping.clone(),
-        _permit: permit,
     };
     events::sent_events(&call, feed)
 }

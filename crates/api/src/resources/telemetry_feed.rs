@@ -34,11 +34,12 @@ impl Feed {
     async fn next_item(&mut self) -> Option<Item> {
         // The credentials are looked at when nothing is borrowed any more.
         let woken = tokio::select! {
-            item = self.rows.next() => Some(item?),
+            biased;
             silence = self.listener.silence() => {
                 silence?;
                 None
             }
+            item = self.rows.next() => Some(item?),
         };
         let Some(item) = woken else {
             return self.listener.keep_alive().await;
@@ -73,14 +74,14 @@ pub(super) async fn of_devices(call: Call) -> Outcome {
 }
 
 async fn watch(mut call: Call, devices: Vec<String>) -> Outcome {
-    let permit = events::permit(&call)?;
+    let place = events::place(&call)?;
     let keys = keys(&call)?;
     let rows = ask(&call.app, move |tools| {
         tools.watch(&devices, keys.as_deref())
     })
     .await?;
     let feed = Feed {
-        listener: Listener::new(&call, permit),
+        listener: Listener::new(&call, place),
         rows,
     };
     events::stream_of(&mut call, feed)

@@ -48,15 +48,15 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("access")
             .summary("Get a token for a name and a password, as ThingsBoard has it")
             .description(
-                "For operators, and for API keys with their id and secret. After some failed logins the answer is 429 for a while, \
-                 whatever the password.",
+                "For operators, and for API keys with their id and secret. After some failed logins of an operator from one address \
+                 the answer to these is 429 for a while, whatever the password.",
             )
             .body::<LoginInput>()
             .answers::<Pair>(200, "The tokens; they are not shown again.")
             .problem(401, "There is nobody with this name and password.")
             .problem(
                 429,
-                "Too many failed logins from this address or for this name.",
+                "Too many failed logins for this name from this address, from this address, or for this name.",
             ),
         post("/api/auth/token", "thingsboardToken", refresh)
             .access(Access::Open)

@@ -55,7 +55,7 @@ async fn login(server: &Server, username: &str, password: &str) -> Answer {
     send(server, "", "POST", "/api/v1/login", &body).await
 }
 
-async fn token(server: &Server, username: &str) -> String {
+pub(crate) async fn token(server: &Server, username: &str) -> String {
     let answer = login(server, username, &format!("{username}-secret")).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer.json()["token"].as_str().unwrap().to_owned()
@@ -311,16 +311,17 @@ async fn guessing_a_password_is_bounded() {
         assert_eq!(answer.status, 401);
         assert!(!answer.body.contains(guess), "{}", answer.body);
     }
-    for name in ["ann", "somebody else"] {
-        let answer = login(&server, name, "ann-secret").await;
-        assert_eq!(answer.status, 429, "{}", answer.body);
-        let field = answer
-            .head
-            .lines()
-            .find(|line| line.starts_with("retry-after: "));
-        let seconds: u64 = field.unwrap()["retry-after: ".len()..].parse().unwrap();
-        assert!((1..=301).contains(&seconds), "{seconds}");
-    }
+    let answer = login(&server, "ann", "ann-secret").await;
+    assert_eq!(answer.status, 429, "{}", answer.body);
+    let field = answer
+        .head
+        .lines()
+        .find(|line| line.starts_with("retry-after: "));
+    let seconds: u64 = field.unwrap()["retry-after: ".len()..].parse().unwrap();
+    assert!((1..=301).contains(&seconds), "{seconds}");
+    // Others at the same address are not kept out by it.
+    make_operator(&server, "bob", "viewer").await;
+    assert_eq!(login(&server, "bob", "bob-secret").await.status, 200);
     // Who is in stays in, and the owner of the machine gets in anyway.
     assert_eq!(
         send(&server, &local(), "GET", "/api/v1/me", &Value::Null)

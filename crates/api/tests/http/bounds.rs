@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::{Error, HttpConfig};
+use broker::config::BindAddress;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -26,7 +27,7 @@ async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
 #[tokio::test]
 async fn beyond_loopback_there_is_no_anonymous_access() {
     let exposed = HttpConfig {
-        bind: "0.0.0.0:0".parse().unwrap(),
+        bind: BindAddress::Tcp("0.0.0.0:0".parse().unwrap()),
         ..config()
     };
     let error = api::bind(&exposed).await.unwrap_err();

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::control::EventKind;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use api::HttpConfig;
 
+use crate::access::{basic, bearer, local, make_operator, send, token};
 use crate::client::get;
 use crate::fake::{FakeState, Server, config};
 
@@ -170,4 +171,51 @@ async fn streams_are_bounded_and_end_with_the_node() {
         .unwrap()
         .unwrap();
     timeout(DEADLINE, running).await.unwrap().unwrap().unwrap();
+}
+
+/// Well below the time after which a silent stream is looked at anyway.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn streams_end_at_once_with_the_credentials_that_opened_them() {
+    let state = FakeState::with_clients(0);
+    let server = Server::closed(&state).await;
+    let made = send(
+        &server,
+        &local(),
+        "POST",
+        "/api/v1/api-keys",
+        &json!({"role": "viewer"}),
+    )
+    .await
+    .json();
+    let (id, secret) = (
+        made["id"].as_str().unwrap(),
+        made["secret"].as_str().unwrap(),
+    );
+    make_operator(&server, "ann", "viewer").await;
+    make_operator(&server, "bob", "viewer").await;
+    let ann = bearer(&token(&server, "ann").await);
+    let bob = bearer(&token(&server, "bob").await);
+    let key_path = format!("/api/v1/api-keys/{id}");
+    let disabled = json!({"role": "viewer", "enabled": false});
+    for (holder, by, method, path, body) in [
+        (
+            basic(id, secret),
+            local(),
+            "DELETE",
+            key_path.as_str(),
+            Value::Null,
+        ),
+        (ann, local(), "PUT", "/api/v1/operators/ann", disabled),
+        (bob.clone(), bob, "POST", "/api/v1/logout", Value::Null),
+    ] {
+        let mut stream = open(&server, "/api/v1/events", &holder).await;
+        read_until(&mut stream, ": connected").await;
+        let answer = send(&server, &by, method, path, &body).await;
+        assert!(answer.status < 300, "{path}: {}", answer.body);
+        timeout(AT_ONCE, read_until(&mut stream, "0\r\n\r\n"))
+            .await
+            .unwrap_or_else(|_| panic!("{method} {path} does not end the stream"));
+    }
 }

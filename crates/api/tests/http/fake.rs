@@ -7,6 +7,7 @@ use api::{
     Anonymous, Answer, HttpConfig, Invalid, Node, NotReady, ObjectRules, Parts, Program, RuledKind,
     SettingError, SettingInfo,
 };
+use broker::config::BindAddress;
 use broker::control::{
     Event, EventKind, ListenerRefusal, NewSubscription, Publication, Published, QueuedMessage,
     Refusal, RetainedInfo, RetainedQuery, StoredMessage,
@@ -16,7 +17,6 @@ use broker::info::{
     SubscriptionInfo, TopicInfo,
 };
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::{Notify, broadcast, oneshot};
 use tokio::task::JoinHandle;
 
@@ -511,8 +511,11 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = store::Store::open(dir.path(), store::Config::default()).unwrap();
         let objects = store.objects().clone();
-        let listener: TcpListener = api::bind(&config).await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let listener = api::bind(&config).await.unwrap();
+        let address = match listener.local_address().unwrap() {
+            BindAddress::Tcp(address) => address,
+            BindAddress::Unix(_) => ([127, 0, 0, 1], 0).into(),
+        };
         let (stop, stopped) = oneshot::channel();
         let parts = Parts {
             node: Arc::new(Fake(state.clone())),

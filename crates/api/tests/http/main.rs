@@ -7,6 +7,7 @@ mod client;
 mod description;
 mod events;
 mod fake;
+mod limits;
 mod objects;
 mod steering;
 mod thingsboard;

@@ -166,6 +166,10 @@ impl Shard {
             self.close(at, Closing::silent("protocol_error"));
             return Flow::Close;
         }
+        if self.count_partial(at) == Flow::Close {
+            return Flow::Close;
+        }
+        let connection = &mut self.delivery.connections[at as usize];
         if connection.extra().exchange.is_none() {
             return Flow::Wait;
         }

@@ -35,6 +35,12 @@ pub(crate) struct Connection {
     pub(crate) outbox: Outbox,
     /// The beginning of a packet whose rest is still to come, or packets that may not be looked at yet.
     pub(crate) partial: Vec<u8>,
+    /// When the packet in `partial` began; 0: it is not the client that is waited for.
+    pub(crate) partial_since_ms: u64,
+    /// Bytes of this connection in the shard's `PacketBudget`.
+    pub(crate) partial_counted: u32,
+    /// Bytes that the layers below MQTT keep.
+    pub(crate) layer_bytes: u16,
     /// Of the last bytes; of accept as long as there was no CONNECT.
     pub(crate) last_seen_ms: u64,
     /// When the timer wheel is to look at it.
@@ -167,6 +173,9 @@ impl Connection {
             session: NO_SESSION,
             outbox: Outbox::default(),
             partial: Vec::new(),
+            partial_since_ms: 0,
+            partial_counted: 0,
+            layer_bytes: 0,
             last_seen_ms: now_ms,
             look_at_ms: 0,
             sampled_us: 0,

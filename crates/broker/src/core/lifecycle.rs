@@ -23,11 +23,11 @@ impl Shard {
         }
         let was_connected = connection.phase == Phase::Connected;
         connection.phase = Phase::Closing;
-        connection.partial = Vec::new();
         let (version, session) = (connection.version, connection.session);
         if let Some(detail) = &closing.detail {
             tracing::debug!(peer = %connection.peer, why = closing.why, %detail, "closing a connection");
         }
+        self.forget_partial(at);
         if was_connected
             && version == Version::V5
             && let Some(code) = closing.code
@@ -253,6 +253,7 @@ impl Shard {
 
     /// The owner is done with a connection; its slot is free.
     pub(crate) fn remove(&mut self, at: u32) {
+        self.forget_partial(at);
         let mut connection = self.delivery.connections.remove(at as usize);
         self.delivery.buffered_bytes -= connection.outbox.len();
         connection.outbox.clear(&mut self.delivery.pool);

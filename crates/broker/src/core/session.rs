@@ -37,6 +37,8 @@ pub(crate) struct Session {
     pub(crate) connection: Option<u32>,
     /// Sorted; where in the tree this session stands.
     pub(crate) subscriptions: Vec<(FilterId, GroupId)>,
+    /// What they count for.
+    pub(crate) subscription_bytes: u64,
     pub(crate) outbound: Option<Box<Outbound>>,
     pub(crate) incoming_qos2: Option<Box<PacketIdSet>>,
     pub(crate) will: Option<Box<Will>>,
@@ -67,6 +69,7 @@ impl Session {
             permissions: None,
             connection: None,
             subscriptions: Vec::new(),
+            subscription_bytes: 0,
             outbound: None,
             incoming_qos2: None,
             will: None,

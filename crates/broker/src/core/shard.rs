@@ -18,6 +18,7 @@ use super::cross::Links;
 use super::deliver::Delivery;
 use super::directory::Directory;
 use super::estate::Estate;
+use super::packet_budget::PacketBudget;
 use super::retained::Retained;
 use super::steer::AwaitedAnswer;
 use super::subscribe::AwaitedSubAck;
@@ -107,6 +108,9 @@ pub(crate) struct Shard {
     /// Hooks have refused the message that is being published.
     pub(crate) refused_by_hooks: bool,
     pub(crate) stopping: bool,
+    pub(crate) packet_budget: PacketBudget,
+    /// When it was last logged that a client speaks another protocol.
+    pub(crate) last_foreign_ms: u64,
     pub(crate) scratch: Vec<u8>,
     /// Spare room for a packet that goes to many sessions.
     pub(crate) packet: Vec<u8>,
@@ -149,6 +153,8 @@ impl Shard {
             hooks_saturated: false,
             refused_by_hooks: false,
             stopping: false,
+            packet_budget: PacketBudget::new(node.listeners.len()),
+            last_foreign_ms: 0,
             scratch: Vec::new(),
             packet: Vec::new(),
             serial: 0,
@@ -256,7 +262,10 @@ impl Shard {
         }
         if connection.held {
             connection.partial.extend_from_slice(data);
-            return Flow::Wait;
+            return match self.count_partial(at) {
+                Flow::Continue => Flow::Wait,
+                close => close,
+            };
         }
         if connection.partial.is_empty() {
             let (consumed, flow) = self.process(at, data);
@@ -290,6 +299,7 @@ impl Shard {
         if consumed == buffer.len() || flow == Flow::Close {
             self.delivery.pool.give(buffer);
         } else {
+            self.time_partial(at, flow == Flow::Continue, consumed > 0);
             buffer.drain(..consumed);
             let connection = &mut self.delivery.connections[at as usize];
             // Whatever was put there meanwhile (a packet that has to be looked at again) comes first.
@@ -311,18 +321,35 @@ impl Shard {
             connection.partial = self.delivery.pool.take();
         }
         connection.partial.extend_from_slice(rest);
+        self.time_partial(at, flow == Flow::Continue, true);
     }
 
     /// Takes whole packets off the front of `data`; returns how many bytes they were.
     fn process(&mut self, at: u32, data: &[u8]) -> (usize, Flow) {
         let mut consumed = 0;
-        let max = self.delivery.connections[at as usize].max_packet_in;
+        let connection = &self.delivery.connections[at as usize];
+        let mut max = connection.max_packet_in;
+        if connection.phase == Phase::AwaitConnect {
+            if let Some(closing) = self.check_first_bytes(at, data) {
+                self.refuse(at, closing, data);
+                return (data.len(), Flow::Close);
+            }
+            max = max.min(self.limits.max_connect_bytes);
+        }
         loop {
             let frame = match mqtt::split_frame(&data[consumed..], max) {
                 Ok(Some(frame)) => frame,
+                Ok(None) if self.is_no_connect(at, &data[consumed..]) => {
+                    // It would be refused when it is whole, too.
+                    let closing = Closing::silent("protocol_error")
+                        .with_detail("the first packet was not CONNECT [MQTT-3.1.0-1]");
+                    self.refuse(at, closing, data);
+                    return (data.len(), Flow::Close);
+                }
                 Ok(None) => return (consumed, Flow::Continue),
                 Err(error) => {
-                    self.refuse(at, error.into(), &data[consumed..]);
+                    let closing = self.closing_of(at, error);
+                    self.refuse(at, closing, &data[consumed..]);
                     return (data.len(), Flow::Close);
                 }
             };
@@ -331,7 +358,9 @@ impl Shard {
             let result = match self.delivery.connections[at as usize].phase {
                 Phase::Connected => self.packet(at, frame),
                 Phase::AwaitConnect => {
-                    self.first_packet(at, frame, &data[consumed..consumed + len])
+                    let result = self.first_packet(at, frame, &data[consumed..consumed + len]);
+                    max = self.delivery.connections[at as usize].max_packet_in;
+                    result
                 }
                 Phase::Authenticating | Phase::Closing => return (consumed, Flow::Wait),
             };
@@ -349,6 +378,13 @@ impl Shard {
         }
     }
 
+    fn is_no_connect(&self, at: u32, data: &[u8]) -> bool {
+        self.delivery.connections[at as usize].phase == Phase::AwaitConnect
+            && data
+                .first()
+                .is_some_and(|first| first >> 4 != PacketType::Connect as u8)
+    }
+
     /// Ends a connection because of what its client sent.
     fn refuse(&mut self, at: u32, closing: Closing, packet: &[u8]) {
         if closing.why == "protocol_error" {
@@ -364,6 +400,7 @@ impl Shard {
     /// What follows each call that may have changed other connections.
     fn after(&mut self, at: u32, bytes: usize, flow: Flow) -> Flow {
         self.close_doomed();
+        self.count_partial(at);
         if self.delivery.connections[at as usize].phase == Phase::Closing {
             return Flow::Close;
         }
@@ -414,6 +451,9 @@ impl Shard {
         let connection = &mut self.delivery.connections[at as usize];
         if connection.phase == Phase::Connected {
             connection.last_seen_ms = self.delivery.now_ms + wait_ms;
+        }
+        if connection.partial_since_ms > 0 {
+            connection.partial_since_ms += wait_ms;
         }
         Flow::Pause(wait_ms)
     }
@@ -487,6 +527,8 @@ impl Shard {
     /// Time has passed.
     pub(crate) fn tick(&mut self) {
         let now_ms = self.now_ms();
+        let partial = self.packet_budget.total() as u64;
+        self.metrics().set(Metric::PartialPacketBytes, partial);
         self.delivery.pool.trim();
         let mut due = std::mem::take(&mut self.due);
         self.wheel.advance(now_ms, &mut due);
@@ -542,11 +584,24 @@ impl Shard {
                 let listener = &self.node.listeners[usize::from(connection.listener)].config;
                 Some(connection.last_seen_ms + u64::from(listener.connect_timeout_s) * 1000)
             }
-            Phase::Connected => connection.keep_alive_deadline_ms(),
+            Phase::Connected => {
+                let of_packet = self.partial_deadline_ms(at);
+                if of_packet.is_some_and(|deadline| deadline <= now_ms) {
+                    self.metrics().inc(Metric::PacketTimeouts);
+                    let detail = format!(
+                        "a packet did not become whole within {} s (limits.packet_timeout_s)",
+                        self.limits.packet_timeout_s
+                    );
+                    let why = Closing::new(ReasonCode::UNSPECIFIED_ERROR, "packet_timeout");
+                    return self.close(at, why.with_detail(detail));
+                }
+                let of_silence = self.delivery.connections[at as usize].keep_alive_deadline_ms();
+                of_silence.into_iter().chain(of_packet).min()
+            }
         };
         match deadline {
             Some(deadline) if deadline > now_ms => self.look_at(at, deadline),
-            Some(_) if connection.phase == Phase::Connected => {
+            Some(_) if self.delivery.connections[at as usize].phase == Phase::Connected => {
                 self.metrics().inc(Metric::KeepAliveTimeouts);
                 let why = Closing::new(ReasonCode::KEEP_ALIVE_TIMEOUT, "keep_alive_timeout");
                 self.close(at, why);

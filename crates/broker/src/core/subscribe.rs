@@ -44,6 +44,14 @@ pub(super) struct Outcome {
     retained: Option<(Rc<str>, Subscriber)>,
 }
 
+/// What a subscription takes besides its filter and the name of its group, in bytes.
+const SUBSCRIPTION_OVERHEAD_BYTES: u64 = 64;
+
+/// What a subscription counts for in the bounds on bytes of subscriptions.
+fn subscription_bytes(text: &str, group: Option<&str>) -> u64 {
+    SUBSCRIPTION_OVERHEAD_BYTES + (text.len() + group.map_or(0, str::len)) as u64
+}
+
 impl Outcome {
     fn refused(code: ReasonCode, detail: impl Into<String>) -> Self {
         Self {
@@ -194,12 +202,38 @@ impl Shard {
         if session.subscriptions.len() >= limits.max_subscriptions_per_session as usize
             && !self.has_subscription(session_at, text, group)
         {
+            self.metrics().inc(Metric::SubscriptionsOverQuota);
             return Ok(Outcome::refused(
                 ReasonCode::QUOTA_EXCEEDED,
                 format!(
                     "a session may hold {} subscriptions",
                     limits.max_subscriptions_per_session
                 ),
+            ));
+        }
+        let bytes = subscription_bytes(text, group);
+        let of_session = session.subscription_bytes + bytes;
+        let of_shard = self.metrics().get(Metric::SubscriptionBytes) + bytes;
+        let exceeded = match () {
+            () if of_session > limits.max_subscription_bytes_per_session => Some((
+                "a session",
+                limits.max_subscription_bytes_per_session,
+                "limits.max_subscription_bytes_per_session",
+            )),
+            () if of_shard > limits.max_subscription_bytes_per_shard => Some((
+                "all sessions of a shard",
+                limits.max_subscription_bytes_per_shard,
+                "limits.max_subscription_bytes_per_shard",
+            )),
+            () => None,
+        };
+        if let Some((whose, max, setting)) = exceeded
+            && !self.has_subscription(session_at, text, group)
+        {
+            self.metrics().inc(Metric::SubscriptionsOverQuota);
+            return Ok(Outcome::refused(
+                ReasonCode::QUOTA_EXCEEDED,
+                format!("subscriptions of {whose} may take {max} bytes ({setting})"),
             ));
         }
         if self.delivery.sessions[session_at as usize].number != 0 && self.delivery.refuses() {
@@ -304,8 +338,11 @@ impl Shard {
         };
         let session = &mut self.delivery.sessions[subscriber.session as usize];
         if let Err(place) = session.subscriptions.binary_search(&(filter, group_id)) {
+            let bytes = subscription_bytes(text, group);
             session.subscriptions.insert(place, (filter, group_id));
+            session.subscription_bytes += bytes;
             self.metrics().inc(Metric::Subscriptions);
+            self.metrics().add(Metric::SubscriptionBytes, bytes);
         }
         // Retained messages: never for shared subscriptions; else by retain handling [MQTT-3.3.1-9 to 3.3.1-11].
         let wants_retained = group.is_none_or(|name| name == EXCLUSIVE_GROUP)
@@ -489,7 +526,13 @@ impl Shard {
 
     /// Takes a subscription out of the tree; the session's own list is the caller's business.
     pub(crate) fn unfile(&mut self, session: u32, filter: FilterId, group: GroupId) {
+        let name = (group != NO_GROUP).then(|| &*self.tree.group(group).name);
+        let bytes = subscription_bytes(&self.tree.filter(filter).text, name);
+        if let Some(session) = self.delivery.sessions.get_mut(session as usize) {
+            session.subscription_bytes -= bytes;
+        }
         self.metrics().sub(Metric::Subscriptions, 1);
+        self.metrics().sub(Metric::SubscriptionBytes, bytes);
         self.forget_subscription(session, filter, group);
         if group == NO_GROUP {
             self.tree.unsubscribe(filter, session);

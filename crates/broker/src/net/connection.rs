@@ -263,6 +263,7 @@ impl Connection {
         };
         let mut mqtt = Vec::new();
         let result = layers.inbound(bytes, &mut mqtt);
+        let waiting = layers.waiting_bytes();
         // Answers of the layers themselves are written in this turn too.
         if !layers.wire().is_empty() {
             let mut core = self.shard.core.borrow_mut();
@@ -276,10 +277,9 @@ impl Connection {
                 if let Some(names) = learned.certificate {
                     core.set_certificate(at, names);
                 }
-                let flow = if mqtt.is_empty() {
-                    Flow::Continue
-                } else {
-                    core.receive(at, &mqtt)
+                let flow = match core.set_layer_bytes(at, waiting) {
+                    Flow::Continue if !mqtt.is_empty() => core.receive(at, &mqtt),
+                    flow => flow,
                 };
                 if learned.closed {
                     core.lost(at, "closed_by_client");
@@ -295,6 +295,7 @@ impl Connection {
                 );
                 core.metrics()
                     .inc(crate::metrics::Metric::ConnectionsRefusedHandshake);
+                core.warn_of_foreign(at, &error.0);
                 core.lost(at, "handshake_failed");
                 Flow::Close
             }

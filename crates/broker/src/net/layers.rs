@@ -10,6 +10,7 @@ use ws::{
 };
 
 use super::{proxy, tls};
+use crate::core::foreign::is_mqtt_connect;
 use crate::hooks::{CertificateNames, Peer};
 
 /// Bytes for the wire that may wait here before more MQTT bytes are taken from the outbox.
@@ -36,6 +37,8 @@ pub(crate) struct Layers {
     wire: Vec<u8>,
     written: usize,
     told_name: bool,
+    /// Nothing has been read yet.
+    is_fresh: bool,
 }
 
 /// What was learned besides MQTT bytes.
@@ -80,7 +83,20 @@ impl Layers {
             wire: Vec::new(),
             written: 0,
             told_name: false,
+            is_fresh: true,
         })))
+    }
+
+    /// Tells plain MQTT by its first byte, which no layer begins with.
+    fn check_first_bytes(&self, first: &[u8]) -> Result<(), LayerError> {
+        if !is_mqtt_connect(first) {
+            return Ok(());
+        }
+        Err(LayerError(match (&self.proxy, &self.tls) {
+            (Some(_), _) => "the listener expects a PROXY protocol header and the client sends none; connect through the proxy, or set proxy_protocol = false",
+            (None, Some(_)) => "the listener expects TLS and the client speaks plain MQTT; use mqtts://, or connect to a listener with protocol mqtt",
+            (None, None) => "the listener expects a WebSocket and the client speaks plain MQTT; use ws://, or connect to a listener with protocol mqtt",
+        }.into()))
     }
 
     /// Takes bytes off the wire; MQTT bytes are appended to `mqtt`.
@@ -92,6 +108,10 @@ impl Layers {
         let mut learned = Learned::default();
         let mut after_header;
         let mut raw = raw;
+        if self.is_fresh {
+            self.is_fresh = false;
+            self.check_first_bytes(raw)?;
+        }
         if let Some(header) = &mut self.proxy {
             header.extend_from_slice(raw);
             match proxy::parse(header) {
@@ -245,6 +265,16 @@ impl Layers {
             self.put(&answers);
         }
         failure.map_or(Ok(()), Err)
+    }
+
+    /// Bytes of a handshake or a frame that is not whole.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        let of_websocket = match &self.websocket {
+            Some(WebSocket::Handshake { head, .. }) => head.len(),
+            Some(WebSocket::Open { held_back, .. }) => held_back.len(),
+            None => 0,
+        };
+        of_websocket + self.proxy.as_ref().map_or(0, Vec::len)
     }
 
     /// Whether MQTT bytes can be taken: handshakes are done, not too much waits.

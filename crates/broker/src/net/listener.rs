@@ -127,7 +127,9 @@ fn tcp_socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
+/// Listens on a Unix socket without blocking. A socket that a killed process left behind is replaced; one with a
+/// listener is an error, and so is a file that is no socket.
+pub fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     if let Ok(metadata) = std::fs::symlink_metadata(path) {

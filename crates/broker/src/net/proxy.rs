@@ -8,18 +8,22 @@ use crate::hooks::Peer;
 /// Longest header taken: version 1 has at most 107 bytes, version 2 sixteen and what it announces.
 const MAX_HEADER_BYTES: usize = 1024;
 
+/// What the first bytes of a connection are.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Parsed {
+pub enum Parsed {
+    /// The beginning of a header.
     Incomplete,
     /// The header's length and whom it names; nobody for the proxy's own checks (`LOCAL`, `UNKNOWN`).
     Whole(usize, Option<Peer>),
+    /// Not a header.
     Invalid,
 }
 
 /// A line of version 1, its end included.
 const MAX_LINE_BYTES: usize = 107;
 
-pub(crate) fn parse(buffer: &[u8]) -> Parsed {
+/// Reads a header off the front of `buffer`.
+pub fn parse(buffer: &[u8]) -> Parsed {
     // The parser takes a line that is cut within an address or port for a wrong one, so it gets whole lines only.
     let is_line = buffer.starts_with(b"PROXY ") || b"PROXY ".starts_with(buffer);
     if is_line && buffer.len() < MAX_LINE_BYTES && !buffer.contains(&b'\n') {

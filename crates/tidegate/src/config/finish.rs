@@ -2,7 +2,6 @@
 //! address, two on one port, TLS files that do not fit), and the defaults that depend on the machine.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -36,6 +35,13 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
     }
     let http = finish_http(&mut draft);
     let http_tls = finish_http_tls(&mut draft);
+    if http_tls.is_some()
+        && let Some(BindAddress::Unix(_)) = http.as_ref().map(|http| &http.bind)
+    {
+        let message = "not on a Unix socket, which only this machine reaches; remove the certificate and its key";
+        let origin = draft.origin("http.tls.certificate");
+        draft.problem(origin, "http.tls.certificate", message);
+    }
     find_shared_addresses(&broker.listeners, http.as_ref(), &mut draft);
     if broker.listeners.is_empty() && draft.problems.is_empty() {
         let origin = draft.origin("listener");
@@ -308,23 +314,24 @@ fn refuse_keys_of_others(
 }
 
 fn finish_http(draft: &mut Draft) -> Option<HttpConfig> {
-    let address = match draft.node.http_bind.take() {
-        Some(Bind::At(BindAddress::Tcp(address))) => address,
-        Some(Bind::At(BindAddress::Unix(_))) => {
-            let origin = draft.origin("http.bind");
-            let message = "HTTP is not served on a Unix socket; expected an address such as \"127.0.0.1:8080\"";
-            draft.problem(origin, "http.bind", message);
-            return None;
-        }
+    let bind = match draft.node.http_bind.take() {
+        Some(Bind::At(bind)) => bind,
         Some(Bind::Off) | None => return None,
     };
+    if let BindAddress::Unix(path) = &bind
+        && path.as_os_str().len() > MAX_SOCKET_PATH_BYTES
+    {
+        let message = format!("longer than {MAX_SOCKET_PATH_BYTES} bytes; choose a shorter path");
+        draft.problem(draft.origin("http.bind"), "http.bind", message);
+    }
     let http = HttpConfig {
-        bind: address,
+        bind,
         ..draft.node.http.clone()
     };
-    if http.anonymous != Anonymous::None && !is_loopback(address) {
+    if http.anonymous != Anonymous::None && !http.bind.is_local() {
         let message = format!(
-            "only with http.bind on a loopback address such as 127.0.0.1, and other machines can reach {address}"
+            "only with http.bind on a loopback address such as 127.0.0.1, and other machines can reach {}",
+            http.bind
         );
         draft.problem(draft.origin("http.anonymous"), "http.anonymous", message);
     }
@@ -363,10 +370,6 @@ fn finish_http_tls(draft: &mut Draft) -> Option<TlsConfig> {
     Some(files)
 }
 
-fn is_loopback(address: SocketAddr) -> bool {
-    address.ip().to_canonical().is_loopback()
-}
-
 fn find_shared_addresses(
     listeners: &[ListenerConfig],
     http: Option<&HttpConfig>,
@@ -380,7 +383,8 @@ fn find_shared_addresses(
         };
         (format!("listener.{}.bind", listener.name), address)
     });
-    let http = http.filter(|http| http.bind.port() != 0);
+    let is_chosen = |bind: &BindAddress| matches!(bind, BindAddress::Tcp(at) if at.port() == 0);
+    let http = http.filter(|http| !is_chosen(&http.bind));
     let http = http.map(|http| ("http.bind".to_owned(), Some(http.bind.to_string())));
     for (key, address) in binds.chain(http) {
         let Some(address) = address else { continue };
@@ -437,7 +441,7 @@ fn warnings(
             ));
         }
     }
-    if let Some(http) = plain_http.filter(|http| !is_loopback(http.bind)) {
+    if let Some(http) = plain_http.filter(|http| !http.bind.is_local()) {
         warnings.push(format!(
             "the HTTP API on {} is not encrypted: passwords and tokens can be read on the way there; put a proxy \
              with TLS in front, or set http.tls.certificate and http.tls.private_key",

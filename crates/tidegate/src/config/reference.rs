@@ -204,6 +204,7 @@ fn values(kind: Kind) -> String {
         Kind::Targets => {
             "`link-local`, `loopback`, `private`, addresses, networks such as `10.0.0.0/8`; with commas between".into()
         }
+        Kind::Proxies => "addresses and networks separated by commas, `unix`".into(),
         Kind::Fsync => "`\"always\"`, `\"never\"`, `\"1ms\"` to `\"60s\"`".into(),
         Kind::Credential => "from `tidegate password`".into(),
         Kind::Secret => "text, never shown".into(),

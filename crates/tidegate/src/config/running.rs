@@ -63,7 +63,7 @@ impl Running {
     /// `now`, but for what may change.
     pub(crate) fn http(&self, now: &HttpConfig) -> HttpConfig {
         HttpConfig {
-            bind: now.bind,
+            bind: now.bind.clone(),
             ..self.0.http.clone()
         }
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use api::TrustedProxies;
 use broker::config::{BindAddress, QueuePolicy, SharedStrategy};
 use broker::scram::Credential;
 use outbound::targets::TargetPolicy;
@@ -70,6 +71,8 @@ pub(super) enum Kind {
     Levels,
     /// Classes of addresses and networks, with commas between.
     Targets,
+    /// Proxies that are trusted.
+    Proxies,
     /// When the log is forced to disk.
     Fsync,
     /// What proves a user; never shown.
@@ -176,6 +179,11 @@ impl Kind {
                 Some((_, Err(error))) => return Err(error),
                 None => None,
             },
+            Self::Proxies => match text.map(str::parse::<TrustedProxies>) {
+                Some(Ok(proxies)) => Some(Value::Text(proxies.to_string())),
+                Some(Err(error)) => return Err(error),
+                None => None,
+            },
             Self::Fsync => text
                 .filter(|text| text.parse::<Fsync>().is_ok())
                 .map(|text| Value::Text(text.to_owned())),
@@ -236,6 +244,9 @@ impl Kind {
                 "one of \"error\", \"warn\", \"info\", \"debug\", \"trace\", \"off\", with others for \
                  single targets behind it if wanted, as in \"info,broker=debug\""
                     .into()
+            }
+            Self::Proxies => {
+                "addresses and networks separated by commas such as \"10.0.0.0/8, 192.0.2.1\", and \"unix\"".into()
             }
             Self::Fsync => {
                 "\"always\", \"never\", or an interval from \"1ms\" to \"60s\" such as \"100ms\"".into()
@@ -369,6 +380,21 @@ impl Field for String {
             Value::Text(text) => text,
             other => unreachable!("{KIND_FITS}, not {other:?}"),
         }
+    }
+}
+
+impl Field for TrustedProxies {
+    fn to_value(&self) -> Option<Value> {
+        Some(self.to_string())
+            .filter(|text| !text.is_empty())
+            .map(Value::Text)
+    }
+
+    fn from_value(value: Value) -> Self {
+        let Value::Text(text) = &value else {
+            unreachable!("{KIND_FITS}, not {value:?}");
+        };
+        text.parse().expect(KIND_FITS)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use api::{Anonymous, HttpConfig, Openness};
+use api::{Anonymous, ForwardedHeader, HttpConfig, Openness};
 use auth::{NoMatch, OnDenial};
 use broker::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, Limits, ListenerConfig};
 
@@ -203,6 +203,9 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!(at run time "limits.max_connections", broker.limits.max_connections, Count(1, 100_000_000), "Connections of the whole node."),
     setting!(at run time "limits.max_sessions", broker.limits.max_sessions, Count(1, 100_000_000), "Sessions of the whole node, connected or not."),
     setting!("limits.max_packet_size", broker.limits.max_packet_size, Bytes(128, MAX_PACKET), "Largest packet accepted, fixed header included. A listener may set a smaller one."),
+    setting!(at run time "limits.max_connect_bytes", broker.limits.max_connect_bytes, Bytes(128, MAX_PACKET), "Largest CONNECT accepted, will and password included; never larger than `max_packet_size`. It is what a client without credentials can make the node keep."),
+    setting!(at run time "limits.max_partial_bytes_per_shard", broker.limits.max_partial_bytes_per_shard, Bytes(65536, MAX_MEMORY), "Bytes of packets that have begun and are not whole, of all connections of a shard. A connection that exceeds it is closed (0x97)."),
+    setting!(at run time "limits.packet_timeout_s", broker.limits.packet_timeout_s, Seconds(1, MAX_U32), "Time in which a packet that has begun has to become whole. Until CONNECT is whole `connect_timeout_s` of the listener counts."),
     setting!("limits.max_topic_bytes", broker.limits.max_topic_bytes, Bytes(1, MAX_U16), "Longest topic name or filter."),
     setting!("limits.max_topic_levels", broker.limits.max_topic_levels, Count(1, MAX_U16), "Most levels of a topic name or filter."),
     setting!(at run time "limits.max_client_id_bytes", broker.limits.max_client_id_bytes, Bytes(23, MAX_U16), "Longest client id."),
@@ -213,6 +216,8 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("limits.shared_available", broker.limits.shared_available, Flag, "Whether `$share/` and `$queue/` subscriptions are allowed."),
     setting!("limits.exclusive_available", broker.limits.exclusive_available, Flag, "Whether `$exclusive/` subscriptions are allowed."),
     setting!(at run time "limits.max_subscriptions_per_session", broker.limits.max_subscriptions_per_session, Count(1, MAX_U32), "Subscriptions of one session."),
+    setting!(at run time "limits.max_subscription_bytes_per_session", broker.limits.max_subscription_bytes_per_session, Bytes(128, MAX_MEMORY), "Bytes of the topic filters of one session, with 64 for each subscription; more are refused (0x97)."),
+    setting!(at run time "limits.max_subscription_bytes_per_shard", broker.limits.max_subscription_bytes_per_shard, Bytes(65536, MAX_MEMORY), "The same of all sessions of a shard."),
     setting!(at run time "limits.max_session_expiry_s", broker.limits.max_session_expiry_s, Seconds(0, MAX_PERIOD_S), "How long a session may outlive its connection. A client that asks for more gets this."),
     setting!("limits.receive_maximum", broker.limits.receive_maximum, Count(1, MAX_U16), "QoS 1 and 2 messages a client may have in flight towards the node."),
     setting!(at run time "limits.max_inflight", broker.limits.max_inflight, Count(1, MAX_U16), "QoS 1 and 2 messages the node has in flight towards a client, if the client allows that many."),
@@ -332,7 +337,10 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("outbound.deny", outbound.deny, Targets, "Addresses that are not connected to, whatever name leads there. `link-local` has the metadata services of clouds in it; `loopback` is the node's own machine; `private` is RFC 1918, RFC 6598 and RFC 4193. Empty: none."),
     setting!("outbound.allow", outbound.allow, Targets, "Exceptions from `deny`."),
 
-    setting!("http.bind", http_bind, Kind::Bind, "Where HTTP is served."),
+    setting!("http.bind", http_bind, Kind::Bind, "Where HTTP is served; `unix:/path` for a Unix socket."),
+    setting!("http.proxy_protocol", http.proxy_protocol, Flag, "Whether each connection begins with a PROXY protocol header (version 1 or 2), which names the client."),
+    setting!("http.trusted_proxies", http.trusted_proxies, Kind::Proxies, "Proxies whose `forwarded_header` says where a request comes from: addresses and networks separated by commas, and `unix` for whoever connects to a Unix socket."),
+    setting!("http.forwarded_header", http.forwarded_header, choice::<ForwardedHeader>(), "The header in which trusted proxies name the client. The other one is ignored, since a proxy passes it on as the client sent it."),
     setting!("http.tls.certificate", http_certificate, Path, "PEM file with the certificate and its chain: HTTP is then served over TLS only. Read again when it changes and on SIGHUP; open connections stay."),
     setting!("http.tls.private_key", http_private_key, Path, "PEM file with the certificate's key."),
     setting!("http.anonymous", http.anonymous, choice::<Anonymous>(), "What those may do in the API who show no credentials. Only with `bind` on a loopback address."),
@@ -340,14 +348,26 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!(at run time "http.docs_access", http.docs_access, choice::<Openness>(), "The same for the API's description, `/api/docs` and `/api/v1/openapi.json`."),
     setting!(at run time "http.token_ttl_s", http.token_ttl_s, Seconds(60, 604_800), "How long the token of a login is good for."),
     setting!(at run time "http.refresh_token_ttl_s", http.refresh_token_ttl_s, Seconds(60, 2_592_000), "How long a refresh token of a login on ThingsBoard's paths is good for."),
-    setting!(at run time "http.max_failed_logins", http.max_failed_logins, Count(1, 1_000_000), "Failed logins from one address within `failed_login_window_s`; then it has to wait (429). Ten times as many for one name."),
+    setting!(at run time "http.max_failed_logins", http.max_failed_logins, Count(1, 1_000_000), "Failed logins for one name from one address within `failed_login_window_s`; then these have to wait (429). Ten times as many for any names from one address, and for one name from any addresses, but for who has logged in from there before."),
     setting!(at run time "http.failed_login_window_s", http.failed_login_window_s, Seconds(1, 86_400), "Time in which failed logins are counted, and how long one has to wait."),
     setting!(at run time "http.max_audit_entries", http.max_audit_entries, Count(100, 100_000_000), "Entries of the audit log; the oldest go."),
-    setting!("http.max_connections", http.max_connections, Count(1, 10_000), "Connections at once; more wait."),
+    setting!("http.max_connections", http.max_connections, Count(1, 100_000), "Connections at once, those of streams and long polls aside. One more closes the one that has been idle for the longest time, or is closed itself."),
+    setting!("http.max_connections_per_address", http.max_connections_per_address, Count(1, 100_000), "The same from one address or IPv6 network of 64 bits. Trusted proxies and Unix sockets have no bound of their own."),
+    setting!("http.max_health_requests", http.max_health_requests, Count(1, 100_000), "Requests for health, metrics and documentation that are answered at once; more are refused (503)."),
+    setting!("http.max_login_requests", http.max_login_requests, Count(1, 100_000), "The same for logins."),
+    setting!("http.max_operator_requests", http.max_operator_requests, Count(1, 100_000), "The same for requests of operators and API keys."),
+    setting!("http.max_device_requests", http.max_device_requests, Count(1, 100_000), "The same for requests of devices and of sources that push."),
+    setting!("http.max_requests_per_address", http.max_requests_per_address, Count(1, 100_000), "Requests of one class from one address that are answered at once; never more than half of the class. More are refused (429)."),
     setting!("http.max_event_streams", http.max_event_streams, Count(0, 10_000), "Streams of events at once; more are refused (429)."),
+    setting!("http.max_event_streams_per_holder", http.max_event_streams_per_holder, Count(0, 10_000), "The same of one operator or API key."),
+    setting!("http.max_long_polls", http.max_long_polls, Count(0, 1_000_000), "Requests of devices that wait for a command at once; more are refused (429)."),
+    setting!("http.max_long_polls_per_device", http.max_long_polls_per_device, Count(1, 1000), "The same of one device."),
     setting!(at run time "http.max_body_bytes", http.max_body_bytes, Bytes(1024, 1 << 30), "Largest body of a request."),
     setting!(at run time "http.max_restore_bytes", http.max_restore_bytes, Bytes(1024, 1 << 34), "Largest backup that can be restored."),
-    setting!(at run time "http.request_timeout_s", http.request_timeout_s, Seconds(1, 3600), "Time for a request to arrive, for its answer to be made, and for those under way when the node stops."),
+    setting!(at run time "http.request_timeout_s", http.request_timeout_s, Seconds(1, 3600), "Time for a request to be answered, its body included, and for those under way when the node stops."),
+    setting!(at run time "http.header_timeout_s", http.header_timeout_s, Seconds(1, 3600), "Time for the head of a request to arrive, for a TLS handshake and for a PROXY header. A connection is closed when it has been idle for so long."),
+    setting!(at run time "http.body_timeout_s", http.body_timeout_s, Seconds(1, 3600), "Time for the body of a request to arrive."),
+    setting!(at run time "http.write_timeout_s", http.write_timeout_s, Seconds(1, 3600), "How long a client may leave what is sent to it unread; its connection is closed then."),
 
     setting!(at run time "log.level", log_level, Levels, "How much is logged."),
     setting!("log.format", log_format, choice::<LogFormat>(), "Lines for people or JSON objects for machines."),
@@ -375,6 +395,13 @@ impl Choice for Anonymous {
         ("none", Self::None),
         ("viewer", Self::Viewer),
         ("admin", Self::Admin),
+    ];
+}
+
+impl Choice for ForwardedHeader {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("x-forwarded-for", Self::XForwardedFor),
+        ("forwarded", Self::Forwarded),
     ];
 }
 
@@ -486,6 +513,7 @@ pub(super) const LISTENER: &[Setting<Listener>] = &[
     setting!("max_message_rate", rest.max_message_rate, Count(0, MAX_U32), "PUBLISH packets per second and client; 0 means no limit."),
     setting!("max_byte_rate", rest.max_byte_rate, Bytes(0, MAX_U32), "Bytes per second and client; 0 means no limit."),
     setting!("max_packet_size", rest.max_packet_size, Bytes(0, MAX_PACKET), "Largest packet accepted here; 0 means `limits.max_packet_size`."),
+    setting!("max_partial_bytes_per_shard", rest.max_partial_bytes_per_shard, Bytes(0, MAX_MEMORY), "Bytes of packets that have begun and are not whole, of all connections of this listener on a shard; 0 means half of `limits.max_partial_bytes_per_shard`."),
     setting!("min_keep_alive_s", rest.min_keep_alive_s, Seconds(0, MAX_U16), "A client that asks for a shorter keep-alive gets this; 0 means no bound."),
     setting!("max_keep_alive_s", rest.max_keep_alive_s, Seconds(0, MAX_U16), "A client that asks for a longer keep-alive, or for none, gets this; 0 means no bound."),
     setting!("connect_timeout_s", rest.connect_timeout_s, Seconds(1, 3600), "Time from accepting a connection to a complete CONNECT, TLS and WebSocket handshakes included."),

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -261,6 +261,11 @@ impl Client {
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, CtlError> {
+        if let Some(socket) = &self.target.socket {
+            let stream = UnixStream::connect(socket).await;
+            let stream = stream.map_err(|error| self.unreachable(error))?;
+            return self.over(stream, request).await;
+        }
         let host = self
             .target
             .host

@@ -16,7 +16,7 @@ use crate::serve::data_dir::TOKEN_FILE;
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Which node, and as whom")]
 pub(super) struct TargetArgs {
-    /// The node's HTTP address, such as https://node.example (or in the environment variable TIDEGATE_API_URL) [default:
+    /// The node's HTTP address, such as https://node.example or unix:/run/tidegate/http.sock (or in the environment variable TIDEGATE_API_URL) [default:
     /// the node of the data directory]
     #[arg(long, value_name = "URL", global = true)]
     url: Option<String>,
@@ -49,6 +49,8 @@ pub(super) struct TargetArgs {
 /// A node and what proves who we are.
 pub(super) struct Target {
     pub(super) is_tls: bool,
+    /// Of `unix:/path`: the socket instead of host and port.
+    pub(super) socket: Option<PathBuf>,
     pub(super) host: String,
     pub(super) port: u16,
     /// Before `/api`; empty or beginning with a slash.
@@ -70,6 +72,9 @@ pub(super) enum Proof {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(socket) = &self.socket {
+            return write!(f, "unix:{}", socket.display());
+        }
         let scheme = if self.is_tls { "https" } else { "http" };
         write!(f, "{scheme}://{}:{}{}", self.host, self.port, self.prefix)
     }
@@ -92,9 +97,20 @@ impl TargetArgs {
         if is_given && matches!(proof, Proof::Nothing) && self.data_dir.is_some() {
             proof = local_token(&self.data_dir()?)?;
         }
-        let (is_tls, host, port, prefix) = parse(&url)?;
+        let socket = url.strip_prefix("unix:").map(PathBuf::from);
+        let (is_tls, host, port, prefix) = match &socket {
+            Some(socket) if socket.is_absolute() => {
+                (false, "localhost".to_owned(), 80, String::new())
+            }
+            Some(_) => {
+                let detail = format!("--url {url:?}: expected unix: and an absolute path");
+                return Err(CtlError::Usage(detail).into());
+            }
+            None => parse(&url)?,
+        };
         Ok(Target {
             is_tls,
+            socket,
             host,
             port,
             prefix,
@@ -183,6 +199,9 @@ fn address_of(data_dir: &Path) -> anyhow::Result<String> {
             "the node with the data directory {shown} serves no HTTP; it was started with http.bind = \"off\""
         ))
     })?;
+    if address.starts_with('/') {
+        return Ok(format!("unix:{address}"));
+    }
     // Bound to every address it is on loopback, too.
     let address = address
         .replace("0.0.0.0:", "127.0.0.1:")
@@ -193,7 +212,7 @@ fn address_of(data_dir: &Path) -> anyhow::Result<String> {
 fn parse(url: &str) -> Result<(bool, String, u16, String), CtlError> {
     let wrong = || {
         CtlError::Usage(format!(
-            "--url {url:?}: expected http://HOST:PORT or https://HOST"
+            "--url {url:?}: expected http://HOST:PORT, https://HOST or unix:/PATH"
         ))
     };
     let (is_tls, rest) = match url.split_once("://") {

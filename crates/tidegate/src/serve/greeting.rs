@@ -35,7 +35,10 @@ pub(super) fn greeting(
         } else {
             ""
         };
-        let url = format!("{protocol}://{address}{path}{slash}");
+        let url = match address.starts_with('/') && protocol.starts_with("http") {
+            true => format!("{protocol} on unix:{address}"),
+            false => format!("{protocol}://{address}{path}{slash}"),
+        };
         let note = if name == protocol {
             String::new()
         } else {

@@ -273,7 +273,7 @@ impl Node {
                 listeners.push(OpenListener {
                     name: "http".into(),
                     protocol: if http_tls.is_some() { "https" } else { "http" }.into(),
-                    address: listener.local_addr()?.to_string(),
+                    address: listener.local_address()?.to_string(),
                 });
                 if let Some(tls) = &http_tls {
                     let watched = handle.look_after(tls.clone());
