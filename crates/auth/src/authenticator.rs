@@ -8,6 +8,7 @@ use std::pin::Pin;
 
 use broker::hooks::{Credentials, Peer};
 
+use crate::decoy::Decoy;
 use crate::devices::Rights;
 use crate::rules::{Rule, Who};
 
@@ -106,6 +107,8 @@ pub(crate) struct Identity {
 pub(crate) enum Answer {
     /// Not its business; the next one is asked.
     Ignore,
+    /// The same, of one who would check the password of a user it knows: what that costs.
+    Unknown(Decoy),
     Allow(Box<Identity>),
     Deny,
 }

@@ -51,7 +51,7 @@ impl Entry {
     ) -> Option<Result<Identity, Refusal>> {
         let (name, client_id) = (&self.name, &request.client_id);
         Some(match answer {
-            Ok(Answer::Ignore) => return None,
+            Ok(Answer::Ignore | Answer::Unknown(_)) => return None,
             Ok(Answer::Allow(identity)) => Ok(*identity),
             Ok(Answer::Deny) => {
                 tracing::debug!(name, client_id, "refused");
@@ -113,16 +113,26 @@ impl Chain {
         request: &Request,
         has_users: bool,
     ) -> Result<Identity, Refusal> {
+        let mut decoy = None;
         for (_, entry) in self.from(at) {
             if !entry.authenticator.concerns(request) {
                 continue;
             }
             let answer = entry.authenticator.check(request).await;
+            if let Ok(Answer::Unknown(work)) = &answer {
+                decoy = decoy.or(Some(work.clone()));
+            }
             if let Some(judged) = entry.judged(answer, request) {
                 return judged;
             }
         }
-        self.without_them(request, has_users)
+        let judged = self.without_them(request, has_users);
+        if judged == Err(Refusal::WrongCredentials)
+            && let (Some(decoy), Some(password)) = (decoy, &request.password)
+        {
+            decoy.run(&password.0).await;
+        }
+        judged
     }
 
     fn from(&self, at: usize) -> impl Iterator<Item = (usize, &Arc<Entry>)> {

@@ -23,14 +23,14 @@ impl Door {
     }
 
     /// Why a client is not even looked at.
-    fn is_kept_out(&self, who: &Who<'_>) -> Option<ReasonCode> {
+    fn is_kept_out(&self, who: &Who<'_>, has_password: bool) -> Option<ReasonCode> {
         let now_ms = crate::now_ms();
         if self.shared.bans.has(who, now_ms) {
             self.shared.counts.banned.fetch_add(1, Relaxed);
             return Some(ReasonCode::BANNED);
         }
         let guards = &self.shared.guards;
-        if guards.is_locked_out(who, now_ms) || !guards.take_place(now_ms) {
+        if guards.is_locked_out(who, has_password, now_ms) || !guards.take_place(now_ms) {
             self.shared.counts.limited.fetch_add(1, Relaxed);
             return Some(ReasonCode::CONNECTION_RATE_EXCEEDED);
         }
@@ -46,7 +46,8 @@ impl Hooks for Door {
 
     fn authenticate(&mut self, credentials: &Credentials<'_>) -> Authentication {
         let request = Request::of(credentials);
-        if let Some(code) = self.is_kept_out(&request.who()) {
+        let has_password = request.password.is_some() || credentials.method.is_some();
+        if let Some(code) = self.is_kept_out(&request.who(), has_password) {
             return Authentication::Deny(code);
         }
         if credentials.method.is_some() {
@@ -60,7 +61,11 @@ impl Hooks for Door {
         let request = Request::of(credentials);
         let now_ms = crate::now_ms();
         // The name of the exchange may be another than that of CONNECT.
-        if self.shared.guards.is_locked_out(&request.who(), now_ms) {
+        if self
+            .shared
+            .guards
+            .is_locked_out(&request.who(), true, now_ms)
+        {
             self.shared.counts.limited.fetch_add(1, Relaxed);
             return Authentication::Deny(ReasonCode::CONNECTION_RATE_EXCEEDED);
         }

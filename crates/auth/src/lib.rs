@@ -11,6 +11,7 @@ mod cache;
 mod certificate;
 mod chain;
 mod database;
+mod decoy;
 mod devices;
 mod door;
 mod guarded;

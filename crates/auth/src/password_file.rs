@@ -7,10 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::authenticator::{Answer, Answering, Authenticator, Failure, Request};
+use crate::decoy::{Decoy, place_of};
 use crate::password::{self, Checker};
 
 /// A changed file is noticed after this time.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
+/// Hashes looked at for one in place of that of a user who does not exist.
+const MAX_DECOYS: usize = 64;
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 type Hashes = HashMap<Box<str>, Box<str>>;
@@ -119,8 +122,16 @@ impl Authenticator for PasswordFile {
             let Some((username, password)) = request.login() else {
                 return Ok(Answer::Ignore);
             };
-            let Some(hash) = self.current().get(username).cloned() else {
-                return Ok(Answer::Ignore);
+            let hashes = self.current();
+            let Some(hash) = hashes.get(username).cloned() else {
+                // As long as it takes for one of those in the file.
+                let place = place_of(username, hashes.len().min(MAX_DECOYS));
+                let other = hashes.values().nth(place).cloned();
+                return Ok(other.map_or(Answer::Ignore, |hash| {
+                    Answer::Unknown(Decoy::new(&self.checker, move |password| {
+                        password::verify(&hash, password) == Ok(true)
+                    }))
+                }));
             };
             let password = password.to_vec();
             let checked = move || password::verify(&hash, &password).is_ok_and(|is_right| is_right);

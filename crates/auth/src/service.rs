@@ -518,7 +518,7 @@ impl Shared {
             return Authentication::Deny(ReasonCode::NOT_AUTHORIZED);
         }
         if !identity.is_anonymous {
-            self.guards.login_succeeded(request.username.as_deref());
+            self.guards.login_succeeded(&request.who());
         }
         self.counts.allowed.fetch_add(1, Relaxed);
         let permissions = self.permissions(&known, &identity, sourced);

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::authenticator::{Answer, Answering, Authenticator, Failure, Identity, Request};
+use crate::decoy::{Decoy, place_of};
 use crate::json;
 use crate::password::{self, Checker, MAX_PASSWORD_BYTES};
 
@@ -40,6 +41,17 @@ impl User {
             password_hash: None,
             scram: Some(credential),
             is_superuser: false,
+        }
+    }
+
+    /// Takes as long as the hash was made for.
+    fn has_password(&self, password: &[u8]) -> bool {
+        match (&self.password_hash, &self.scram) {
+            (Some(hash), _) => password::verify(hash, password).unwrap_or(false),
+            (None, Some(scram)) => {
+                password.len() <= MAX_PASSWORD_BYTES && scram.verify_password(password)
+            }
+            (None, None) => false,
         }
     }
 
@@ -96,6 +108,9 @@ pub(crate) fn seal(mut value: Value) -> Result<Value, String> {
     Ok(value)
 }
 
+/// Users looked at for one in place of a user that does not exist.
+const MAX_DECOYS: usize = 64;
+
 /// All users, by name.
 #[derive(Default)]
 pub(crate) struct Users {
@@ -136,6 +151,16 @@ impl Users {
             .or_else(|| self.kept().get(username).cloned())
     }
 
+    /// One of the users in place of one that does not exist: always the same one for a name.
+    fn like(&self, username: &str) -> Option<User> {
+        let kept = self.kept();
+        let count = self.configured.len() + kept.len();
+        let mut users = self.configured.values().chain(kept.values());
+        users
+            .nth(place_of(username, count.min(MAX_DECOYS)))
+            .cloned()
+    }
+
     pub(crate) fn scram(&self, username: &str) -> Option<Credential> {
         self.find(username)?.scram
     }
@@ -162,8 +187,9 @@ impl Authenticator for BuiltIn {
 
     fn check_now(&self, request: &Request) -> Option<Answer> {
         match request.login() {
-            Some((username, _)) if self.users.find(username).is_some() => None,
-            _ => Some(Answer::Ignore),
+            // Of one that does not exist it takes as long.
+            Some(_) => None,
+            None => Some(Answer::Ignore),
         }
     }
 
@@ -173,17 +199,16 @@ impl Authenticator for BuiltIn {
                 return Ok(Answer::Ignore);
             };
             let Some(user) = self.users.find(username) else {
-                return Ok(Answer::Ignore);
+                return Ok(match self.users.like(username) {
+                    Some(other) => Answer::Unknown(Decoy::new(&self.checker, move |password| {
+                        other.has_password(password)
+                    })),
+                    None => Answer::Ignore,
+                });
             };
             let identity = self.users.identity(username);
             let password = password.to_vec();
-            let is_right = move || match (&user.password_hash, &user.scram) {
-                (Some(hash), _) => password::verify(hash, &password).unwrap_or(false),
-                (None, Some(scram)) => {
-                    password.len() <= MAX_PASSWORD_BYTES && scram.verify_password(&password)
-                }
-                (None, None) => false,
-            };
+            let is_right = move || user.has_password(&password);
             Ok(match self.checker.run(is_right).await {
                 true => Answer::Allow(Box::new(identity)),
                 false => Answer::Deny,

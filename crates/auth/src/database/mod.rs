@@ -19,12 +19,13 @@ mod statement;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::authenticator::{Answer, Answering, Authenticator, Failure, Identity, Request};
+use crate::decoy::Decoy;
 use crate::guarded::{Bounds, Guarded};
 use crate::json;
 use crate::password::Checker;
@@ -145,6 +146,7 @@ pub(crate) fn authenticator(
             lookup,
             scheme: Arc::new(scheme),
             checker,
+            last: Mutex::default(),
         };
         let guarded: Box<dyn Authenticator> = Box::new(Guarded::new(name, asks, bounds));
         Ok(guarded)
@@ -200,6 +202,8 @@ struct DatabaseUsers {
     lookup: Box<dyn Lookup>,
     scheme: Arc<Scheme>,
     checker: Checker,
+    /// Of the user who was found last: a check for one that does not exist takes as long.
+    last: Mutex<Option<Stored>>,
 }
 
 impl Authenticator for DatabaseUsers {
@@ -215,7 +219,11 @@ impl Authenticator for DatabaseUsers {
             };
             let rows = self.lookup.rows(request).await?;
             let Some(mut row) = rows.into_iter().next() else {
-                return Ok(Answer::Ignore);
+                let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+                let stored = last.clone().unwrap_or_else(|| self.scheme.decoy());
+                let scheme = self.scheme.clone();
+                let check = move |password: &[u8]| scheme.verify(&stored, password) == Ok(true);
+                return Ok(Answer::Unknown(Decoy::new(&self.checker, check)));
             };
             let hash = match row.remove("password_hash") {
                 None => {
@@ -231,6 +239,7 @@ impl Authenticator for DatabaseUsers {
                 hash,
                 salt: row.remove("salt").flatten().unwrap_or_default(),
             };
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(stored.clone());
             let is_superuser = row.remove("is_superuser").flatten();
             let scheme = self.scheme.clone();
             let (told, outcome) = tokio::sync::oneshot::channel();
@@ -313,6 +322,7 @@ mod tests {
             lookup: Box::new(Table(rows)),
             scheme: Arc::default(),
             checker: Checker::new(tokio::runtime::Handle::current(), 1),
+            last: Mutex::default(),
         };
         let request = Request {
             username: Some("ann".into()),
@@ -331,7 +341,8 @@ mod tests {
         };
         assert!(identity.is_superuser);
         assert_eq!(ask(Ok(vec![ann]), "pen").await, Ok(Answer::Deny));
-        assert_eq!(ask(Ok(Vec::new()), "pencil").await, Ok(Answer::Ignore));
+        let nobody = ask(Ok(Vec::new()), "pencil").await;
+        assert!(matches!(nobody, Ok(Answer::Unknown(_))), "{nobody:?}");
         let nothing = row(&[("password_hash", None)]);
         assert_eq!(ask(Ok(vec![nothing]), "").await, Ok(Answer::Deny));
     }

@@ -73,6 +73,23 @@ impl Default for Scheme {
 }
 
 impl Scheme {
+    /// What is kept of a password that nobody has, for as long as no other is known.
+    pub(crate) fn decoy(&self) -> Stored {
+        let hash = match self.algorithm {
+            Algorithm::Auto | Algorithm::Argon2 => {
+                "$argon2id$v=19$m=19456,t=2,p=1$dGlkZWdhdGUgZGVjb3k$Zr1f0Z7yqOQ2m0g1Ew3o2bWcY0dH9q5QvJ1kT6m8nXs"
+            }
+            Algorithm::Bcrypt => "$2b$10$abcdefghijklmnopqrstuuGsIl4rlJiKAZp.TbU1kNqaRK7Sm2w1a",
+            Algorithm::Sha256 | Algorithm::Sha512 | Algorithm::Pbkdf2 | Algorithm::Plain => {
+                "0000000000000000000000000000000000000000000000000000000000000000"
+            }
+        };
+        Stored {
+            hash: hash.to_owned(),
+            salt: "tidegate".to_owned(),
+        }
+    }
+
     /// Whether the password is the one that is kept. Takes as long as the scheme asks for.
     pub(crate) fn verify(&self, stored: &Stored, password: &[u8]) -> Result<bool, HashError> {
         if password.len() > MAX_PASSWORD_BYTES {
