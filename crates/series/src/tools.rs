@@ -10,7 +10,7 @@ use crate::directory;
 use crate::error::{Error, OpenError, io_error};
 use crate::guard::{self, Guard, Listed, Manifest};
 use crate::inspect::{Inspection, Mode};
-use crate::segment::{Meta, Segment, SegmentReader, Writer};
+use crate::segment::{Meta, Place, Segment, SegmentReader, Writer};
 use crate::wal::log::sync_dir;
 use crate::{deletions, keys, replay};
 
@@ -137,13 +137,11 @@ fn check_segment(
     Ok(inspection.problems.len() > problems)
 }
 
-type Place = crate::segment::Place;
+/// Takes a group, or what is wrong with it.
+type EachGroup<'a> = dyn FnMut(&Place, Result<&[u8], Error>) -> Result<(), OpenError> + 'a;
 
 /// Gives each group of a file, or what is wrong with it; returns what is wrong with its index.
-fn each_group(
-    segment: &Arc<Segment>,
-    each: &mut dyn FnMut(&Place, Result<&[u8], Error>) -> Result<(), OpenError>,
-) -> Result<Vec<Error>, OpenError> {
+fn each_group(segment: &Arc<Segment>, each: &mut EachGroup<'_>) -> Result<Vec<Error>, OpenError> {
     let mut reader = SegmentReader::open(segment)?;
     let (mut problems, mut bytes) = (Vec::new(), Vec::new());
     let mut block = 0;

@@ -105,6 +105,13 @@ impl Guard {
         }
     }
 
+    /// Whether nothing waits in this mailbox as far as the file knows.
+    pub(super) fn is_empty(&self, mailbox: usize) -> bool {
+        let halves = [2 * mailbox, 2 * mailbox + 1];
+        let mut known = halves.iter().filter_map(|half| self.known(*half));
+        known.all(|known| known.used == 0)
+    }
+
     /// Halves that the file knows.
     pub(super) fn halves(&self) -> usize {
         self.known.len()

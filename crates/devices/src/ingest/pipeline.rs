@@ -278,8 +278,13 @@ impl Pipeline {
         };
         for number in self.mailboxes.len().. {
             let files = Mailbox::files(directory, number);
-            if !files.iter().any(|file| file.exists()) && 2 * number >= guard.halves() {
-                break;
+            if !files.iter().any(|file| file.exists()) {
+                match 2 * number >= guard.halves() {
+                    true => break,
+                    // What was in it was worked off before, unless a mark says otherwise.
+                    false if guard.is_empty(number) => continue,
+                    false => {}
+                }
             }
             let (_, halves) = Mailbox::open(guarded, number, config.mailbox_bytes)?;
             if !self.shared.work_off(&halves) {
