@@ -14,6 +14,7 @@ use crate::{Failure, deny, no_more, servers};
 const PAHO: &str = "paho-mqtt==2.2.0";
 /// With the fork of paho that it comes with.
 const THINGSBOARD: &str = "tb-mqtt-client==1.13.14";
+const THINGSBOARD_REST: &str = "tb-rest-client==4.4";
 /// What that would install by itself when it is first used.
 const MMH3: &str = "mmh3==5.3.1";
 const SSLYZE: &str = "sslyze==6.3.1";
@@ -57,6 +58,11 @@ pub(crate) fn provide(report: &mut Report) -> Environment {
     report.step(&format!("Python package {THINGSBOARD}"), || {
         let installed = python(&tools.join("thingsboard"), THINGSBOARD, &[MMH3], &mut apt);
         outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_THINGSBOARD", dir))))
+    });
+    report.step(&format!("Python package {THINGSBOARD_REST}"), || {
+        let dir = tools.join("thingsboard-rest");
+        let installed = python(&dir, THINGSBOARD_REST, &[], &mut apt);
+        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_THINGSBOARD_REST", dir))))
     });
     report.step(&format!("Python package {SSLYZE}"), || {
         // With all it depends on; apart from paho, which other tests import.

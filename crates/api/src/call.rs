@@ -182,7 +182,16 @@ impl Call {
         read(value)
     }
 
-    /// The same where a request without a body means the default.
+    /// JSON whatever `Content-Type` says: clients of ThingsBoard send it as `text/plain`, too. A form of a foreign web page
+    /// that does the same is refused for its origin.
+    pub(crate) async fn json_of_any_type<T: DeserializeOwned>(&mut self) -> Result<T, Problem> {
+        let body = self.bytes(self.app.config.get().max_body_bytes).await?;
+        let value = serde_json::from_slice(&body)
+            .map_err(|error| Problem::bad_request(format!("The body is not JSON: {error}.")))?;
+        read(value)
+    }
+
+    /// As [`Call::json`], where a request without a body means the default.
     pub(crate) async fn json_or_default<T: DeserializeOwned + Default>(
         &mut self,
     ) -> Result<T, Problem> {

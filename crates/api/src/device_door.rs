@@ -46,6 +46,9 @@ pub trait DeviceDoor: Send + Sync + 'static {
     /// Takes what a device says. When it returns, that is as safe as after the acknowledgement of a message over MQTT.
     fn post(&self, knock: &Knock, what: DevicePost, body: &[u8]) -> Result<(), DoorProblem>;
 
+    /// Stores telemetry for the device with this id, as if it had reported it. [`DoorProblem::Nobody`]: there is none.
+    fn report(&self, device: &str, body: &[u8]) -> Result<(), DoorProblem>;
+
     /// Attributes of the device: of keys separated by commas. `None`: none of this scope; both `None`: all of both.
     fn attributes(
         &self,
@@ -75,6 +78,10 @@ pub struct NoDeviceDoor;
 
 impl DeviceDoor for NoDeviceDoor {
     fn post(&self, _: &Knock, _: DevicePost, _: &[u8]) -> Result<(), DoorProblem> {
+        Err(DoorProblem::Nobody)
+    }
+
+    fn report(&self, _: &str, _: &[u8]) -> Result<(), DoorProblem> {
         Err(DoorProblem::Nobody)
     }
 

@@ -118,7 +118,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-fn problem(problem: DoorProblem) -> Problem {
+pub(super) fn problem(problem: DoorProblem) -> Problem {
     match problem {
         DoorProblem::Nobody => Problem::unauthorized("No device that is let in has this token."),
         DoorProblem::Malformed(detail) => Problem::bad_request(format!("{detail}.")),

@@ -35,9 +35,12 @@ mod telemetry_feed;
 pub(crate) mod telemetry_intervals;
 mod telemetry_question;
 pub(crate) mod thingsboard;
+pub(crate) mod thingsboard_alarms;
 pub(crate) mod thingsboard_devices;
 pub(crate) mod thingsboard_login;
+mod thingsboard_pages;
 pub(crate) mod thingsboard_rpc;
+pub(crate) mod thingsboard_writes;
 mod websocket;
 
 use broker::control::Refusal;

@@ -39,7 +39,7 @@ const LIMIT: Parameter = Parameter {
 const ORDER: Parameter = Parameter {
     name: "orderBy",
     shape: Shape::Words(&["ASC", "DESC"]),
-    about: "`DESC`: the newest first, which is the default.",
+    about: "`DESC`: the newest first, which is the default. Intervals are always ascending.",
 };
 const STRICT: Parameter = Parameter {
     name: "useStrictDataTypes",
@@ -81,6 +81,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         one("values/timeseries", "thingsboardValues", |call| Box::pin(values(call)))
             .summary("A device's telemetry, as ThingsBoard has it")
             .description("Latest values without `startTs` and `endTs`. Intervals begin at `startTs` and are told with their middle.")
+            .parameters(&[KEYS, START, END, INTERVAL, AGG, LIMIT, ORDER, STRICT])
+            .answers::<std::collections::BTreeMap<String, Vec<Timed>>>(200, "By key."),
+        one("values/timeseries/history", "thingsboardHistory", |call| Box::pin(values(call)))
+            .summary("A device's telemetry of a time range, as ThingsBoard has it")
             .parameters(&[KEYS, START, END, INTERVAL, AGG, LIMIT, ORDER, STRICT])
             .answers::<std::collections::BTreeMap<String, Vec<Timed>>>(200, "By key."),
         one("keys/attributes", "thingsboardAttributeKeys", |call| Box::pin(attribute_keys(call)))
@@ -251,11 +255,8 @@ async fn put_intervals(
         functions: vec![function],
         merged: false,
     };
-    let mut rows = ask(&call.app, move |tools| tools.intervals(&query)).await?;
-    if !is_ascending(call) {
-        rows.reverse();
-    }
-    for row in rows {
+    // Ascending whatever `orderBy` says, as ThingsBoard answers them.
+    for row in ask(&call.app, move |tools| tools.intervals(&query)).await? {
         let value = row.values.into_iter().next();
         if let Some(value) = value.filter(|value| !value.is_null()) {
             told.put(row.key, row.ts_ms + interval_ms / 2, value);

@@ -9,14 +9,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::login::{Proved, prove_any};
+use super::thingsboard_devices::EntityId;
 use crate::access::{Hashed, Identity, Login, NoRandomness, Role, holder, now_ms, readable_token};
 use crate::audit;
 use crate::call::{self, Call};
-use crate::endpoint::{Access, Endpoint, Outcome, post};
+use crate::endpoint::{Access, Endpoint, Outcome, get, post};
 use crate::problem::Problem;
 
 /// Tokens of one login that are good at once: programs ask for the next one while they use the one before.
 const KEPT: usize = 2;
+/// What ThingsBoard writes for no tenant and no customer.
+const NULL_ID: &str = "13814000-1dd2-11b2-8080-808080808080";
 
 #[derive(Deserialize, JsonSchema)]
 struct LoginInput {
@@ -39,6 +42,20 @@ struct Pair {
     token: String,
     /// For `POST /api/auth/token`.
     refresh_token: String,
+}
+
+/// An operator or an API key as ThingsBoard's clients read a user.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct User {
+    id: EntityId,
+    tenant_id: EntityId,
+    customer_id: EntityId,
+    /// The operator's name or the id of the API key, as `name`.
+    email: String,
+    name: String,
+    /// `TENANT_ADMIN`: admins and operators; `CUSTOMER_USER`: viewers.
+    authority: &'static str,
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -68,6 +85,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .body::<RefreshInput>()
             .answers::<Pair>(200, "The tokens; they are not shown again.")
             .problem(401, "The refresh token is unknown or has expired."),
+        get("/api/auth/user", "thingsboardUser", user)
+            .role(Role::Viewer)
+            .tag("access")
+            .summary("Read who is logged in, as ThingsBoard does")
+            .answers::<User>(200, "The operator or API key of this request."),
         post("/api/auth/logout", "thingsboardLogout", logout)
             .role(Role::Viewer)
             .tag("access")
@@ -125,6 +147,26 @@ async fn logout(call: Call) -> Outcome {
     Ok(axum::http::StatusCode::OK.into_response())
 }
 
+/// What ThingsBoard calls a role.
+fn authority(role: Role) -> &'static str {
+    match role {
+        Role::Admin | Role::Operator => "TENANT_ADMIN",
+        Role::Viewer => "CUSTOMER_USER",
+    }
+}
+
+async fn user(call: Call) -> Outcome {
+    let name = call.who.name.clone();
+    call::ok(User {
+        id: EntityId::new("USER", name.clone()),
+        tenant_id: EntityId::new("TENANT", NULL_ID),
+        customer_id: EntityId::new("CUSTOMER", NULL_ID),
+        email: name.clone(),
+        name,
+        authority: authority(call.who.role),
+    })
+}
+
 /// Two tokens for a login. They read as JSON Web Tokens, since clients look into them for the time they end.
 fn issue(call: &Call, login: &Login, name: &str, role: Role) -> Result<Pair, Problem> {
     let gatekeeper = &call.app.gatekeeper;
@@ -136,10 +178,7 @@ fn issue(call: &Call, login: &Login, name: &str, role: Role) -> Result<Pair, Pro
         readable_token(&claims)
     };
     let unavailable = |error: NoRandomness| Problem::unavailable(format!("{error}."));
-    let scope = match role {
-        Role::Admin | Role::Operator => "TENANT_ADMIN",
-        Role::Viewer => "CUSTOMER_USER",
-    };
+    let scope = authority(role);
     let token = make(config.token_ttl_s, &[scope]).map_err(unavailable)?;
     let refresh_token =
         make(config.refresh_token_ttl_s, &["REFRESH_TOKEN"]).map_err(unavailable)?;

@@ -1,21 +1,27 @@
 //! Calls of devices on ThingsBoard's paths.
 
+use axum::http::StatusCode;
+use axum::response::IntoResponse as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::command_sending::{Sent, sent};
 use super::commands::ask;
+use super::thingsboard_devices::EntityId;
+use super::thingsboard_pages::{PAGING, PageData, PageNumber};
 use crate::access::{Role, now_ms};
+use crate::audit;
 use crate::call::{self, Call};
-use crate::command_tools::{CommandRequest, CommandWish};
-use crate::endpoint::{Endpoint, Outcome, post};
+use crate::command_tools::{CommandQuery, CommandRequest, CommandWish};
+use crate::device_tools::DeviceProblem;
+use crate::endpoint::{Endpoint, Outcome, delete, get, post};
+use crate::parameters::{Parameter, Shape};
 use crate::problem::Problem;
-use axum::http::StatusCode;
 
-/// A call as ThingsBoard has it.
+/// A call as ThingsBoard has it. Other fields are ignored.
 #[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(rename_all = "camelCase")]
 struct RpcInput {
     #[schemars(length(min = 1, max = 255))]
     method: String,
@@ -34,57 +40,158 @@ struct RpcInput {
     #[serde(default)]
     #[schemars(range(max = 10))]
     retries: Option<u32>,
-    /// Left aside.
-    #[serde(default, rename = "additionalInfo")]
-    _additional_info: Value,
 }
 
 /// A call that is kept.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct RpcTaken {
-    /// The number of the command; left out, if it is not kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rpc_id: Option<u64>,
+    /// The number of the command.
+    rpc_id: String,
 }
 
+/// A call that was kept, as ThingsBoard's clients read it.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct PersistentRpc {
+    id: EntityId,
+    device_id: EntityId,
+    /// Milliseconds since 1970, as all times here.
+    created_time: u64,
+    expiration_time: u64,
+    /// `method` and `params`.
+    request: Value,
+    response: Value,
+    /// `QUEUED`, `SENT`, `DELIVERED`, `SUCCESSFUL`, `FAILED`, `TIMEOUT`, `EXPIRED` or `DELETED`.
+    status: &'static str,
+}
+
+/// Which statuses say that the device has not answered, and that it is not connected.
+#[derive(Clone, Copy)]
+struct Statuses {
+    timed_out: StatusCode,
+    not_connected: StatusCode,
+}
+
+const FIRST_API: Statuses = Statuses {
+    timed_out: StatusCode::REQUEST_TIMEOUT,
+    not_connected: StatusCode::CONFLICT,
+};
+const SECOND_API: Statuses = Statuses {
+    timed_out: StatusCode::GATEWAY_TIMEOUT,
+    not_connected: StatusCode::GATEWAY_TIMEOUT,
+};
+
+const RPC_STATUS: Parameter = Parameter {
+    name: "rpcStatus",
+    shape: Shape::Words(&[
+        "QUEUED",
+        "SENT",
+        "DELIVERED",
+        "SUCCESSFUL",
+        "FAILED",
+        "TIMEOUT",
+        "EXPIRED",
+        "DELETED",
+    ]),
+    about: "Calls in these states.",
+};
+
 pub(crate) fn endpoints() -> Vec<Endpoint> {
+    let first = |endpoint: Endpoint| {
+        call_of_device(endpoint)
+            .problem(408, "The device has not answered in time.")
+            .problem(
+                409,
+                "The device is not connected, or too many commands are open.",
+            )
+    };
+    let second = |endpoint: Endpoint| {
+        call_of_device(endpoint)
+            .problem(409, "Too many commands are open, or too many callers wait.")
+            .problem(
+                504,
+                "The device is not connected, or has not answered in time.",
+            )
+    };
+    let persistent = |endpoint: Endpoint| {
+        endpoint
+            .tag("commands")
+            .path_parameter("id", "The number of the command.")
+    };
     vec![
-        of_thingsboard(post("/api/plugins/rpc/oneway/{id}", "sendOneWayRpc", one_way_rpc))
-            .summary("Tell a device to do something, as ThingsBoard has it")
-            .description(
-                "Answered when the device has it. With `persistent` it is answered at once, and waits for the device.",
-            )
-            .answers::<RpcTaken>(200, "The device has it, or `persistent`: it was taken."),
-        of_thingsboard(post("/api/plugins/rpc/twoway/{id}", "sendTwoWayRpc", two_way_rpc))
-            .summary("Call a device, as ThingsBoard has it")
-            .description(
-                "Answered with what the device answers. With `persistent` it is answered at once, and waits for the device.",
-            )
-            .answers::<Value>(200, "What the device answered, or `persistent`: `rpcId`."),
+        one_way(first(post(
+            "/api/plugins/rpc/oneway/{id}",
+            "sendOneWayRpc",
+            |call| rpc(call, true, FIRST_API),
+        ))),
+        two_way(first(post(
+            "/api/plugins/rpc/twoway/{id}",
+            "sendTwoWayRpc",
+            |call| rpc(call, false, FIRST_API),
+        ))),
+        one_way(second(post(
+            "/api/rpc/oneway/{id}",
+            "sendOneWayRpcV2",
+            |call| rpc(call, true, SECOND_API),
+        ))),
+        two_way(second(post(
+            "/api/rpc/twoway/{id}",
+            "sendTwoWayRpcV2",
+            |call| rpc(call, false, SECOND_API),
+        ))),
+        persistent(get("/api/rpc/persistent/{id}", "getPersistentRpc", read))
+            .role(Role::Viewer)
+            .summary("Read a call that was kept, as ThingsBoard does")
+            .answers::<PersistentRpc>(200, "The call."),
+        persistent(delete(
+            "/api/rpc/persistent/{id}",
+            "deletePersistentRpc",
+            cancel,
+        ))
+        .role(Role::Operator)
+        .summary("Cancel a call that was kept, as ThingsBoard does")
+        .answers_nothing(200, "It is cancelled, or had ended already."),
+        get("/api/rpc/persistent/device/{id}", "listPersistentRpc", list)
+            .role(Role::Viewer)
+            .tag("commands")
+            .path_parameter("id", "The device's id, percent-encoded.")
+            .summary("List the calls of a device, as ThingsBoard does")
+            .parameters(&[RPC_STATUS])
+            .parameters(&PAGING)
+            .answers::<PageData<PersistentRpc>>(200, "A page, the newest first."),
     ]
 }
 
-fn of_thingsboard(endpoint: Endpoint) -> Endpoint {
+fn one_way(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .summary("Send a command to a device, as ThingsBoard does")
+        .description(
+            "Answered when the device has it. With `persistent` it is answered at once with `rpcId`, and kept for the device.",
+        )
+        .answers::<RpcTaken>(200, "The device has it (no body), or `persistent`: it is kept.")
+}
+
+fn two_way(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .summary("Call a device, as ThingsBoard does")
+        .description(
+            "Answered with what the device answers. With `persistent` it is answered at once with `rpcId`, and kept for the \
+             device.",
+        )
+        .answers::<Value>(200, "What the device answered, or `persistent`: `rpcId`.")
+}
+
+fn call_of_device(endpoint: Endpoint) -> Endpoint {
     endpoint
         .role(Role::Operator)
         .tag("commands")
         .path_parameter("id", "The device's id, percent-encoded.")
         .body::<RpcInput>()
-        .problem(409, "Too many commands are open, or too many callers wait.")
-        .problem(504, "The device is not here, or has not answered in time.")
 }
 
-async fn one_way_rpc(call: Call) -> Outcome {
-    rpc(call, true).await
-}
-
-async fn two_way_rpc(call: Call) -> Outcome {
-    rpc(call, false).await
-}
-
-async fn rpc(mut call: Call, one_way: bool) -> Outcome {
-    let input: RpcInput = call.json().await?;
+async fn rpc(mut call: Call, one_way: bool, statuses: Statuses) -> Outcome {
+    let input: RpcInput = call.json_of_any_type().await?;
     let now_ms = now_ms();
     let kept_ms = input
         .expiration_time
@@ -107,18 +214,106 @@ async fn rpc(mut call: Call, one_way: bool) -> Outcome {
     };
     let Sent { id, ended, .. } = sent(&call, request).await?;
     if input.persistent {
-        return call::ok(RpcTaken { rpc_id: Some(id) });
+        return call::ok(RpcTaken {
+            rpc_id: id.to_string(),
+        });
     }
     let state = ended.as_ref().and_then(|ended| ended["state"].as_str());
     match (state, ended.as_ref()) {
-        (Some("success"), Some(_)) if one_way => call::ok(RpcTaken { rpc_id: None }),
+        (Some("success"), Some(_)) if one_way => Ok(StatusCode::OK.into_response()),
         (Some("success" | "failed"), Some(ended)) => call::ok(&ended["result"]),
-        _ => {
+        (state, _) => {
             let who = call.who.name.clone();
             // It may have ended by itself.
             let _ = ask(&call.app, move |tools| tools.cancel(id, &who)).await;
-            let detail = "The device is not here, or has not answered in time.";
-            Err(Problem::new(StatusCode::GATEWAY_TIMEOUT, detail))
+            Err(match state {
+                Some("expired") => {
+                    Problem::new(statuses.not_connected, "The device is not connected.")
+                }
+                _ => Problem::new(statuses.timed_out, "The device has not answered in time."),
+            })
         }
     }
+}
+
+/// The states of commands as ThingsBoard calls them.
+const STATES: [(&str, &str); 8] = [
+    ("pending", "QUEUED"),
+    ("sent", "SENT"),
+    ("acknowledged", "DELIVERED"),
+    ("success", "SUCCESSFUL"),
+    ("failed", "FAILED"),
+    ("timeout", "TIMEOUT"),
+    ("expired", "EXPIRED"),
+    ("cancelled", "DELETED"),
+];
+
+fn shown(command: &Value) -> PersistentRpc {
+    let number = |field: &str| command[field].as_u64().unwrap_or_default();
+    let state = command["state"].as_str().unwrap_or_default();
+    let device = command["device"].as_str().unwrap_or_default();
+    PersistentRpc {
+        id: EntityId::new("RPC", number("id").to_string()),
+        device_id: EntityId::new("DEVICE", device),
+        created_time: number("created_at_ms"),
+        expiration_time: number("expires_at_ms"),
+        request: json!({"method": command["method"], "params": command["params"]}),
+        response: command["result"].clone(),
+        status: STATES
+            .iter()
+            .find(|(own, _)| *own == state)
+            .map_or("QUEUED", |(_, theirs)| theirs),
+    }
+}
+
+fn number(call: &Call) -> Result<u64, Problem> {
+    let id = call.path("id");
+    id.parse()
+        .map_err(|_| Problem::not_found(format!("There is no command {id:?}.")))
+}
+
+async fn read(call: Call) -> Outcome {
+    let id = number(&call)?;
+    let command = ask(&call.app, move |tools| tools.get(id)).await?;
+    let command = command.ok_or_else(|| Problem::not_found(format!("There is no command {id}.")));
+    call::ok(shown(&command?))
+}
+
+async fn cancel(call: Call) -> Outcome {
+    let (id, who) = (number(&call)?, call.who.name.clone());
+    let cancelled = ask(&call.app, move |tools| match tools.cancel(id, &who) {
+        // It has ended.
+        Err(DeviceProblem::Conflict(_)) => Ok(None),
+        outcome => outcome.map(Some),
+    });
+    if let Some(command) = cancelled.await? {
+        let device = command["device"].as_str();
+        let after = json!({"command": id});
+        audit::action(&call, "command.cancel", device, Some(after)).await;
+    }
+    Ok(StatusCode::OK.into_response())
+}
+
+async fn list(call: Call) -> Outcome {
+    let states = call.query.words(RPC_STATUS);
+    let states: Vec<_> = STATES
+        .iter()
+        .filter(|(_, theirs)| states.iter().any(|state| state == theirs))
+        .map(|(own, _)| (*own).to_owned())
+        .collect();
+    let device = call.path("id").to_owned();
+    let page = PageNumber::of(&call);
+    let rows = ask(&call.app, move |tools| {
+        page.read(|before, limit| {
+            let query = CommandQuery {
+                device: Some(device.clone()),
+                states: states.clone(),
+                before,
+                limit,
+            };
+            let page = tools.list(&query)?;
+            Ok((page.rows, page.next))
+        })
+    });
+    call::ok(page.shown(rows.await?, shown))
 }

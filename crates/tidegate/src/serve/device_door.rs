@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::devices::now_ms;
 use super::outside::Others;
 
+const TELEMETRY: &str = "v1/devices/me/telemetry";
 /// Entrances that are kept for the next one.
 const MAX_KEPT: usize = 64;
 
@@ -85,24 +86,13 @@ impl Door {
         }
     }
 
-    fn entrances(&self) -> std::sync::MutexGuard<'_, Vec<Entrance>> {
-        let entrances = self.entrances.lock();
-        entrances.unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl DeviceDoor for Door {
-    fn post(&self, knock: &Knock, what: DevicePost, body: &[u8]) -> Result<(), DoorProblem> {
-        let device = self.device(knock)?;
+    /// Takes a message on a topic of ThingsBoard's.
+    fn take(&self, device: &Arc<Device>, topic: &str, body: &[u8]) -> Result<(), DoorProblem> {
         let kept = self.entrances().pop();
         let Some(mut entrance) = kept.or_else(|| self.platform.entrance()) else {
             return Err(DoorProblem::Busy);
         };
-        let topic = match what {
-            DevicePost::Telemetry => "v1/devices/me/telemetry",
-            DevicePost::Attributes => "v1/devices/me/attributes",
-        };
-        let taken = entrance.take(&device, topic, body);
+        let taken = entrance.take(device, topic, body);
         let mut entrances = self.entrances();
         if entrances.len() < MAX_KEPT {
             entrances.push(entrance);
@@ -114,6 +104,27 @@ impl DeviceDoor for Door {
             NotTaken::Busy => DoorProblem::Busy,
             NotTaken::NoRoom => DoorProblem::NoRoom,
         })
+    }
+
+    fn entrances(&self) -> std::sync::MutexGuard<'_, Vec<Entrance>> {
+        let entrances = self.entrances.lock();
+        entrances.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DeviceDoor for Door {
+    fn post(&self, knock: &Knock, what: DevicePost, body: &[u8]) -> Result<(), DoorProblem> {
+        let topic = match what {
+            DevicePost::Telemetry => TELEMETRY,
+            DevicePost::Attributes => "v1/devices/me/attributes",
+        };
+        self.take(&self.device(knock)?, topic, body)
+    }
+
+    fn report(&self, device: &str, body: &[u8]) -> Result<(), DoorProblem> {
+        let device = self.directory.registry().device(device);
+        let device = device.map_err(|error| unavailable(&error))?;
+        self.take(&device.ok_or(DoorProblem::Nobody)?, TELEMETRY, body)
     }
 
     fn attributes(

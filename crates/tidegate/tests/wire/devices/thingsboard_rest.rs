@@ -1,10 +1,12 @@
 //! A program that was written for ThingsBoard's REST API: it logs in, reads telemetry, calls a device, and renews its token.
 
+use std::process::Command;
 use std::thread::spawn;
 
 use serde_json::{Value, json};
 
 use super::{api, ask_at, connect, product, with_token};
+use crate::interop::{find_program, installed, skipped};
 use crate::support::Node;
 
 /// A request on a path of ThingsBoard.
@@ -99,4 +101,39 @@ fn a_program_for_thingsboard_reads_and_calls() {
         200
     );
     assert_eq!(ask(&node, "GET", &values, &reader, &Value::Null).0, 401);
+}
+
+/// ThingsBoard's own client for its REST API; `thingsboard_rest_client.py` says what it does.
+#[test]
+fn the_rest_client_of_thingsboard_manages_a_device() {
+    let packages = installed("TIDEGATE_TEST_THINGSBOARD_REST", "thingsboard-rest");
+    let packages = packages.filter(|dir| dir.join("tb_rest_client").is_dir());
+    let (Some(packages), Some(python)) = (packages, find_program("python3")) else {
+        return skipped("ThingsBoard's REST client for Python is not installed");
+    };
+    let node = Node::start(&[]);
+    let operator =
+        json!({"username": "tenant@example.org", "role": "operator", "password": "correct horse"});
+    let (status, answer) = api(&node, "POST", "operators", &operator);
+    assert_eq!(status, 201, "{answer}");
+    let alarm = json!([{"id": "overheated",
+        "raise": [{"severity": "MAJOR", "when": {"key": "hot", "is": "=", "value": true}}]}]);
+    product(&node, "meter", json!({"mode": "sync", "alarms": alarm}));
+    let url = format!("http://{}", node.address("http"));
+    let ended = Command::new(python)
+        .env("PYTHONPATH", packages)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/wire/devices/thingsboard_rest_client.py"
+        ))
+        .args([&url, "tenant@example.org", "correct horse"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(
+        ended.status.success() && said.ends_with("done\n"),
+        "{said}{}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
 }

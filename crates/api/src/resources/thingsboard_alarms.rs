@@ -1,0 +1,279 @@
+//! Alarms on ThingsBoard's paths.
+
+use axum::http::StatusCode;
+use axum::response::IntoResponse as _;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::alarms::ask;
+use super::thingsboard_devices::EntityId;
+use super::thingsboard_pages::{PAGING, PageData, PageNumber};
+use crate::access::Role;
+use crate::alarm_tools::{AlarmProblem, AlarmQuery, AlarmTools};
+use crate::audit;
+use crate::call::{self, Call};
+use crate::endpoint::{Endpoint, Outcome, delete, get, post};
+use crate::parameters::{Parameter, Shape, text, time_ms};
+use crate::problem::Problem;
+
+const SEARCH_STATUS: Parameter = Parameter {
+    name: "searchStatus",
+    shape: Shape::Words(&["ANY", "ACTIVE", "CLEARED", "ACK", "UNACK"]),
+    about: "Alarms of this kind of state.",
+};
+const STATUS: Parameter = Parameter {
+    name: "status",
+    shape: Shape::Words(&["ACTIVE_UNACK", "ACTIVE_ACK", "CLEARED_UNACK", "CLEARED_ACK"]),
+    about: "Alarms in these states.",
+};
+const START: Parameter = time_ms("startTime", "Raised at or after this time.");
+const END: Parameter = time_ms("endTime", "Raised before this time.");
+const IGNORED: [Parameter; 3] = [
+    text("textSearch", "Ignored."),
+    text("assigneeId", "Ignored: alarms have no assignee."),
+    text(
+        "fetchOriginator",
+        "Ignored: the name of the device is always answered.",
+    ),
+];
+
+/// An alarm as ThingsBoard's clients read it. Times are milliseconds since 1970; 0: not yet.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Alarm {
+    id: EntityId,
+    created_time: u64,
+    #[serde(rename = "type")]
+    kind: String,
+    name: String,
+    originator: EntityId,
+    originator_name: String,
+    severity: String,
+    /// `ACTIVE_UNACK`, `ACTIVE_ACK`, `CLEARED_UNACK` or `CLEARED_ACK`.
+    status: String,
+    acknowledged: bool,
+    cleared: bool,
+    start_ts: u64,
+    end_ts: u64,
+    ack_ts: u64,
+    clear_ts: u64,
+    /// `text`, and `values`: the values that the conditions are about.
+    details: Value,
+    propagate: bool,
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    let one = |endpoint: Endpoint| {
+        endpoint
+            .tag("alarms")
+            .path_parameter("id", "The number of the alarm.")
+    };
+    let of_device = |endpoint: Endpoint| {
+        endpoint
+            .tag("alarms")
+            .role(Role::Viewer)
+            .path_parameter("device", "The device's id, percent-encoded.")
+    };
+    let listed = |endpoint: Endpoint| {
+        endpoint
+            .role(Role::Viewer)
+            .tag("alarms")
+            .summary("List alarms, as ThingsBoard does")
+            .parameters(&[SEARCH_STATUS, STATUS, START, END])
+            .parameters(&IGNORED)
+            .parameters(&PAGING)
+            .answers::<PageData<Alarm>>(200, "A page, the newest first.")
+    };
+    vec![
+        listed(get("/api/alarms", "thingsboardAlarms", list)),
+        of_device(listed(get(
+            "/api/alarm/DEVICE/{device}",
+            "thingsboardDeviceAlarms",
+            list,
+        ))),
+        of_device(get(
+            "/api/alarm/highestSeverity/DEVICE/{device}",
+            "thingsboardHighestSeverity",
+            highest_severity,
+        ))
+        .summary("Read the highest severity of a device, as ThingsBoard does")
+        .parameters(&[SEARCH_STATUS, STATUS])
+        .answers::<Option<String>>(200, "The severity, or `null`."),
+        one(get("/api/alarm/{id}", "thingsboardAlarm", read))
+            .role(Role::Viewer)
+            .summary("Read an alarm, as ThingsBoard does")
+            .answers::<Alarm>(200, "The alarm."),
+        one(get("/api/alarm/info/{id}", "thingsboardAlarmInfo", read))
+            .role(Role::Viewer)
+            .summary("Read an alarm, as ThingsBoard does")
+            .answers::<Alarm>(200, "The alarm."),
+        one(post(
+            "/api/alarm/{id}/ack",
+            "thingsboardAcknowledgeAlarm",
+            acknowledge,
+        ))
+        .role(Role::Operator)
+        .summary("Acknowledge an alarm, as ThingsBoard does")
+        .answers::<Alarm>(200, "The alarm, as it is now."),
+        one(post(
+            "/api/alarm/{id}/clear",
+            "thingsboardClearAlarm",
+            clear,
+        ))
+        .role(Role::Operator)
+        .summary("Clear an alarm, as ThingsBoard does")
+        .answers::<Alarm>(200, "The alarm, as it is now."),
+        one(delete("/api/alarm/{id}", "thingsboardDeleteAlarm", remove))
+            .role(Role::Operator)
+            .summary("Delete an alarm, as ThingsBoard does")
+            .answers::<bool>(200, "`true`: deleted."),
+    ]
+}
+
+fn shown(alarm: &Value) -> Alarm {
+    let text = |field: &str| alarm[field].as_str().unwrap_or_default().to_owned();
+    let number = |field: &str| alarm[field].as_u64().unwrap_or_default();
+    let (device, kind, status) = (text("deviceId"), text("type"), text("state"));
+    Alarm {
+        id: EntityId::new("ALARM", number("id").to_string()),
+        created_time: number("raised_ms"),
+        name: kind.clone(),
+        kind,
+        originator: EntityId::new("DEVICE", device.clone()),
+        originator_name: device,
+        severity: text("severity"),
+        acknowledged: status.ends_with("_ACK"),
+        cleared: status.starts_with("CLEARED"),
+        status,
+        start_ts: number("raised_ms"),
+        end_ts: number("changed_ms"),
+        ack_ts: number("acknowledged_ms"),
+        clear_ts: number("cleared_ms"),
+        details: json!({"text": alarm["details"], "values": alarm["values"]}),
+        propagate: false,
+    }
+}
+
+fn states(call: &Call) -> Vec<String> {
+    let given = call.query.words(STATUS);
+    if !given.is_empty() {
+        return given;
+    }
+    let states: &[&str] = match call.query.text(SEARCH_STATUS.name) {
+        Some("ACTIVE") => &["ACTIVE_UNACK", "ACTIVE_ACK"],
+        Some("CLEARED") => &["CLEARED_UNACK", "CLEARED_ACK"],
+        Some("ACK") => &["ACTIVE_ACK", "CLEARED_ACK"],
+        Some("UNACK") => &["ACTIVE_UNACK", "CLEARED_UNACK"],
+        _ => &[],
+    };
+    states.iter().map(|state| (*state).to_owned()).collect()
+}
+
+fn query(call: &Call) -> AlarmQuery {
+    AlarmQuery {
+        device: Some(call.path("device").to_owned()).filter(|device| !device.is_empty()),
+        states: states(call),
+        from_ms: call.query.number(START),
+        to_ms: call.query.number(END),
+        ..AlarmQuery::default()
+    }
+}
+
+async fn list(call: Call) -> Outcome {
+    let mut query = query(&call);
+    let page = PageNumber::of(&call);
+    let rows = ask(&call.app, move |tools| {
+        page.read(|before, limit| {
+            (query.before, query.limit) = (before, limit);
+            let page = tools.list(&query)?;
+            Ok((page.rows, page.next))
+        })
+    });
+    call::ok(page.shown(rows.await?, shown))
+}
+
+/// From the highest to the lowest.
+const SEVERITIES: [&str; 5] = ["CRITICAL", "MAJOR", "MINOR", "WARNING", "INDETERMINATE"];
+
+async fn highest_severity(call: Call) -> Outcome {
+    let mut query = query(&call);
+    query.limit = 1;
+    let found = ask(&call.app, move |tools| {
+        for severity in SEVERITIES {
+            query.severities = vec![severity.to_owned()];
+            if has_any(tools, &mut query)? {
+                return Ok(Some(severity));
+            }
+        }
+        Ok(None)
+    });
+    call::ok(found.await?)
+}
+
+/// A page may be empty although more follow.
+fn has_any(tools: &dyn AlarmTools, query: &mut AlarmQuery) -> Result<bool, AlarmProblem> {
+    query.before = None;
+    loop {
+        let page = tools.list(query)?;
+        if !page.rows.is_empty() {
+            return Ok(true);
+        }
+        match page.next {
+            Some(next) => query.before = Some(next),
+            None => return Ok(false),
+        }
+    }
+}
+
+fn number(call: &Call) -> Result<u64, Problem> {
+    let id = call.path("id");
+    id.parse()
+        .map_err(|_| Problem::not_found(format!("There is no alarm {id}.")))
+}
+
+async fn read(call: Call) -> Outcome {
+    let id = number(&call)?;
+    let alarm = ask(&call.app, move |tools| tools.get(id)).await?;
+    let alarm = alarm.ok_or_else(|| Problem::not_found(format!("There is no alarm {id}.")));
+    call::ok(shown(&alarm?))
+}
+
+async fn acknowledge(call: Call) -> Outcome {
+    change(call, "alarm.acknowledge", |tools, id, who| {
+        tools.acknowledge(id, who)
+    })
+    .await
+}
+
+async fn clear(call: Call) -> Outcome {
+    change(call, "alarm.clear", |tools, id, who| tools.clear(id, who)).await
+}
+
+/// ThingsBoard answers with the alarm where nothing is left to do.
+async fn change(
+    call: Call,
+    action: &'static str,
+    change: fn(&dyn AlarmTools, u64, &str) -> Result<Value, AlarmProblem>,
+) -> Outcome {
+    let (id, who) = (number(&call)?, call.who.name.clone());
+    let changed = ask(&call.app, move |tools| match change(tools, id, &who) {
+        Err(AlarmProblem::Conflict(detail)) => {
+            let alarm = tools.get(id)?.ok_or(AlarmProblem::NotFound(detail))?;
+            Ok((alarm, false))
+        }
+        outcome => Ok((outcome?, true)),
+    });
+    let (alarm, is_changed) = changed.await?;
+    if is_changed {
+        audit::action(&call, action, Some(call.path("id")), None).await;
+    }
+    call::ok(shown(&alarm))
+}
+
+async fn remove(call: Call) -> Outcome {
+    let id = number(&call)?;
+    ask(&call.app, move |tools| tools.remove(id)).await?;
+    audit::action(&call, "alarm.delete", Some(call.path("id")), None).await;
+    Ok((StatusCode::OK, axum::Json(true)).into_response())
+}
