@@ -136,7 +136,10 @@ impl Parameters {
     fn fits(&mut self, shape: Shape, value: &str) -> bool {
         match shape {
             Shape::Text => true,
-            Shape::Flag => matches!(value, "true" | "false"),
+            // Clients of some languages write `True`.
+            Shape::Flag => ["true", "false"]
+                .iter()
+                .any(|flag| value.eq_ignore_ascii_case(flag)),
             Shape::Topic => !value.is_empty() && !value.contains(['+', '#', '\0']),
             Shape::Words(words) => value.split(',').all(|word| words.contains(&word)),
             Shape::Number(min, max) => {
@@ -176,7 +179,8 @@ impl Parameters {
     }
 
     pub(crate) fn flag(&self, parameter: Parameter) -> Option<bool> {
-        self.text(parameter.name).map(|value| value == "true")
+        let value = self.text(parameter.name)?;
+        Some(value.eq_ignore_ascii_case("true"))
     }
 
     pub(crate) fn number(&self, parameter: Parameter) -> Option<u64> {

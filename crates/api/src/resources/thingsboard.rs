@@ -11,7 +11,7 @@ use crate::call::{self, Call};
 use crate::endpoint::{Endpoint, Outcome, get};
 use crate::parameters::{MAX_TIME_MS, Parameter, Shape, time_ms};
 use crate::problem::Problem;
-use crate::telemetry_tools::{Function, IntervalLength, IntervalQuery, RowQuery};
+use crate::telemetry_tools::{CalendarUnit, Function, IntervalLength, IntervalQuery, RowQuery};
 
 const DEFAULT_ROWS: u64 = 100;
 const MAX_ROWS: u64 = 100_000;
@@ -25,6 +25,16 @@ const INTERVAL: Parameter = Parameter {
     name: "interval",
     shape: Shape::Number(0, MAX_TIME_MS),
     about: "The length of an interval in milliseconds, with `agg`; 0 or nothing: one interval.",
+};
+const INTERVAL_TYPE: Parameter = Parameter {
+    name: "intervalType",
+    shape: Shape::Words(&["MILLISECONDS", "WEEK_ISO", "MONTH", "QUARTER"]),
+    about: "A unit of the calendar in place of `interval`; weeks begin on Monday.",
+};
+const TIME_ZONE: Parameter = Parameter {
+    name: "timeZone",
+    shape: Shape::Text,
+    about: "The IANA time zone of the calendar, such as `Europe/Kyiv`; UTC without it.",
 };
 const AGG: Parameter = Parameter {
     name: "agg",
@@ -80,12 +90,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .answers::<Vec<String>>(200, "Those that have a value."),
         one("values/timeseries", "thingsboardValues", |call| Box::pin(values(call)))
             .summary("A device's telemetry, as ThingsBoard has it")
-            .description("Latest values without `startTs` and `endTs`. Intervals begin at `startTs` and are told with their middle.")
-            .parameters(&[KEYS, START, END, INTERVAL, AGG, LIMIT, ORDER, STRICT])
+            .description("Latest values without `startTs` and `endTs`. Intervals of a fixed length begin at `startTs` and have the time of their middle, those of the calendar the time of their beginning.")
+            .parameters(&[KEYS, START, END, INTERVAL, INTERVAL_TYPE, TIME_ZONE, AGG, LIMIT, ORDER, STRICT])
             .answers::<std::collections::BTreeMap<String, Vec<Timed>>>(200, "By key."),
         one("values/timeseries/history", "thingsboardHistory", |call| Box::pin(values(call)))
             .summary("A device's telemetry of a time range, as ThingsBoard has it")
-            .parameters(&[KEYS, START, END, INTERVAL, AGG, LIMIT, ORDER, STRICT])
+            .parameters(&[KEYS, START, END, INTERVAL, INTERVAL_TYPE, TIME_ZONE, AGG, LIMIT, ORDER, STRICT])
             .answers::<std::collections::BTreeMap<String, Vec<Timed>>>(200, "By key."),
         one("keys/attributes", "thingsboardAttributeKeys", |call| Box::pin(attribute_keys(call)))
             .summary("Keys of a device's attributes, as ThingsBoard has it")
@@ -244,14 +254,25 @@ async fn put_intervals(
     };
     let (from_ms, to_ms) = times;
     let interval_ms = interval_ms(call, INTERVAL, times);
+    let unit = match call.query.text(INTERVAL_TYPE.name) {
+        Some("WEEK_ISO") => Some(CalendarUnit::Week),
+        Some("MONTH") => Some(CalendarUnit::Month),
+        Some("QUARTER") => Some(CalendarUnit::Quarter),
+        _ => None,
+    };
+    // Intervals of a fixed length have the time of their middle, as ThingsBoard's have.
+    let middle_ms = match unit {
+        Some(_) => 0,
+        None => interval_ms / 2,
+    };
     let query = IntervalQuery {
         devices: vec![call.path("id").to_owned()],
         keys,
         from_ms,
         to_ms,
-        length: IntervalLength::Ms(interval_ms),
+        length: unit.map_or(IntervalLength::Ms(interval_ms), IntervalLength::Calendar),
         origin_ms: Some(from_ms),
-        time_zone: None,
+        time_zone: call.query.owned(TIME_ZONE),
         functions: vec![function],
         merged: false,
     };
@@ -259,7 +280,7 @@ async fn put_intervals(
     for row in ask(&call.app, move |tools| tools.intervals(&query)).await? {
         let value = row.values.into_iter().next();
         if let Some(value) = value.filter(|value| !value.is_null()) {
-            told.put(row.key, row.ts_ms + interval_ms / 2, value);
+            told.put(row.key, row.ts_ms + middle_ms, value);
         }
     }
     Ok(())

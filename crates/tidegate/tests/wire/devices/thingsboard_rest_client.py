@@ -71,6 +71,17 @@ def manage(url, username, password):
     )
     times = [one["ts"] for one in plain(counts)["t"]]
     expect("ascending", times, sorted(times))
+    months = client.get_timeseries(
+        device.id,
+        keys="t",
+        start_ts=now - 60 * 86_400_000,
+        end_ts=now + 1,
+        interval_type="MONTH",
+        time_zone="Europe/Kyiv",
+        agg="MAX",
+        use_strict_data_types=True,
+    )
+    expect("months", plain(months)["t"][-1]["value"], 22)
     client.delete_entity_timeseries(device.id, keys="t", delete_all_data_for_keys=True)
     expect("deleted", client.get_timeseries_keys_v1(device.id), [])
 
