@@ -21,7 +21,7 @@ brackets may be left out. The first argument may stand in front: `topic.startsWi
 - What a function makes is bounded: 1 MiB of text or bytes, 100,000 items. A regular expression has at most 4 KiB and neither
   look-around nor back references.
 
-Of EMQX's functions these are not here: `getenv`, `mongo_date`, `term_encode`, `term_decode`, `sparkplug_encode`, `sparkplug_decode`,
+Of EMQX's functions these are not here: `term_encode`, `term_decode`, `sparkplug_encode`, `sparkplug_decode`,
 and those of the schema registry. `sum`, `avg`, `min`, `max`, `first` and `last` with one argument are aggregates in a rule with a
 window.
 
