@@ -467,7 +467,7 @@ fn open_store(
             .context(format!("cannot open the store in {}", path.display())),
     })?;
     for problem in &report.warnings {
-        tracing::error!(problem, "the store is damaged");
+        tracing::error!(problem, "the store is not as it was left");
     }
     if let Some(cut) = &report.cut {
         tracing::warn!(

@@ -27,7 +27,7 @@ struct Part {
 const PARTS: [Part; 1] = [Part {
     directory: "store",
     is_skipped: |path| is_lock(path) || is_old_version(path) || is_one_of_many(path),
-    min_files: 15,
+    min_files: 10,
 }];
 
 fn is_lock(path: &Path) -> bool {
