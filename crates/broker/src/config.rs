@@ -120,6 +120,10 @@ pub struct Limits {
     pub max_queued_age_s: u32,
     /// Bytes waiting between two shards; beyond, publishers of the sending shard are not read.
     pub max_cross_shard_bytes: u32,
+    /// Messages that may come of one message, by rules that publish and by those that answer them; beyond, they are dropped.
+    pub max_derived_messages: u32,
+    /// Milliseconds of work on them after the first turn; beyond, they are dropped.
+    pub max_derived_ms: u32,
     pub max_retained_messages: u32,
     pub max_retained_bytes: u64,
     pub max_retained_payload: u32,
@@ -172,6 +176,8 @@ impl Default for Limits {
             max_queued_bytes_per_shard: 2 << 30,
             max_queued_age_s: 0,
             max_cross_shard_bytes: 16 << 20,
+            max_derived_messages: 1000,
+            max_derived_ms: 1000,
             max_retained_messages: 1_000_000,
             max_retained_bytes: 1 << 30,
             max_retained_payload: 1 << 20,

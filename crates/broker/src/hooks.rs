@@ -19,7 +19,7 @@ mod outgoing;
 pub use crate::core::message::MessageView;
 pub use crate::scram::Credential;
 pub use chain::Chain;
-pub use outgoing::{Draft, Drafted, Outgoing};
+pub use outgoing::{Draft, Drafted, Outgoing, Position};
 
 /// A set of hook points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -249,7 +249,7 @@ pub enum Authorization {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Continue,
-    /// It goes on, and [`Hooks::outgoing`] and [`Hooks::is_saturated`] are asked when it has gone.
+    /// It goes on, and [`Hooks::outgoing`] and [`Hooks::take_backpressure`] are asked when it has gone.
     Follow,
     /// It ends here; its publisher is answered as if it had been delivered.
     Stop,
@@ -298,6 +298,9 @@ pub enum AckKind {
 
 /// See [`Hooks::settle`].
 pub type Settled = Box<dyn FnOnce() + Send + Sync>;
+
+/// Whether a publisher still has to wait, see [`Hooks::take_backpressure`]. Asked every millisecond: has to be quick.
+pub type Backpressure = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// One shard's listener to what happens on it. Every method does nothing by default.
 pub trait Hooks {
@@ -456,7 +459,7 @@ pub trait Hooks {
     }
 
     /// Whether something that came of what was told in this turn is not safe yet, so that the answers of this turn have to wait for
-    /// it. Asked like [`Hooks::outgoing`], before [`Hooks::is_saturated`]; heeded where there is a store, whose turns answers wait for.
+    /// it. Asked like [`Hooks::outgoing`], before [`Hooks::take_backpressure`]; heeded where there is a store, whose turns answers wait for.
     fn is_unsettled(&mut self) -> bool {
         false
     }
@@ -467,10 +470,16 @@ pub trait Hooks {
         done();
     }
 
-    /// Whether publishers are to wait, because something behind this implementation takes no more. Asked like
-    /// [`Hooks::outgoing`], and while they wait every few milliseconds.
-    fn is_saturated(&mut self) -> bool {
-        false
+    /// What the publisher of what was told since this was asked last is to wait for, because something behind this implementation takes
+    /// no more of it. Asked like [`Hooks::outgoing`]. Others are not made to wait.
+    fn take_backpressure(&mut self) -> Option<Backpressure> {
+        None
+    }
+
+    /// A message of [`Hooks::outgoing`] is not published: too many come of one message, see
+    /// [`Limits::max_derived_messages`](crate::config::Limits::max_derived_messages).
+    fn discarded(&mut self, topic: &str, tag: u64) {
+        let _ = (topic, tag);
     }
 
     /// Every ten seconds, or a little later: time for what has to be done on the shard's own thread now and then. Has to be quick.

@@ -67,6 +67,7 @@ shard_metrics! {
     DroppedNotAuthorized Counter "messages_dropped_total" [reason = "not_authorized"] "Messages that did not reach a subscriber.";
     DroppedSessionEnded Counter "messages_dropped_total" [reason = "session_ended"] "Messages that did not reach a subscriber.";
     DroppedStoreFull Counter "messages_dropped_total" [reason = "store_full"] "Messages that did not reach a subscriber.";
+    DroppedDerived Counter "messages_dropped_total" [reason = "derived_budget"] "Messages that did not reach a subscriber.";
     DroppedOffline Counter "messages_dropped_total" [reason = "offline"] "Messages that did not reach a subscriber.";
     CrossShardOut Counter "cross_shard_messages_total" [] "Messages handed to another shard.";
     PausedPublishers Counter "publisher_pauses_total" [] "Times a publisher was not read for a moment because a queue or its rate was over its bound.";

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use broker::hooks::{
-    Accepted, Client, Hooks, HooksFactory, Interest, MessageView, Origin, Settled, Verdict,
+    Accepted, Backpressure, Client, Hooks, HooksFactory, Interest, MessageView, Origin, Settled,
+    Verdict,
 };
 use hashbrown::HashMap;
 use mqtt::{Properties, QoS, SubscriptionOptions};
@@ -49,6 +50,7 @@ impl HooksFactory for DeviceHooks {
             pipeline: self.pipeline.clone(),
             clients: self.clients.clone(),
             devices: HashMap::default(),
+            is_fed: false,
         })
     }
 }
@@ -59,6 +61,8 @@ struct Ears {
     lane: Lane,
     /// The connected devices of this shard, by client id.
     devices: HashMap<Box<str>, Arc<Speaker>, foldhash::fast::RandomState>,
+    /// The pipeline was given something that it has too much of.
+    is_fed: bool,
 }
 
 impl Hooks for Ears {
@@ -144,7 +148,8 @@ impl Hooks for Ears {
         if admission == Admission::NoRoom && qos != QoS::AtMostOnce {
             return Verdict::Refuse;
         }
-        match self.lane.has_left() || self.pipeline.is_saturated() {
+        self.is_fed |= self.pipeline.is_saturated();
+        match self.lane.has_left() || self.is_fed {
             _ if is_for_node_alone => Verdict::Stop,
             true => Verdict::Follow,
             false => Verdict::Continue,
@@ -159,8 +164,10 @@ impl Hooks for Ears {
         self.pipeline.settle(done);
     }
 
-    fn is_saturated(&mut self) -> bool {
-        self.pipeline.is_saturated()
+    fn take_backpressure(&mut self) -> Option<Backpressure> {
+        let is_fed = std::mem::take(&mut self.is_fed);
+        let pipeline = is_fed.then(|| self.pipeline.clone())?;
+        Some(Box::new(move || pipeline.is_saturated()))
     }
 }
 

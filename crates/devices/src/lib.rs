@@ -22,6 +22,7 @@ pub mod model;
 mod nearest;
 pub mod platform;
 mod product;
+mod progress;
 pub mod pull;
 mod registry;
 pub mod retention;
@@ -41,6 +42,7 @@ pub use product::{
     CredentialKind, Definition, Dialect, InvalidProduct, KIND as PRODUCT_KIND, Mode, Product,
     ProductSlot, ProvisionMode, Provisioning, SharedSecure, Step, Storage,
 };
+pub use progress::Progress;
 pub use registry::{
     Attribute, AttributeChange, Config, DeviceChange, Expected, Filter, ImportFormat, ImportMode,
     Imported, MAX_ATTRIBUTES, NewDevice, Page, Provision, Provisioned, Refused, Registry,

@@ -81,8 +81,12 @@ impl Lineage {
         (self.0 >> SERIAL_BITS) as u8
     }
 
+    pub(crate) fn serial(self) -> u64 {
+        self.0 & ((1 << SERIAL_BITS) - 1)
+    }
+
     pub(crate) fn is_of(self, bound: &Bound) -> bool {
-        self.0 != 0 && self.0 & ((1 << SERIAL_BITS) - 1) == bound.serial
+        self.0 != 0 && self.serial() == bound.serial
     }
 }
 

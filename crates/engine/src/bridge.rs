@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use broker::hooks::Outgoing;
+use broker::hooks::{Backpressure, Outgoing};
 use rules::{Arena, Event, EventKind, Scratch, Value};
 use serde_json::Map;
 
@@ -57,25 +57,26 @@ impl Bridges {
         let mut tools = self.lock();
         work(tools.get_or_insert_with(|| Tools::new(shared, shared.bridge_lane())))
     }
+}
 
-    fn is_saturated(&self) -> bool {
-        let mut tools = self.lock();
-        tools
-            .as_mut()
-            .is_some_and(|tools| tools.stage.is_saturated())
-    }
+/// What rules have made of an event outside of shards.
+pub(crate) struct Outcome {
+    pub(crate) outgoing: Option<Outgoing>,
+    /// What its source waits for.
+    backpressure: Option<Backpressure>,
 }
 
 impl Engine {
     /// Shows a message to the rules that take what comes in through a bridge, `TYPE:NAME`; resolves when it has been taken.
     pub async fn take_bridged(&self, bridge: &str, incoming: Incoming<'_>) {
-        let outgoing = self.meet_bridged(bridge, &incoming);
-        self.finish_outside(bridge, outgoing).await;
+        if let Some(outcome) = self.meet_bridged(bridge, &incoming) {
+            self.finish_outside(bridge, outcome).await;
+        }
     }
 
-    /// Waits until what rules want published is, and no sink is full. `from`: what comes from one place stays in order.
-    pub(crate) async fn finish_outside(&self, from: &str, outgoing: Option<Outgoing>) {
-        if let Some(outgoing) = outgoing {
+    /// Waits until what rules want published is, and what they have fed has room. `from`: what comes from one place stays in order.
+    pub(crate) async fn finish_outside(&self, from: &str, outcome: Outcome) {
+        if let Some(outgoing) = outcome.outgoing {
             let (done, published) = tokio::sync::oneshot::channel();
             // Nobody may be waiting any more.
             let done = move || _ = done.send(());
@@ -91,20 +92,21 @@ impl Engine {
                 );
             }
         }
-        while self.bridges.is_saturated() {
+        while outcome.backpressure.as_ref().is_some_and(|waits| waits()) {
             tokio::time::sleep(FULL_PAUSE).await;
         }
     }
 
-    fn meet_bridged(&self, bridge: &str, incoming: &Incoming<'_>) -> Option<Outgoing> {
+    fn meet_bridged(&self, bridge: &str, incoming: &Incoming<'_>) -> Option<Outcome> {
         let snapshot = self.shared.snapshot.load_full();
         let rules = snapshot.index.from_bridge(bridge);
         if rules.is_empty() {
             return None;
         }
-        (self.bridges).with_tools(&self.shared, |tools| {
-            self.meet_with(tools, &snapshot, rules, incoming)
-        })
+        Some((self.bridges).with_tools(&self.shared, |tools| {
+            self.meet_with(tools, &snapshot, rules, incoming);
+            tools.take_outcome()
+        }))
     }
 
     fn meet_with(
@@ -113,7 +115,7 @@ impl Engine {
         snapshot: &Snapshot,
         rules: &[Arc<Bound>],
         incoming: &Incoming<'_>,
-    ) -> Option<Outgoing> {
+    ) {
         tools.scratch.reset();
         let (scratch, at_ms) = (&tools.scratch, now_ms());
         let event = Event {
@@ -135,10 +137,7 @@ impl Engine {
             now_ms: at_ms,
             chained: 0,
         };
-        for rule in rules {
-            run.meet(rule, &view);
-        }
-        tools.stage.take_outgoing()
+        run.meet_all(&view, |at| rules.get(at).map(|rule| &**rule));
     }
 }
 
@@ -147,6 +146,14 @@ impl Tools {
         Self {
             scratch: scratch(lane, shared),
             stage: Stage::new(lane, shared.clone()),
+        }
+    }
+
+    /// What came of the event met last.
+    pub(crate) fn take_outcome(&mut self) -> Outcome {
+        Outcome {
+            outgoing: self.stage.take_outgoing(),
+            backpressure: self.stage.take_backpressure(),
         }
     }
 }

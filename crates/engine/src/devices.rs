@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use broker::hooks::Outgoing;
+use broker::hooks::{Backpressure, Outgoing};
 use rules::{Arena, Event, EventKind, Value};
 
 use crate::bound::Lineage;
@@ -139,18 +139,29 @@ impl DeviceLane {
         is_unsettled
     }
 
-    /// Whether publishers are to wait for a sink.
+    /// Whether rules have given something to devices.
+    pub(crate) fn take_settles_devices(&self) -> bool {
+        let mut work = self.lock();
+        let tools = work.spare.iter_mut();
+        let all = tools.map(|tools| tools.stage.take_settles_devices());
+        all.fold(false, |any, one| any | one)
+    }
+
+    /// What the publisher is to wait for; asked last.
     #[inline]
-    pub(crate) fn is_saturated(&self) -> bool {
+    pub(crate) fn take_backpressure(&self) -> Option<Backpressure> {
         if !self.is_told.load(Relaxed) {
-            return false;
+            return None;
         }
         let mut work = self.lock();
-        let is_saturated = (work.spare.iter_mut()).any(|tools| tools.stage.is_saturated());
-        if !is_saturated && work.outgoing.is_empty() {
+        let tools = work.spare.iter_mut();
+        let all: Vec<_> = tools
+            .filter_map(|tools| tools.stage.take_backpressure())
+            .collect();
+        if work.outgoing.is_empty() {
             self.is_told.store(false, Relaxed);
         }
-        is_saturated
+        (!all.is_empty()).then(|| Box::new(move || all.iter().any(|waits| waits())) as Backpressure)
     }
 }
 
@@ -182,7 +193,8 @@ impl Engine {
             (work.spare.pop()).unwrap_or_else(|| Tools::new(&self.shared, usize::from(shard)));
         // An action may tell of the next event.
         drop(work);
-        let outgoing = meet(&self.shared, &mut tools, event);
+        meet(&self.shared, &mut tools, event);
+        let outgoing = tools.stage.take_outgoing();
         let mut work = lane.lock();
         work.depth -= 1;
         let has_followers = outgoing.is_some() || tools.stage.has_followers();
@@ -200,21 +212,23 @@ impl Engine {
         if !self.wants_device_events() {
             return;
         }
-        let outgoing =
-            (self.bridges).with_tools(&self.shared, |tools| meet(&self.shared, tools, &event));
-        self.finish_outside(event.device_id, outgoing).await;
+        let outcome = (self.bridges).with_tools(&self.shared, |tools| {
+            meet(&self.shared, tools, &event);
+            tools.take_outcome()
+        });
+        self.finish_outside(event.device_id, outcome).await;
     }
 }
 
-/// The rules that want the event; what they want published.
-fn meet(shared: &Shared, tools: &mut Tools, device: &DeviceEvent<'_>) -> Option<Outgoing> {
+/// Shows the event to the rules that want it.
+fn meet(shared: &Shared, tools: &mut Tools, device: &DeviceEvent<'_>) {
     let snapshot = shared.snapshot.load();
     let index = &snapshot.index;
     let mut met = Vec::new();
     let looked = looked(EventKind::Device, device.topic, device.client_id, None);
     index.matches(&looked, |bound| met.push(bound));
     if met.is_empty() {
-        return None;
+        return;
     }
     tools.scratch.reset();
     let (scratch, at_ms) = (&tools.scratch, now_ms());
@@ -236,10 +250,7 @@ fn meet(shared: &Shared, tools: &mut Tools, device: &DeviceEvent<'_>) -> Option<
         now_ms: at_ms,
         chained: 0,
     };
-    for bound in met {
-        run.meet(bound, &view);
-    }
-    tools.stage.take_outgoing()
+    run.meet_all(&view, |at| met.get(at).map(|bound| &***bound));
 }
 
 fn fields_of<'a>(device: &DeviceEvent<'a>, arena: &'a Arena) -> Value<'a> {

@@ -106,6 +106,7 @@ impl Engine {
             wants_devices: AtomicBool::new(false),
             device_lanes: (0..shards).map(|_| DeviceLane::default()).collect(),
             devices: OnceLock::new(),
+            by_serial: Mutex::default(),
             lanes: shards + 2,
         };
         Self {
@@ -287,7 +288,9 @@ impl Engine {
                             tracing::warn!(rule = name, warning, "rule has a probable mistake");
                         }
                         self.remember(&mut bound, before);
-                        State::Running(Arc::new(bound))
+                        let bound = Arc::new(bound);
+                        self.shared.note_serial(&bound);
+                        State::Running(bound)
                     }
                     Err(problem) => State::Broken(problem),
                 },

@@ -1,6 +1,5 @@
 //! Fallback actions of rows that a sink could not write later: they are dead letters, and their rule does something else instead.
 
-use broker::hooks::Outgoing;
 use rules::{Event, EventKind, Output, Value};
 use serde_json::Map;
 
@@ -10,6 +9,7 @@ use crate::bridge::{Tools, value_of};
 use crate::engine::Engine;
 use crate::hooks::now_ms;
 use crate::outlet::RowOrigin;
+use crate::run::contain;
 
 /// A row that failed for good.
 #[derive(Debug, Clone, Copy)]
@@ -28,14 +28,20 @@ impl Engine {
     /// the rule or the action is no more, or is another one that has no fallback actions, nothing is done. Resolves like
     /// [`Engine::take_bridged`].
     pub async fn fall_back(&self, failed: FailedRow<'_>) {
-        let outgoing =
-            (self.bridges).with_tools(&self.shared, |tools| self.fall_back_with(tools, &failed));
-        self.finish_outside(failed.rule, outgoing).await;
+        let outcome = (self.bridges).with_tools(&self.shared, |tools| {
+            self.fall_back_with(tools, &failed);
+            tools.take_outcome()
+        });
+        self.finish_outside(failed.rule, outcome).await;
     }
 
-    fn fall_back_with(&self, tools: &mut Tools, failed: &FailedRow<'_>) -> Option<Outgoing> {
-        let bound = self.running(failed.rule)?;
-        let action = bound.actions.get(usize::from(failed.origin.action))?;
+    fn fall_back_with(&self, tools: &mut Tools, failed: &FailedRow<'_>) {
+        let Some(bound) = self.running(failed.rule) else {
+            return;
+        };
+        let Some(action) = bound.actions.get(usize::from(failed.origin.action)) else {
+            return;
+        };
         tools.scratch.reset();
         let (scratch, stage, at_ms) = (&tools.scratch, &mut tools.stage, now_ms());
         let arena = scratch.arena();
@@ -62,8 +68,9 @@ impl Engine {
             now_ms: at_ms,
         };
         let counters = bound.standing.counters.lane(stage.lane);
-        action.fall_back(&bound, &made, stage, counters);
-        stage.take_outgoing()
+        contain(&bound, counters, || {
+            action.fall_back(&bound, &made, stage, counters);
+        });
     }
 }
 
@@ -100,8 +107,11 @@ mod tests {
             attempts: 3,
         };
         let told = |failed: &FailedRow<'_>| {
-            let outgoing = (engine.bridges)
-                .with_tools(&engine.shared, |tools| engine.fall_back_with(tools, failed))?;
+            let outcome = (engine.bridges).with_tools(&engine.shared, |tools| {
+                engine.fall_back_with(tools, failed);
+                tools.take_outcome()
+            });
+            let outgoing = outcome.outgoing?;
             let message = outgoing.iter().next()?;
             let payload = String::from_utf8_lossy(message.payload).into_owned();
             Some((

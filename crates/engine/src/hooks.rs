@@ -6,14 +6,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::{ArcSwap, Cache};
 use broker::hooks::{
-    Accepted, AckKind, Action, Authorization, Client, DropReason, Hooks, HooksFactory, Interest,
-    MessageView, Origin, Outgoing, Peer, RefusedConnect, Settled, Verdict,
+    Accepted, AckKind, Action, Authorization, Backpressure, Client, DropReason, Hooks,
+    HooksFactory, Interest, MessageView, Origin, Outgoing, Peer, RefusedConnect, Settled, Verdict,
 };
 use mqtt::{Properties, QoS, ReasonCode, SubscriptionOptions, Version};
 use rules::index::Looked;
 use rules::{Connection, Event, EventKind, Scratch, Tools, Will};
 
 use crate::bound::{Bound, Lineage};
+use crate::counters::Count;
 use crate::devices::DeviceLane;
 use crate::run::{Run, looked};
 use crate::shared::{Shared, Snapshot};
@@ -57,10 +58,11 @@ impl<'a> Met<'a> {
     }
 
     #[inline]
-    fn each(&self, mut each: impl FnMut(&'a Bound)) {
-        let few = &self.few[..self.count.min(self.few.len())];
-        few.iter().flatten().for_each(|bound| each(bound));
-        self.more.iter().for_each(|bound| each(bound));
+    fn get(&self, at: usize) -> Option<&'a Bound> {
+        match self.few.get(at) {
+            Some(place) => *place,
+            None => self.more.get(at - self.few.len()).copied(),
+        }
     }
 }
 
@@ -140,7 +142,7 @@ impl Ears {
             now_ms: at_ms,
             chained: 0,
         };
-        met.each(|bound| run.meet(bound, &view));
+        run.meet_all(&view, |at| met.get(at));
     }
 
     fn tell_client<'e>(
@@ -552,13 +554,44 @@ impl Hooks for Ears {
     }
 
     fn settle(&mut self, done: Settled) {
-        match self.shared.outlet.get() {
-            Some(outlet) => outlet.settle(self.stage.lane as u16, done),
+        let (shared, lane) = (self.shared.clone(), self.stage.lane as u16);
+        let rows = move || match shared.outlet.get() {
+            Some(outlet) => outlet.settle(lane, done),
             None => done(),
+        };
+        let settles_devices = self.device_lane().take_settles_devices();
+        match self.shared.devices.get() {
+            // What comes of it may become rows.
+            Some(devices) if self.stage.take_settles_devices() || settles_devices => {
+                devices.settle(Box::new(rows));
+            }
+            _ => rows(),
         }
     }
 
-    fn is_saturated(&mut self) -> bool {
-        self.stage.is_saturated() || self.device_lane().is_saturated()
+    fn take_backpressure(&mut self) -> Option<Backpressure> {
+        let own = self.stage.take_backpressure();
+        let of_devices = self.device_lane().take_backpressure();
+        match (own, of_devices) {
+            (Some(one), Some(other)) => Some(Box::new(move || one() || other())),
+            (one, other) => one.or(other),
+        }
+    }
+
+    fn discarded(&mut self, topic: &str, tag: u64) {
+        let Some(bound) = self.shared.bound_of(Lineage(tag)) else {
+            return;
+        };
+        let counters = bound.standing.counters.lane(self.stage.lane);
+        counters.inc(Count::ActionsFailed);
+        counters.inc(Count::FailedLimit);
+        if self.stage.may_warn(now_ms()) {
+            tracing::warn!(
+                rule = &*bound.name,
+                topic,
+                "a message of a rule was dropped: too many come of one message (limits.max_derived_messages, \
+                 limits.max_derived_ms); is there a loop of rules?"
+            );
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::bound::{Bound, Lineage};
 use crate::counters::{Count, LaneCounters};
 use crate::hooks::{now_ms, scratch};
 use crate::rows::{Inbox, Order, Queued};
-use crate::run::{Outputs, Run, with_state};
+use crate::run::{Outputs, Run, contain, with_state};
 use crate::saved::Saved;
 use crate::shared::{PUBLISHED_WITHIN, Shared};
 use crate::stage::Stage;
@@ -45,6 +45,8 @@ pub(crate) struct Keeper {
     saved_memories: Option<Saved>,
     scratch: Scratch,
     stage: Stage,
+    /// Rules whose windows panicked: they begin anew.
+    broken: Vec<Arc<Bound>>,
 }
 
 impl Keeper {
@@ -58,6 +60,7 @@ impl Keeper {
             saved_memories: objects.map(Saved::memories),
             scratch: scratch(lane, &shared),
             stage: Stage::new(lane, shared.clone()),
+            broken: Vec::new(),
             shared,
         }
     }
@@ -211,9 +214,11 @@ impl Keeper {
             kept.is_changed = true;
             let mut closed = Vec::new();
             let arena = self.scratch.arena();
-            let added = kept
-                .windows
-                .add(&sample, at_ms, arena, |row| closed.push(keep(&row, arena)));
+            let windows = &mut kept.windows;
+            let added = contain(&kept.bound, counters, || {
+                windows.add(&sample, at_ms, arena, |row| closed.push(keep(&row, arena)))
+            });
+            let Some(added) = added else { continue };
             match added {
                 Added::Counted => {}
                 Added::Late => lost(&kept.bound, counters, Count::WindowLate, &sample, at_ms),
@@ -243,8 +248,15 @@ impl Keeper {
             self.scratch.reset();
             let arena = self.scratch.arena();
             let mut closed = Vec::new();
-            kept.windows
-                .advance(at_ms, arena, |row| closed.push(keep(&row, arena)));
+            let counters = kept.bound.standing.counters.lane(self.shared.window_lane());
+            let windows = &mut kept.windows;
+            let advanced = contain(&kept.bound, counters, || {
+                windows.advance(at_ms, arena, |row| closed.push(keep(&row, arena)));
+            });
+            if advanced.is_none() {
+                // They would be due again at once, and again.
+                self.broken.push(kept.bound.clone());
+            }
             kept.is_changed = true;
             let lineage = std::mem::take(&mut kept.lineage);
             give_out(
@@ -255,6 +267,10 @@ impl Keeper {
                 lineage,
                 &closed,
             );
+        }
+        for bound in std::mem::take(&mut self.broken) {
+            self.end(&bound.name);
+            self.start(bound);
         }
     }
 
@@ -379,11 +395,14 @@ fn give_out(
         let closed = keep(closed, scratch.arena());
         let counters = bound.standing.counters.lane(stage.lane);
         let mut outputs = Outputs::None;
-        let ran = with_state(bound, &mut stage.spare, |state| {
-            bound
-                .rule
-                .close(&closed, &view, state, &mut |output| outputs.push(output))
+        let ran = contain(bound, counters, || {
+            with_state(bound, &mut stage.spare, |state| {
+                bound
+                    .rule
+                    .close(&closed, &view, state, &mut |output| outputs.push(output))
+            })
         });
+        let Some(ran) = ran else { continue };
         let mut run = Run {
             index: &snapshot.index,
             rows: &shared.rows,
@@ -394,7 +413,11 @@ fn give_out(
             chained: 0,
         };
         match ran {
-            Ok(Ran::Passed(_)) => run.pass_on(bound, &view, outputs.as_slice()),
+            Ok(Ran::Passed(_)) => {
+                contain(bound, counters, || {
+                    run.pass_on(bound, &view, outputs.as_slice())
+                });
+            }
             Ok(Ran::NoResult) => {}
             Err(fault) => run.failed(bound, &view, counters, &fault),
         }

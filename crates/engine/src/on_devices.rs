@@ -213,8 +213,11 @@ fn tag_of(bound: &Bound, made: &Made<'_, '_>) -> Result<u64, Failure> {
 
 fn settle(given: Given, stage: &mut Stage) -> Result<(), Failure> {
     match given {
-        Given::Taken => {}
-        Given::Full => stage.note_devices_full(),
+        Given::Taken => stage.note_given(),
+        Given::Full => {
+            stage.note_given();
+            stage.note_devices_full();
+        }
         Given::Refused(why) => return Err(Failure::Refused(why)),
     }
     Ok(())

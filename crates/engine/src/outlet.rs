@@ -141,4 +141,9 @@ pub trait DeviceOutlet: Send + Sync {
     fn telemetry(&self, lane: u16, telemetry: &Telemetry<'_>) -> Given;
     fn alarm(&self, lane: u16, alarm: &Alarm<'_>) -> Given;
     fn is_full(&self) -> bool;
+
+    /// Calls `done`, from any thread, when all that was taken until now is safe.
+    fn settle(&self, done: Settled) {
+        done();
+    }
 }

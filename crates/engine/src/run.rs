@@ -1,5 +1,6 @@
 //! One event and the rules it meets.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
@@ -45,6 +46,27 @@ pub(crate) fn looked<'e>(
 }
 
 impl<'a> Run<'a, '_> {
+    /// Shows an event to rules, one after the other. One that panics has failed for this event; the others have their turn.
+    #[inline]
+    pub(crate) fn meet_all(&mut self, view: &View<'a>, rules: impl Fn(usize) -> Option<&'a Bound>) {
+        let mut next = 0;
+        loop {
+            let all = catch_unwind(AssertUnwindSafe(|| {
+                while let Some(bound) = rules(next) {
+                    next += 1;
+                    self.meet(bound, view);
+                }
+            }));
+            match all {
+                Ok(()) => return,
+                Err(_) => self.chained = 0,
+            }
+            if let Some(bound) = next.checked_sub(1).and_then(&rules) {
+                panicked(bound, bound.standing.counters.lane(self.stage.lane));
+            }
+        }
+    }
+
     /// Shows an event to a rule that may want it, and does what comes of it.
     pub(crate) fn meet(&mut self, bound: &'a Bound, view: &View<'a>) {
         let counters = bound.standing.counters.lane(self.stage.lane);
@@ -177,6 +199,9 @@ impl<'a> Run<'a, '_> {
                 if !self.rows.push(bound, self.lineage, &sample) {
                     counters.inc(Count::WindowFull);
                 }
+                if self.rows.is_full() {
+                    self.stage.note_windows_full();
+                }
             }
             Ok(Sampled::Nothing) => self.no_result(bound, view, counters),
             Err(fault) => self.failed(bound, view, counters, &fault),
@@ -295,4 +320,27 @@ impl<'a> Outputs<'a> {
             Self::Many(outputs) => outputs,
         }
     }
+}
+
+/// Does what a rule asks for. If it panics, the rule has failed.
+pub(crate) fn contain<R>(
+    bound: &Bound,
+    counters: &LaneCounters,
+    work: impl FnOnce() -> R,
+) -> Option<R> {
+    let result = catch_unwind(AssertUnwindSafe(work));
+    if result.is_err() {
+        panicked(bound, counters);
+    }
+    result.ok()
+}
+
+#[cold]
+fn panicked(bound: &Bound, counters: &LaneCounters) {
+    counters.inc(Count::Failed);
+    counters.inc(Count::FailedOther);
+    tracing::error!(
+        rule = &*bound.name,
+        "a rule panicked; this is a bug. The message is not evaluated further by this rule"
+    );
 }

@@ -1,7 +1,8 @@
 //! What all shards and the control plane share of the engine.
 
+use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -10,7 +11,7 @@ use broker::hooks::{Interest, Outgoing};
 use rules::EventKind;
 use rules::index::Index;
 
-use crate::bound::Bound;
+use crate::bound::{Bound, Lineage};
 use crate::devices::DeviceLane;
 use crate::outlet::{DeviceOutlet, Outlet};
 use crate::rows::Rows;
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) devices: OnceLock<Arc<dyn DeviceOutlet>>,
     /// What `getenv` may read.
     pub(crate) environment: rules::Environment,
+    /// Rules that run, by their serials.
+    pub(crate) by_serial: Mutex<HashMap<u64, Weak<Bound>>>,
     /// Shards, one for windows and one for what comes in through bridges.
     pub(crate) lanes: usize,
 }
@@ -62,6 +65,26 @@ pub(crate) fn node_ip() -> String {
 }
 
 impl Shared {
+    fn lock_serials(&self) -> MutexGuard<'_, HashMap<u64, Weak<Bound>>> {
+        self.by_serial
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A rule begins to run.
+    pub(crate) fn note_serial(&self, bound: &Arc<Bound>) {
+        let mut serials = self.lock_serials();
+        if serials.len() == serials.capacity() {
+            serials.retain(|_, bound| bound.strong_count() > 0);
+        }
+        serials.insert(bound.serial, Arc::downgrade(bound));
+    }
+
+    /// The rule that a message comes of, if it still runs. Takes a lock: not for every message.
+    pub(crate) fn bound_of(&self, lineage: Lineage) -> Option<Arc<Bound>> {
+        self.lock_serials().get(&lineage.serial())?.upgrade()
+    }
+
     /// Hands messages to a shard, always the same for one number, so that they keep their order; `done` is called when they are
     /// published. False: there is no broker (yet).
     pub(crate) fn publish_on(

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use broker::hooks::Outgoing;
+use broker::hooks::{Backpressure, Outgoing};
 use rules::RuleState;
 
 use crate::outlet::{DeviceOutlet, Outlet, SinkId};
@@ -19,14 +19,19 @@ pub(crate) struct Stage {
     /// Sinks that said that publishers are to wait.
     full: Vec<SinkId>,
     are_devices_full: bool,
+    are_windows_full: bool,
     /// Rows were sent that answers are to wait for.
     is_unsettled: bool,
+    /// Some of it was given to devices.
+    settles_devices: bool,
     pub(crate) console: Lines,
     pub(crate) topic: Vec<u8>,
     pub(crate) text: Vec<u8>,
     /// For rules that keep nothing.
     pub(crate) spare: RuleState,
     shared: Arc<Shared>,
+    /// The second of the last warning.
+    warned_s: u64,
 }
 
 impl Stage {
@@ -37,13 +42,23 @@ impl Stage {
             max_outgoing_bytes: MAX_OUTGOING_BYTES,
             full: Vec::new(),
             are_devices_full: false,
+            are_windows_full: false,
             is_unsettled: false,
+            settles_devices: false,
             console: Lines::new(shared.settings.console_lines_per_s),
             topic: Vec::new(),
             text: Vec::new(),
             spare: RuleState::default(),
             shared,
+            warned_s: 0,
         }
+    }
+
+    /// Whether a warning may be logged now: one a second.
+    pub(crate) fn may_warn(&mut self, now_ms: u64) -> bool {
+        let is_new = self.warned_s != now_ms / 1000;
+        self.warned_s = now_ms / 1000;
+        is_new
     }
 
     pub(crate) fn outlet(&self) -> Option<&Arc<dyn Outlet>> {
@@ -59,9 +74,20 @@ impl Stage {
         self.is_unsettled = self.is_unsettled || outlet.is_unsettled(self.lane as u16);
     }
 
-    /// Whether answers are to wait for rows sent since this was asked last.
+    /// Telemetry or an alarm of a device was taken.
+    pub(crate) fn note_given(&mut self) {
+        self.is_unsettled = true;
+        self.settles_devices = true;
+    }
+
+    /// Whether answers are to wait for what was sent since this was asked last.
     pub(crate) fn take_unsettled(&mut self) -> bool {
         std::mem::take(&mut self.is_unsettled)
+    }
+
+    /// Whether something was given to devices since this was asked last.
+    pub(crate) fn take_settles_devices(&mut self) -> bool {
+        std::mem::take(&mut self.settles_devices)
     }
 
     /// Publishers are to wait while the devices say so.
@@ -75,27 +101,34 @@ impl Stage {
         }
     }
 
-    /// Whether publishers are to wait for a sink or for windows.
-    pub(crate) fn is_saturated(&mut self) -> bool {
-        if !self.full.is_empty() {
-            match self.shared.outlet.get() {
-                Some(outlet) => self.full.retain(|sink| outlet.is_full(*sink)),
-                None => self.full.clear(),
-            }
+    /// Rows wait for windows, and these are behind.
+    pub(crate) fn note_windows_full(&mut self) {
+        self.are_windows_full = true;
+    }
+
+    /// What the publisher is to wait for whose messages were met since this was asked last.
+    pub(crate) fn take_backpressure(&mut self) -> Option<Backpressure> {
+        let are_devices_full = std::mem::take(&mut self.are_devices_full);
+        let are_windows_full = std::mem::take(&mut self.are_windows_full);
+        if self.full.is_empty() && !are_devices_full && !are_windows_full {
+            return None;
         }
-        if self.are_devices_full {
-            let devices = self.shared.devices.get();
-            self.are_devices_full = devices.is_some_and(|devices| devices.is_full());
-        }
-        !self.full.is_empty() || self.are_devices_full || self.shared.rows.is_full()
+        let (shared, sinks) = (self.shared.clone(), std::mem::take(&mut self.full));
+        Some(Box::new(move || {
+            let outlet = shared.outlet.get();
+            outlet.is_some_and(|outlet| sinks.iter().any(|sink| outlet.is_full(*sink)))
+                || are_devices_full
+                    && (shared.devices.get()).is_some_and(|devices| devices.is_full())
+                || are_windows_full && shared.rows.is_full()
+        }))
     }
 
     pub(crate) fn has_followers(&self) -> bool {
         !self.outgoing.is_empty()
             || !self.full.is_empty()
             || self.are_devices_full
+            || self.are_windows_full
             || self.is_unsettled
-            || self.shared.rows.is_full()
     }
 
     pub(crate) fn take_outgoing(&mut self) -> Option<Outgoing> {

@@ -77,9 +77,16 @@ fn a_sink_that_is_full_makes_publishers_wait_until_it_has_room() {
     assert_eq!(*sink.rows.lock().unwrap(), [r#"{"topic":"t/1","qos":0}"#]);
     sink.is_full.store(true, Relaxed);
     assert_eq!(publish(&mut *hooks, "t/2"), Verdict::Follow);
-    assert!(hooks.outgoing().is_none() && hooks.is_saturated());
+    assert!(hooks.outgoing().is_none());
+    let waits = hooks.take_backpressure().expect("the sink is full");
+    assert!(waits() && hooks.take_backpressure().is_none());
+    assert_eq!(publish(&mut *hooks, "other"), Verdict::Continue);
+    assert!(
+        hooks.take_backpressure().is_none(),
+        "it does not feed the sink"
+    );
     sink.is_full.store(false, Relaxed);
-    assert!(!hooks.is_saturated());
+    assert!(!waits());
     assert_eq!(publish(&mut *hooks, "t/3"), Verdict::Continue);
     assert_eq!(count(&engine, Count::ActionsQueued), 3);
     sink.throws_away.store(true, Relaxed);
@@ -201,7 +208,7 @@ fn very_many_rows_for_a_window_make_publishers_wait() {
         taken += 1;
         assert!(taken < 1000, "the queue has no bound");
     }
-    assert!(hooks.is_saturated());
+    assert!(hooks.take_backpressure().is_some_and(|waits| waits()));
     for _ in 0..1000 {
         publish(&mut *hooks, "t");
     }
@@ -209,4 +216,42 @@ fn very_many_rows_for_a_window_make_publishers_wait() {
         count(&engine, Count::WindowFull) > 500,
         "far above the bound, rows are lost and counted"
     );
+}
+
+#[test]
+fn a_rule_that_panics_fails_alone() {
+    let engine = Engine::new(Settings::default(), 2);
+    // It panics when it is given a row of another lane than that of shard 0.
+    engine.set_outlet(Arc::new(Sink::default()));
+    engine.put("r", Some(&to_sink("SELECT topic FROM \"t\"")));
+    let republish = json!([{"kind": "republish", "topic": "out", "payload": "x"}]);
+    for name in ["a", "z"] {
+        let rule = json!({"sql": "SELECT topic FROM \"t\"", "actions": republish});
+        engine.put(name, Some(&rule));
+    }
+    let mut hooks = engine.hooks().hooks_for(1);
+    for _ in 0..2 {
+        assert_eq!(publish(&mut *hooks, "t"), Verdict::Follow);
+        let outgoing = hooks.outgoing().expect("two rules are well");
+        assert_eq!(outgoing.iter().count(), 2);
+    }
+    assert_eq!(count(&engine, Count::Failed), 2);
+    assert_eq!(count(&engine, Count::FailedOther), 2);
+}
+
+#[test]
+fn a_rule_whose_messages_are_dropped_is_told_of_it() {
+    let engine = Engine::new(Settings::default(), 1);
+    let republish = json!([{"kind": "republish", "topic": "out", "payload": "x"}]);
+    let rule = json!({"sql": "SELECT topic FROM \"t\"", "actions": republish});
+    engine.put("r", Some(&rule));
+    let mut hooks = engine.hooks().hooks_for(0);
+    assert_eq!(publish(&mut *hooks, "t"), Verdict::Follow);
+    let outgoing = hooks.outgoing().expect("it is published");
+    let tag = outgoing.iter().next().expect("there is one").tag;
+    hooks.discarded("out", tag);
+    assert_eq!(count(&engine, Count::FailedLimit), 1);
+    engine.put("r", None);
+    // It may be no more.
+    hooks.discarded("out", tag);
 }

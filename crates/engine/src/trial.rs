@@ -1,5 +1,6 @@
 //! A rule tried on one event, without a broker: what it means, what comes out, or why nothing does.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use rules::windows::Windows;
@@ -78,6 +79,15 @@ impl Trial {
 impl Engine {
     /// Tries a rule, which need not be one of the node, on an event: `definition` is a rule as the API has it.
     pub fn test(&self, definition: &Value, trial: &Trial) -> Result<Value, Invalid> {
+        let test = AssertUnwindSafe(|| self.test_uncontained(definition, trial));
+        catch_unwind(test).unwrap_or_else(|_| {
+            tracing::error!("a rule panicked while it was tried; this is a bug");
+            let detail = "evaluating it caused a panic; this is a bug of the node";
+            Err(Invalid::new("sql", detail))
+        })
+    }
+
+    fn test_uncontained(&self, definition: &Value, trial: &Trial) -> Result<Value, Invalid> {
         let definition = Definition::from_json(definition)?;
         let began = Instant::now();
         let lanes = self.shared.lanes;

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::derived::PublisherWait;
 use super::outbox::Outbox;
 use super::session::TimerKey;
 use super::sublist::Subscriber;
@@ -87,6 +88,7 @@ pub(crate) struct Extra {
     pub(crate) aliases_out_max: u16,
     pub(crate) retained: VecDeque<PendingRetained>,
     pub(crate) rate: Option<Rate>,
+    pub(crate) wait: PublisherWait,
     /// The CONNECT packet while its client is being authenticated, or while it moves to another shard.
     pub(crate) connect: Vec<u8>,
     /// Set once the client is authenticated.

@@ -6,6 +6,7 @@ pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod cross;
 pub(crate) mod deliver;
+pub(crate) mod derived;
 pub(crate) mod directory;
 pub(crate) mod discard;
 pub(crate) mod encode;

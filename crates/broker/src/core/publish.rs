@@ -11,9 +11,7 @@ use super::session::Acked;
 use super::shard::{Flow, Shard};
 use super::stored;
 use super::timers::Timer;
-use crate::hooks::{
-    AckKind, Action, Authorization, DropReason, Interest, Origin, Outgoing, Verdict,
-};
+use crate::hooks::{AckKind, Action, Authorization, DropReason, Interest, Origin, Verdict};
 use crate::metrics::Metric;
 use store::Space;
 
@@ -147,14 +145,12 @@ impl Shard {
         publish: &Publish<'_>,
     ) -> Result<Flow, Closing> {
         if publish.qos == QoS::ExactlyOnce && self.is_repeated(at, session, publish)? {
+            self.derived.unfinished = None;
             self.tell_again(session, publish)?;
-            self.ack(
-                at,
-                PacketType::PubRec,
-                publish.packet_id,
-                ReasonCode::SUCCESS,
-            );
-            return Ok(Flow::Continue);
+            let reason = ReasonCode::SUCCESS;
+            self.answer_publish(at, PacketType::PubRec, publish.packet_id, reason);
+            self.await_derived(at);
+            return Ok(self.flow_after_publish(at));
         }
         if publish.qos != QoS::AtMostOnce && self.delivery.refuses() {
             return self.refuse_for_now(at, publish);
@@ -166,13 +162,16 @@ impl Shard {
         });
         self.delivery.sessions[session as usize].received += 1;
         self.refused_by_hooks = false;
+        self.derived.unfinished = None;
         let reason = self.admit(session, publish)?;
         if reason.is_error() && self.refused_by_hooks {
             return self.refuse_for_now(at, publish);
         }
         match publish.qos {
             QoS::AtMostOnce => {}
-            QoS::AtLeastOnce => self.ack(at, PacketType::PubAck, publish.packet_id, reason),
+            QoS::AtLeastOnce => {
+                self.answer_publish(at, PacketType::PubAck, publish.packet_id, reason);
+            }
             QoS::ExactlyOnce => {
                 if !reason.is_error() {
                     let session = &mut self.delivery.sessions[session as usize];
@@ -184,9 +183,10 @@ impl Shard {
                         journal.received(session.number, publish.packet_id);
                     }
                 }
-                self.ack(at, PacketType::PubRec, publish.packet_id, reason);
+                self.answer_publish(at, PacketType::PubRec, publish.packet_id, reason);
             }
         }
+        self.await_derived(at);
         Ok(self.flow_after_publish(at))
     }
 
@@ -315,7 +315,7 @@ impl Shard {
 
     /// The same with what hooks may know of where it comes from; the client is added here.
     #[inline]
-    fn publish_from(
+    pub(super) fn publish_from(
         &mut self,
         view: &MessageView<'_>,
         origin: Option<u32>,
@@ -337,9 +337,10 @@ impl Shard {
         told: &Origin<'_>,
     ) -> ReasonCode {
         let verdict = self.tell_hooks(view, origin, told);
+        let publisher = origin.and_then(|at| self.delivery.sessions[at as usize].connection);
         if matches!(verdict, Verdict::Stop | Verdict::Refuse) {
             // Who keeps a message to itself may still have it to make safe.
-            self.wait_for_hooks();
+            self.wait_for_hooks(publisher);
             self.refused_by_hooks = verdict == Verdict::Refuse;
             return match verdict {
                 Verdict::Refuse => ReasonCode::QUOTA_EXCEEDED,
@@ -348,7 +349,7 @@ impl Shard {
         }
         let answer = self.send_on(view, origin);
         if verdict == Verdict::Follow {
-            self.follow_hooks();
+            self.follow_hooks(publisher);
         }
         answer
     }
@@ -372,54 +373,25 @@ impl Shard {
         delivery.hooks.publish(&named, &told)
     }
 
-    /// Publishes what hooks want published, and asks them whether publishers are to wait.
-    pub(crate) fn follow_hooks(&mut self) {
-        while let Some(mut outgoing) = self.delivery.hooks.outgoing() {
-            self.publish_outgoing(&outgoing);
-            outgoing.clear();
-            self.delivery.hooks.published(outgoing);
-        }
-        self.wait_for_hooks();
+    /// Publishes what hooks want published because of a message of this connection, or of events, and asks what has to be waited for.
+    pub(crate) fn follow_hooks(&mut self, publisher: Option<u32>) {
+        self.publish_derived(publisher);
+        self.wait_for_hooks(publisher);
     }
 
-    /// Holds acknowledgements back until what hooks have taken is safe, and publishers while they can take no more.
-    fn wait_for_hooks(&mut self) {
+    /// Holds acknowledgements back until what hooks have taken is safe, and the publisher while they can take no more of it.
+    pub(crate) fn wait_for_hooks(&mut self, publisher: Option<u32>) {
         if self.delivery.hooks.is_unsettled()
             && let Some(journal) = &mut self.delivery.journal
         {
             journal.wait_for_hooks();
         }
-        self.ask_saturation();
-    }
-
-    pub(crate) fn publish_outgoing(&mut self, outgoing: &Outgoing) {
-        let now_ms = self.now_ms();
-        let max_qos = QoS::try_from(self.limits().max_qos).unwrap_or(QoS::ExactlyOnce);
-        for draft in outgoing.iter() {
-            let view = MessageView {
-                topic: draft.topic,
-                properties: draft.properties,
-                payload: draft.payload,
-                shared_payload: None,
-                qos: draft.qos.min(max_qos),
-                retain: draft.retain && self.node.limits.retain_available,
-                received_ms: now_ms,
-                expires_ms: expires_ms(draft.properties, now_ms),
-                from_client_id: draft.client_id,
-                from_username: draft.username,
-                is_derived: draft.tag != 0,
-            };
-            let origin = Origin {
-                tag: draft.tag,
-                ..Origin::default()
-            };
-            self.publish_from(&view, None, &origin);
+        if !self.derived.is_at_work() {
+            let connections = &self.delivery.connections;
+            let publisher =
+                publisher.and_then(|at| Some((at, connections.get(at as usize)?.serial)));
+            self.take_backpressure(publisher);
         }
-    }
-
-    /// Whether publishers have to wait for hooks.
-    pub(crate) fn ask_saturation(&mut self) {
-        self.hooks_saturated = self.delivery.hooks.is_saturated();
     }
 
     #[inline]
@@ -531,7 +503,7 @@ impl Shard {
     }
 
     #[inline]
-    fn ack(&mut self, at: u32, kind: PacketType, packet_id: u16, reason: ReasonCode) {
+    pub(super) fn ack(&mut self, at: u32, kind: PacketType, packet_id: u16, reason: ReasonCode) {
         let version = self.delivery.connections[at as usize].version;
         self.delivery.hold(at);
         self.delivery

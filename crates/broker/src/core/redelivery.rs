@@ -61,7 +61,8 @@ impl Shard {
             && self.delivery.hooks.wants_topic(view.topic)
         {
             verdict = self.tell_hooks(view, origin, told);
-            self.follow_hooks();
+            let publisher = origin.and_then(|at| self.delivery.sessions[at as usize].connection);
+            self.follow_hooks(publisher);
         }
         verdict
     }

@@ -16,6 +16,7 @@ use mqtt::{Direction, Frame, Packet, PacketType, ReasonCode, Version};
 use super::connection::{Closing, Connection, NO_SESSION, Phase, Rate};
 use super::cross::Links;
 use super::deliver::Delivery;
+use super::derived::Derived;
 use super::directory::Directory;
 use super::estate::Estate;
 use super::packet_budget::PacketBudget;
@@ -103,8 +104,8 @@ pub(crate) struct Shard {
     pub(crate) to_wake: Vec<u32>,
     /// Set by the owner while too much waits for another shard.
     pub(crate) congested: bool,
-    /// As hooks said when they were asked last.
-    pub(crate) hooks_saturated: bool,
+    /// What hooks want published, as far as it is not.
+    pub(crate) derived: Derived,
     /// Hooks have refused the message that is being published.
     pub(crate) refused_by_hooks: bool,
     pub(crate) stopping: bool,
@@ -150,7 +151,7 @@ impl Shard {
             authentications: Vec::new(),
             to_wake: Vec::new(),
             congested: false,
-            hooks_saturated: false,
+            derived: Derived::default(),
             refused_by_hooks: false,
             stopping: false,
             packet_budget: PacketBudget::new(node.listeners.len()),
@@ -176,11 +177,12 @@ impl Shard {
         self.limits = limits;
     }
 
-    /// What hooks want published of what they were told, if anybody is told anything.
+    /// What hooks want published of what they were told, if anybody is told anything. `at`: the connection that has caused it.
     #[inline]
-    pub(crate) fn follow_interest(&mut self) {
+    pub(crate) fn follow_interest(&mut self, at: Option<u32>) {
         if self.delivery.interest != Interest::NONE {
-            self.follow_hooks();
+            self.publish_derived(None);
+            self.wait_for_hooks(at);
         }
     }
 
@@ -425,13 +427,15 @@ impl Shard {
         let limit = self.limits.max_buffered_bytes_per_shard as usize;
         let crossing = self.limits.max_cross_shard_bytes as usize;
         if self.congested
-            || self.hooks_saturated
             || self.delivery.buffered_bytes > limit
             || self.links.waiting_bytes > crossing
         {
             return self.pause(at, 1);
         }
         let now_ms = self.delivery.now_ms;
+        if self.delivery.connections[at as usize].extra.is_some() && self.publisher_waits(at) {
+            return self.pause(at, 1);
+        }
         let connection = &mut self.delivery.connections[at as usize];
         if let Some(extra) = &mut connection.extra
             && let Some(rate) = &mut extra.rate

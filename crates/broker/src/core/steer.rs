@@ -280,7 +280,6 @@ impl Shard {
     fn is_saturated(&self) -> bool {
         let limits = self.limits();
         self.congested
-            || self.hooks_saturated
             || self.delivery.buffered_bytes > limits.max_buffered_bytes_per_shard as usize
             || self.links.waiting_bytes > limits.max_cross_shard_bytes as usize
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use mqtt::{Properties, SubscriptionOptions};
 
 use super::{
-    Accepted, AckKind, Action, Authentication, Authorization, Client, Credentials, DropReason,
-    Hooks, HooksFactory, Interest, MessageView, Origin, Outgoing, Peer, RefusedConnect, Settled,
-    Verdict,
+    Accepted, AckKind, Action, Authentication, Authorization, Backpressure, Client, Credentials,
+    DropReason, Hooks, HooksFactory, Interest, MessageView, Origin, Outgoing, Peer, RefusedConnect,
+    Settled, Verdict,
 };
 use crate::scram::Credential;
 
@@ -262,9 +262,16 @@ impl Hooks for Linked {
         }
     }
 
-    fn is_saturated(&mut self) -> bool {
-        let mut links = self.links.iter_mut();
-        links.any(|link| link.hooks.is_saturated())
+    fn take_backpressure(&mut self) -> Option<Backpressure> {
+        let links = self.links.iter_mut();
+        let all = links.filter_map(|link| link.hooks.take_backpressure());
+        all.reduce(|one, other| Box::new(move || one() || other()))
+    }
+
+    fn discarded(&mut self, topic: &str, tag: u64) {
+        for link in &mut self.links {
+            link.hooks.discarded(topic, tag);
+        }
     }
 
     fn housekeeping(&mut self) {

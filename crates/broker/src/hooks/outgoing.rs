@@ -25,6 +25,13 @@ pub struct Outgoing {
     spans: Vec<Span>,
 }
 
+/// Where a message begins; by default the first.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Position {
+    message: usize,
+    byte: usize,
+}
+
 /// Lengths of the parts of one message.
 struct Span {
     topic: usize,
@@ -54,9 +61,18 @@ impl Outgoing {
         self.spans.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
     /// Bytes of all messages.
     pub fn len_bytes(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Memory that they take, about.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len() + self.spans.len() * size_of::<Span>()
     }
 
     pub fn push(&mut self, draft: &Draft<'_>) {
@@ -89,24 +105,38 @@ impl Outgoing {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Drafted<'_>> {
-        let mut left = &self.bytes[..];
-        self.spans.iter().map(move |span| {
-            let mut take = |len: usize| {
-                let (part, rest) = left.split_at(len);
-                left = rest;
-                part
-            };
-            let text = crate::core::message::text_of;
-            Drafted {
-                topic: text(take(span.topic)),
-                client_id: text(take(span.client_id)),
-                username: text(take(span.username)),
-                properties: Properties::from_validated(take(span.properties)),
-                payload: take(span.payload),
-                qos: span.qos,
-                retain: span.retain,
-                tag: span.tag,
-            }
+        let mut position = Position::default();
+        std::iter::from_fn(move || {
+            let (draft, next) = self.at(position)?;
+            position = next;
+            Some(draft)
         })
+    }
+
+    /// The message at a position, and the position of the next one.
+    pub fn at(&self, position: Position) -> Option<(Drafted<'_>, Position)> {
+        let span = self.spans.get(position.message)?;
+        let mut left = &self.bytes[position.byte..];
+        let mut take = |len: usize| {
+            let (part, rest) = left.split_at(len);
+            left = rest;
+            part
+        };
+        let text = crate::core::message::text_of;
+        let draft = Drafted {
+            topic: text(take(span.topic)),
+            client_id: text(take(span.client_id)),
+            username: text(take(span.username)),
+            properties: Properties::from_validated(take(span.properties)),
+            payload: take(span.payload),
+            qos: span.qos,
+            retain: span.retain,
+            tag: span.tag,
+        };
+        let next = Position {
+            message: position.message + 1,
+            byte: self.bytes.len() - left.len(),
+        };
+        Some((draft, next))
     }
 }

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use store::Store;
 
@@ -13,6 +14,8 @@ use super::shard_thread::{Io, ShardIo};
 use crate::core::shard::Shard;
 use crate::metrics::Metric;
 
+/// What may be spent on derived messages in one turn.
+const DERIVED_TURN: Duration = Duration::from_millis(1);
 /// Pieces handed to one `writev`.
 const MAX_SLICES: usize = 64;
 
@@ -69,6 +72,7 @@ impl ShardIo {
     }
 
     fn flush_all(self: &Rc<Self>) {
+        self.work_off_derived();
         self.end_turn();
         let mut dirty = std::mem::take(&mut self.borrow_now().delivery.dirty);
         for &at in &dirty {
@@ -91,7 +95,11 @@ impl ShardIo {
         dirty.clear();
         let mut core = self.core.borrow_mut();
         // Writing makes room, so that more may have come up.
-        if core.links.waiting != 0 || core.has_turn() || !core.delivery.dirty.is_empty() {
+        if core.links.waiting != 0
+            || core.has_turn()
+            || !core.delivery.dirty.is_empty()
+            || !core.derived.is_empty()
+        {
             self.schedule_flush();
         }
         if core.delivery.dirty.is_empty() {
@@ -105,6 +113,25 @@ impl ShardIo {
                 io.wake();
             }
         }
+    }
+
+    /// Works off messages that hooks want published, until others have to have their turn.
+    fn work_off_derived(&self) {
+        if self.core.borrow().derived.is_empty() {
+            return;
+        }
+        let mut core = self.borrow_now();
+        let mut begun = Instant::now();
+        let deadline = begun + DERIVED_TURN;
+        while core.work_off_derived() {
+            let now = Instant::now();
+            core.charge_derived((now - begun).as_micros() as u64);
+            if now > deadline {
+                break;
+            }
+            begun = now;
+        }
+        core.close_doomed();
     }
 
     fn hand_out(&self, core: &mut Shard, mut waiting: u64) {
@@ -135,9 +162,6 @@ impl ShardIo {
     pub(crate) fn update_congestion(&self) {
         let mut core = self.core.borrow_mut();
         core.congested = core.congested && (self.is_congested(&core) || self.is_store_behind());
-        if core.hooks_saturated {
-            core.ask_saturation();
-        }
     }
 
     /// Writes what waits for one socket, once. Whoever blocks is left to its own task.

@@ -378,7 +378,7 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
             core.metrics()
                 .set(Metric::OutboxBytes, buffered.saturating_sub(queued));
             core.tick();
-            core.follow_interest();
+            core.follow_interest(None);
             if ticks % HOUSEKEEPING_EVERY_TICKS == HOUSEKEEPING_EVERY_TICKS - 1 {
                 core.delivery.hooks.housekeeping();
             }
@@ -429,7 +429,7 @@ impl ShardIo {
             let mut core = self.borrow_now();
             let flow = call(&mut core);
             core.close_doomed();
-            core.follow_interest();
+            core.follow_interest(Some(at));
             flow
         }));
         let flow = flow.unwrap_or_else(|_| {
@@ -438,6 +438,7 @@ impl ShardIo {
                 "a panic in the broker closed a connection; this is a bug"
             );
             let mut core = self.borrow_now();
+            core.derived.recover();
             core.metrics().inc(Metric::Panics);
             let why = Closing::new(mqtt::ReasonCode::UNSPECIFIED_ERROR, "panic");
             core.close(at, why);
@@ -451,7 +452,9 @@ impl ShardIo {
     pub(super) fn contain(&self, what: &'static str, call: impl FnOnce()) {
         if catch_unwind(AssertUnwindSafe(call)).is_err() {
             tracing::error!("a panic in the broker while {what}; this is a bug");
-            self.core.borrow().metrics().inc(Metric::Panics);
+            let mut core = self.core.borrow_mut();
+            core.derived.recover();
+            core.metrics().inc(Metric::Panics);
         }
     }
 
@@ -462,6 +465,7 @@ impl ShardIo {
         let due = !core.delivery.dirty.is_empty()
             || core.links.waiting != 0
             || !core.to_wake.is_empty()
+            || !core.derived.is_empty()
             || core.has_turn();
         let authentications = !core.authentications.is_empty();
         drop(core);
@@ -538,7 +542,7 @@ impl ShardIo {
             }
         }
         self.contain("hooks were followed", || {
-            self.borrow_now().follow_interest();
+            self.borrow_now().follow_interest(None);
         });
         self.after_core();
         stop

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
+use broker::hooks::Settled;
 use foldhash::fast::RandomState;
 use series::{DeviceNo, Point, Series};
 use store::Tables;
@@ -22,6 +23,7 @@ use super::record::{Alarm, AlarmId, AlarmState};
 use super::untold::Handover;
 use super::watch::{NODE, News, Subject, Surroundings, Turned, Watches};
 use crate::device::Device;
+use crate::progress::Progress;
 use crate::registry::Registry;
 use crate::work_queue::WorkQueue;
 
@@ -88,6 +90,8 @@ struct Inner {
     watches: Watches,
     products: RwLock<HashMap<Box<str>, Arc<Compiled>, RandomState>>,
     queue: WorkQueue<Work>,
+    /// Of the queue.
+    progress: Progress,
     is_in_use: AtomicBool,
     /// Held while alarms are changed and told, so that they are told in the order of their changes.
     telling: Mutex<()>,
@@ -96,6 +100,13 @@ struct Inner {
     raised: AtomicU64,
     cleared: AtomicU64,
     write_errors: AtomicU64,
+}
+
+impl Inner {
+    fn push(&self, work: Work) {
+        self.progress.came();
+        self.queue.push(work);
+    }
 }
 
 impl Alarms {
@@ -109,6 +120,7 @@ impl Alarms {
         let inner = Arc::new(Inner {
             watches: Watches::new(config.max_devices),
             queue: WorkQueue::new(config.max_queued),
+            progress: Progress::default(),
             config,
             registry,
             series,
@@ -191,12 +203,12 @@ impl Alarms {
     /// Takes an alarm of an SQL rule. Does not wait.
     pub fn take_named(&self, device: &Arc<Device>, alarm: NamedAlarm) {
         let subject = Subject::Device(Arc::clone(device));
-        self.inner.queue.push(Work::Named(subject, alarm));
+        self.inner.push(Work::Named(subject, alarm));
     }
 
     /// Takes what became of the node's own alarms.
     pub(super) fn take_turned(&self, turned: Turned) {
-        self.inner.queue.push(Work::Turned(turned));
+        self.inner.push(Work::Turned(turned));
     }
 
     /// The node's own alarms that are not cleared, by their types.
@@ -215,7 +227,7 @@ impl Alarms {
             rule: String::new(),
             tag: 0,
         };
-        self.inner.queue.push(Work::Named(Subject::Node, cleared));
+        self.inner.push(Work::Named(Subject::Node, cleared));
     }
 
     /// Attributes of the server have changed.
@@ -230,7 +242,19 @@ impl Alarms {
 
     /// A device is gone, and its alarms with it.
     pub fn device_removed(&self, device: DeviceNo) {
-        self.inner.queue.push(Work::Forget(device));
+        self.inner.push(Work::Forget(device));
+    }
+
+    /// Whether something was taken that is not written yet.
+    #[inline]
+    pub fn is_unsettled(&self) -> bool {
+        self.inner.progress.is_pending()
+    }
+
+    /// Calls `done`, from any thread, when everything that was taken until now is written. A store that does not write is not waited
+    /// for.
+    pub fn settle(&self, done: Settled) {
+        self.inner.progress.settle(done);
     }
 
     /// Whether devices are to wait: too much waits to be written.

@@ -195,11 +195,11 @@ impl Lane {
     #[inline]
     pub(super) fn work_one(&mut self, message: &Message<'_>) {
         if !self.is_timed() {
-            self.work(std::slice::from_ref(message));
+            self.work_safely(std::slice::from_ref(message));
             return;
         }
         let start = Instant::now();
-        self.work(std::slice::from_ref(message));
+        self.work_safely(std::slice::from_ref(message));
         let took = start.elapsed().as_nanos() as u64;
         self.counters.latency.record(took);
     }
@@ -257,6 +257,7 @@ impl Lane {
                 &mut heard,
             );
         }
+        let mut has_effects = false;
         for at in 0..heard.rows.len() {
             let row = heard.rows[at];
             let voice = voice_of(messages, &heard, row.message, row.about);
@@ -282,6 +283,7 @@ impl Lane {
                 save(stored(voice, &row), &row);
                 continue;
             }
+            has_effects = true;
             self.scratch.reset();
             let passed = pass(
                 desk,
@@ -309,6 +311,7 @@ impl Lane {
         self.had_no_room |= self.keep(messages, &heard.points, &mut refused);
         self.refused = refused;
         self.has_left |= !self.stored.is_empty() && shared.storage.has_to_settle();
+        has_effects |= !self.told.is_empty();
         let profiles: &Profiles = self.profiles.load();
         tell(
             messages,
@@ -317,7 +320,7 @@ impl Lane {
             profiles,
             shared,
         );
-        self.has_left |= !heard.saids.is_empty();
+        self.has_left |= !heard.saids.is_empty() || has_effects && shared.outside.is_unsettled();
         self.heard = heard.emptied();
         match self.arena.allocated_bytes() > KEPT_BYTES {
             true => self.arena = Bump::new(),

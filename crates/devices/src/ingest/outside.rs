@@ -161,8 +161,14 @@ pub trait Outside: Send + Sync {
         let _ = (name, row);
     }
 
-    /// Calls `done`, from any thread, when what was left with it until now ([`Outside::said`], [`Outside::later`]) survives the end of the
-    /// process.
+    /// Whether it has something of what it was told that does not survive the end of the process yet. Asked after each batch of messages
+    /// that it was told of.
+    fn is_unsettled(&self) -> bool {
+        false
+    }
+
+    /// Calls `done`, from any thread, when all it was told until now survives the end of the process, and so does what it has made of
+    /// it.
     fn settle(&self, done: Settled) {
         done();
     }

@@ -137,6 +137,7 @@ impl Model for Thermometer {
 
     fn convert<'a>(&self, _: u32, value: Raw<'a>, _: &'a Bump) -> Result<Value<'a>, Box<str>> {
         match value {
+            Raw::Int(666) => panic!("the model has a bug"),
             Raw::Int(value) if value.abs() < 100 => Ok(Value::Float(value as f64)),
             Raw::Float(value) => Ok(Value::Float(value)),
             value => Err(format!("{value:?} is no temperature").into()),
@@ -650,5 +651,26 @@ fn damage_of_a_mailbox_is_told_and_costs_only_what_was_damaged() {
                 "{what}"
             );
         }
+    }
+}
+
+#[test]
+fn a_message_that_panics_is_left_out_in_both_modes() {
+    for mode in [Mode::Sync, Mode::Actor] {
+        let setup = setup(mode);
+        let mut lane = setup.pipeline.lane();
+        for (at, value) in [(1, 20), (2, 666), (3, 21)] {
+            let payload = format!(r#"{{"temperature":{value}}}"#);
+            let _ = send(&setup, &mut lane, 1, TELEMETRY, &payload, at);
+        }
+        setup.pipeline.flush();
+        let rows = setup.memory.rows(1);
+        let expected = ["1: temperature=Float(20.0)", "3: temperature=Float(21.0)"];
+        assert!(
+            expected.iter().all(|row| rows.iter().any(|had| had == row)),
+            "{rows:?}"
+        );
+        assert!(!rows.iter().any(|row| row.starts_with('2')), "{rows:?}");
+        assert!(setup.pipeline.snapshot().malformed > 0, "{mode:?}");
     }
 }

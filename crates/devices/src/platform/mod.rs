@@ -313,7 +313,14 @@ impl Outside for Platform {
     }
 
     fn settle(&self, done: Settled) {
-        self.inner.desk.settle_later(done);
+        // What the desk does may leave something with the others.
+        let outside = Arc::clone(&self.inner.parts.outside);
+        let then = Box::new(move || outside.settle(done));
+        self.inner.desk.settle_later(then);
+    }
+
+    fn is_unsettled(&self) -> bool {
+        self.inner.parts.outside.is_unsettled()
     }
 
     fn is_full(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use broker::hooks::Settled;
 use serde_json::{Map, Value};
 
 use super::Platform;
@@ -51,6 +52,12 @@ impl Reporter {
         self.say(&device, ts_ms.unwrap_or(now_ms as i64), &values);
         platform.inner.parts.states.heard(&device, now_ms);
         Ok(true)
+    }
+
+    /// Calls what it is given when everything reported until then is safe, as [`Pipeline::settle`] does.
+    pub fn settler(&self) -> impl Fn(Settled) + Send + Sync + 'static {
+        let pipeline = Arc::clone(&self.pipeline);
+        move |done| pipeline.settle(done)
     }
 
     /// The row is in the store when this returns, as far as it fits. May wait for the disk. `values`: a JSON object.

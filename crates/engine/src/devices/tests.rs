@@ -100,7 +100,7 @@ fn a_rule_sees_the_fields_of_a_device_in_both_spellings_and_its_messages_go_out_
         .collect();
     let expected = r#"{"deviceId":"d1","product":"sensor","kind":"property","key":"t","value":31.5,"h":40,"clientid":"gateway","topic":"a/b","timestamp":1000}"#;
     assert_eq!(messages, [("hot/d1", expected.into())]);
-    assert!(hooks.outgoing().is_none() && !hooks.is_saturated());
+    assert!(hooks.outgoing().is_none() && hooks.take_backpressure().is_none());
     engine.put("r", None);
     assert!(!engine.wants_device_events());
 }
@@ -143,10 +143,16 @@ fn what_rules_make_of_devices_arrives_and_who_is_full_makes_publishers_wait() {
     engine.put("r", Some(&rule));
     let mut hooks = engine.hooks().hooks_for(0);
     for device in ["d1", "stranger"] {
-        assert!(!engine.take_device_on(0, &hot(device)));
+        // Answers wait for what is taken.
+        let is_taken = device == "d1";
+        assert_eq!(engine.take_device_on(0, &hot(device)), is_taken);
+        assert_eq!(hooks.is_unsettled(), is_taken);
+        assert!(hooks.take_backpressure().is_none());
     }
     assert!(engine.take_device_on(0, &hot("busy")));
-    assert!(hooks.outgoing().is_none() && hooks.is_saturated() && !hooks.is_saturated());
+    assert!(hooks.outgoing().is_none());
+    let waits = hooks.take_backpressure().expect("the devices are full");
+    assert!(waits() && !waits() && hooks.take_backpressure().is_none());
     let lines = std::mem::take(&mut *devices.lines.lock().unwrap());
     let expected = ["d1", "stranger", "busy"].map(|id| format!("0 {id} 1001 {{\"t2\":31.5}}"));
     assert_eq!(lines, expected);

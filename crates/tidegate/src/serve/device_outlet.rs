@@ -3,13 +3,15 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-use devices::Registry;
+use broker::hooks::Settled;
 use devices::alarm::{Alarms, NamedAlarm, Severity};
 use devices::platform::Reporter;
+use devices::{Progress, Registry};
 use engine::{Alarm, DeviceOutlet, Given, Telemetry};
 
 /// What may wait before publishers do.
@@ -91,11 +93,17 @@ struct Inner {
     /// Asked for devices that nobody knows.
     unknown: AtomicU64,
     thread: OnceLock<Mutex<Option<JoinHandle<()>>>>,
+    /// Of the queue.
+    progress: Progress,
+    /// Makes safe what has come of it.
+    settle: OnceLock<Box<dyn Fn(Settled) + Send + Sync>>,
 }
 
 impl RuleDevices {
     /// From now on what is asked for is done.
     pub(super) fn start(&self, parts: Parts) -> std::io::Result<()> {
+        // Started once.
+        let _ = self.inner.settle.set(Box::new(parts.reporter.settler()));
         let inner = Arc::clone(&self.inner);
         let builder = std::thread::Builder::new().name("rule-devices".into());
         let thread = builder.spawn(move || inner.work(&parts))?;
@@ -132,6 +140,7 @@ impl RuleDevices {
             return Given::Refused("too much waits for devices already".into());
         }
         queue.bytes += asked.bytes();
+        self.inner.progress.came();
         queue.asked.push_back(asked);
         let is_many = queue.is_many();
         self.inner.is_many.store(is_many, Relaxed);
@@ -174,6 +183,15 @@ impl DeviceOutlet for RuleDevices {
     fn is_full(&self) -> bool {
         self.inner.is_many.load(Relaxed)
     }
+
+    fn settle(&self, done: Settled) {
+        let inner = Arc::clone(&self.inner);
+        let then = move || match inner.settle.get() {
+            Some(settle) => settle(done),
+            None => done(),
+        };
+        self.inner.progress.settle(Box::new(then));
+    }
 }
 
 fn severity_of(severity: engine::Severity) -> Severity {
@@ -209,18 +227,29 @@ impl Inner {
 
     fn work(&self, parts: &Parts) {
         while let Some(asked) = self.next() {
+            let work = AssertUnwindSafe(|| self.work_one(parts, asked));
+            if catch_unwind(work).is_err() {
+                TAG.set(0);
+                tracing::error!("what a rule makes of a device caused a panic; this is a bug");
+            }
+            self.progress.done();
+        }
+    }
+
+    fn work_one(&self, parts: &Parts, asked: Asked) {
+        {
             let (Asked::Telemetry { device, .. } | Asked::Alarm { device, .. }) = &asked;
             let found = match parts.registry.device(device) {
                 Ok(found) => found,
                 Err(error) => {
                     tracing::error!(%error, device = &**device, "a device that a rule speaks of cannot be read");
-                    continue;
+                    return;
                 }
             };
             let Some(device) = found else {
                 self.unknown.fetch_add(1, Relaxed);
                 tracing::debug!(device = &**device, "a rule speaks of a device that is none");
-                continue;
+                return;
             };
             match asked {
                 Asked::Alarm { alarm, .. } => parts.alarms.take_named(&device, alarm),

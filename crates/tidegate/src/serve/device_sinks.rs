@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
+use broker::hooks::Settled;
 use connect::Service;
 use connect::row::RowWriter;
 use devices::Registry;
@@ -33,6 +34,17 @@ pub(super) struct DeviceSinks {
     /// Names keys.
     series: OnceLock<Series>,
     named: ArcSwap<Named>,
+}
+
+/// Called when the last who holds it lets it go.
+struct WhenAll(Option<Settled>);
+
+impl Drop for WhenAll {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done();
+        }
+    }
 }
 
 /// Sinks that are named somewhere.
@@ -94,6 +106,28 @@ impl DeviceSinks {
         let named = self.named.load();
         let mut sinks = named.all.iter().filter_map(|name| self.service.sink(name));
         sinks.any(|sink| self.service.is_full(sink))
+    }
+
+    fn all_lanes(&self) -> impl Iterator<Item = u16> + use<> {
+        let (first, count) = self.lanes;
+        first..first + count.max(1)
+    }
+
+    /// Whether rows are on their way to the files of their sinks.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.all_lanes().any(|lane| self.service.is_unsettled(lane))
+    }
+
+    /// Calls what it is given when the rows pushed until then are in the files of their sinks.
+    pub(super) fn settler(&self) -> impl FnOnce(Settled) + Send + Sync + 'static {
+        let (service, lanes) = (self.service.clone(), self.all_lanes());
+        move |done| {
+            let all = Arc::new(WhenAll(Some(done)));
+            for lane in lanes.filter(|lane| service.is_unsettled(*lane)) {
+                let one = Arc::clone(&all);
+                service.settle(lane, Box::new(move || drop(one)));
+            }
+        }
     }
 
     fn push(&self, name: &str, fill: impl FnOnce(&mut RowWriter<'_>)) {

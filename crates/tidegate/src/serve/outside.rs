@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use broker::Handle;
 use broker::control::Publication;
+use broker::hooks::Settled;
 use devices::command::{Commands, Letter, Recipient};
 use devices::dialect::{Dialect, Said};
 use devices::ingest::{Outside, Profile, Voice};
@@ -174,6 +175,16 @@ impl Outside for Others {
 
     fn sink(&self, name: &str, row: rules::Value<'_>) {
         self.sinks.of_chain(name, row);
+    }
+
+    fn is_unsettled(&self) -> bool {
+        self.alarming.alarms.is_unsettled() || self.sinks.is_unsettled()
+    }
+
+    fn settle(&self, done: Settled) {
+        // What chains publish is not waited for: its own answer may wait for the turn whose answers wait for this.
+        let sinks = self.sinks.settler();
+        self.alarming.alarms.settle(Box::new(move || sinks(done)));
     }
 
     fn is_full(&self) -> bool {

@@ -9,7 +9,7 @@ use super::sim::Sim;
 use crate::config::Limits;
 use crate::core::shard::Flow;
 use crate::hooks::{
-    Accepted, Client, Draft, Hooks, Interest, MessageView, Origin, Outgoing, Verdict,
+    Accepted, Backpressure, Client, Draft, Hooks, Interest, MessageView, Origin, Outgoing, Verdict,
 };
 
 /// Answers every message with one a level deeper, three times, and every connection with one.
@@ -55,8 +55,10 @@ impl Hooks for Echo {
         (!is_empty).then(|| std::mem::take(&mut self.outgoing))
     }
 
-    fn is_saturated(&mut self) -> bool {
-        self.full.load(Relaxed)
+    fn take_backpressure(&mut self) -> Option<Backpressure> {
+        let full = self.full.clone();
+        full.load(Relaxed)
+            .then(|| Box::new(move || full.load(Relaxed)) as Backpressure)
     }
 }
 
@@ -74,7 +76,7 @@ fn what_hooks_want_published_follows_what_they_were_told() {
     });
     sim.shards[0].delivery.interest = Interest::PUBLISH | Interest::CONNECT;
     let mut bob = sim.connect(0, "bob", true);
-    sim.shards[0].follow_interest();
+    sim.shards[0].follow_interest(None);
     sim.publish(&mut bob, "t", b"first", QoS::AtMostOnce, 0);
     let got = sim.take(&mut ann, true);
     let topics: Vec<&str> = got.iter().map(|got| &*got.topic).collect();
@@ -93,8 +95,19 @@ fn what_hooks_want_published_follows_what_they_were_told() {
         sim.shards[0].flow_after_publish(bob.at),
         Flow::Pause(_)
     ));
+    let other = sim.connect(0, "other", true);
+    assert_eq!(
+        sim.shards[0].flow_after_publish(other.at),
+        Flow::Continue,
+        "who has not fed what is full does not wait"
+    );
+    full.store(true, Relaxed);
+    sim.shards[0].follow_interest(Some(other.at));
+    assert!(
+        matches!(sim.shards[0].flow_after_publish(other.at), Flow::Pause(_)),
+        "whoever has caused an event waits for what came of it"
+    );
     full.store(false, Relaxed);
-    sim.shards[0].ask_saturation();
     assert_eq!(sim.shards[0].flow_after_publish(bob.at), Flow::Continue);
 }
 
@@ -237,4 +250,95 @@ fn a_delayed_message_is_kept_until_hooks_have_made_theirs_safe() {
     sim.shards[0].publish_delayed(&message, number);
     assert!(!sim.has(ann, PacketType::Publish));
     assert_eq!(told.borrow().len(), 3);
+}
+
+/// Answers every message with so many.
+struct Branching {
+    outgoing: Outgoing,
+    branches: usize,
+    discarded: std::rc::Rc<std::cell::Cell<u64>>,
+}
+
+impl Hooks for Branching {
+    fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
+        for branch in 0..self.branches {
+            let topic = match origin.tag {
+                0 => format!("{}/{branch}", message.topic),
+                _ => message.topic.to_owned(),
+            };
+            self.outgoing.push(&Draft {
+                topic: &topic,
+                payload: b"x",
+                properties: &PropertiesBuf::new(),
+                qos: QoS::AtMostOnce,
+                retain: false,
+                client_id: "",
+                username: "",
+                tag: origin.tag + 1,
+            });
+        }
+        Verdict::Follow
+    }
+
+    fn outgoing(&mut self) -> Option<Outgoing> {
+        let is_empty = self.outgoing.is_empty();
+        (!is_empty).then(|| std::mem::take(&mut self.outgoing))
+    }
+
+    fn discarded(&mut self, _topic: &str, tag: u64) {
+        assert!(tag > 0);
+        self.discarded.set(self.discarded.get() + 1);
+    }
+}
+
+#[test]
+fn messages_that_come_of_one_message_have_an_end_and_let_others_in_between() {
+    let discarded = std::rc::Rc::<std::cell::Cell<u64>>::default();
+    let limits = Limits {
+        max_derived_messages: 500,
+        ..Limits::default()
+    };
+    let mut sim = Sim::new(1, limits, 7);
+    let mut ann = sim.connect(0, "ann", true);
+    sim.subscribe(&mut ann, "t/#", QoS::AtMostOnce);
+    let mut bob = sim.connect(0, "bob", true);
+    let mut eve = sim.connect(0, "eve", true);
+    for conn in [ann, bob, eve] {
+        sim.take_bytes(conn);
+    }
+    sim.shards[0].delivery.hooks = Box::new(Branching {
+        outgoing: Outgoing::default(),
+        branches: 16,
+        discarded: discarded.clone(),
+    });
+    sim.shards[0].delivery.interest = Interest::PUBLISH;
+    sim.publish(&mut bob, "t", b"x", QoS::AtLeastOnce, 1);
+    assert!(!sim.shards[0].derived.is_empty(), "not all at once");
+    assert!(!sim.has(bob, PacketType::PubAck), "not all is published");
+    let waits = |sim: &mut Sim, at| matches!(sim.shards[0].flow_after_publish(at), Flow::Pause(_));
+    assert!(waits(&mut sim, bob.at) && !waits(&mut sim, eve.at));
+    sim.send(&mut eve, &[0xc0, 0]);
+    assert!(sim.has(eve, PacketType::PingResp), "others are answered");
+    let mut turns = 0;
+    while sim.shards[0].work_off_derived() {
+        turns += 1;
+        assert!(turns < 100_000, "it never ends");
+    }
+    assert!(!waits(&mut sim, bob.at));
+    assert!(sim.has(bob, PacketType::PubAck));
+    let got = sim.take(&mut ann, false);
+    assert_eq!(got.len(), 501);
+    // Those that come of the same message stay in their order.
+    let first: Vec<_> = got[1..17].iter().map(|got| &*got.topic).collect();
+    let expected: Vec<_> = (0..16).map(|n| format!("t/{n}")).collect();
+    assert_eq!(first, expected);
+    assert!(discarded.get() >= 500 * 16 - 500, "{}", discarded.get());
+    // Time is bounded, too.
+    sim.shards[0].derived = Default::default();
+    sim.publish(&mut bob, "t", b"x", QoS::AtMostOnce, 0);
+    sim.shards[0].charge_derived(3_600_000_000);
+    let before = sim.take(&mut ann, false).len();
+    assert!(before < 40);
+    while sim.shards[0].work_off_derived() {}
+    assert!(sim.take(&mut ann, false).is_empty());
 }

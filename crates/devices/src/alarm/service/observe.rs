@@ -35,7 +35,7 @@ impl Inner {
             .watches
             .observe(device, find, &compiled, self, now_ms, news);
         if let Some(turned) = turned {
-            self.queue.push(Work::Turned(turned));
+            self.push(Work::Turned(turned));
         }
     }
 

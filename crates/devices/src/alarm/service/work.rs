@@ -1,5 +1,6 @@
 //! The thread of alarms: writes what has come, in its order, and looks at what is due.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Weak;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -119,13 +120,19 @@ pub(super) fn run(inner: &Weak<Inner>) {
         inner.queue.wait(TICK.saturating_sub(ticked_at.elapsed()));
         let work = inner.queue.pop();
         let is_idle = work.is_none();
-        if let Some(work) = work
-            && let Err(error) = inner.work(&mut writer, &work)
-        {
+        let result = work.as_ref().map(|work| {
+            let work = AssertUnwindSafe(|| inner.work(&mut writer, work));
+            catch_unwind(work).unwrap_or_else(|_| {
+                tracing::error!("an alarm caused a panic and is left out; this is a bug");
+                Ok(())
+            })
+        });
+        if let (Some(work), Some(Err(error))) = (work, &result) {
             inner.write_errors.fetch_add(1, Relaxed);
             if !std::mem::replace(&mut has_failed, true) {
                 tracing::error!(%error, "alarms cannot be written; it is tried again until they can");
             }
+            inner.progress.give_up();
             if inner.queue.is_stopping() {
                 return;
             }
@@ -134,6 +141,9 @@ pub(super) fn run(inner: &Weak<Inner>) {
             continue;
         }
         has_failed = false;
+        if !is_idle {
+            inner.progress.done();
+        }
         if ticked_at.elapsed() >= TICK {
             ticked_at = Instant::now();
             if let Err(error) = inner.book.untold.settle() {
@@ -141,7 +151,7 @@ pub(super) fn run(inner: &Weak<Inner>) {
             }
             let now_ms = crate::now_ms();
             inner.watches.tick(&*inner, now_ms, &mut |turned| {
-                inner.queue.push(Work::Turned(turned))
+                inner.push(Work::Turned(turned))
             });
         }
         if purged_at.elapsed() >= PURGE_EVERY {

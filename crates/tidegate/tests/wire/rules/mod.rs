@@ -3,6 +3,7 @@
 mod actions;
 mod events;
 mod life;
+mod pressure;
 mod tools;
 mod windows;
 
