@@ -7,11 +7,14 @@ use std::sync::Arc;
 
 use crate::password::Checker;
 
+/// Compares a password with one that nobody has.
+type Check = dyn Fn(&[u8]) -> bool + Send + Sync;
+
 /// A check whose result nobody looks at.
 #[derive(Clone)]
 pub(crate) struct Decoy {
     checker: Checker,
-    check: Arc<dyn Fn(&[u8]) -> bool + Send + Sync>,
+    check: Arc<Check>,
 }
 
 impl Decoy {

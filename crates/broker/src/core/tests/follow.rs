@@ -186,7 +186,8 @@ fn hooks_hear_again_of_a_qos_2_message_that_comes_again_after_a_start() {
     sim.shards[0].delivery.interest = Interest::PUBLISH;
     let mut bob = sim.connect(0, "bob", false);
     while sim.log_one(0) {}
-    (sim.take_bytes(ann), sim.take_bytes(bob));
+    sim.take_bytes(ann);
+    sim.take_bytes(bob);
     let session = sim.shards[0].session_of(bob.at) as usize;
     let incoming = &mut sim.shards[0].delivery.sessions[session].incoming_qos2;
     for packet_id in [7, 8] {
@@ -227,7 +228,8 @@ fn a_delayed_message_is_kept_until_hooks_have_made_theirs_safe() {
     let mut bob = sim.connect(0, "bob", true);
     sim.publish(&mut bob, "$delayed/1/row/1", b"later", QoS::AtLeastOnce, 1);
     while sim.log_one(0) {}
-    (sim.take_bytes(ann), sim.take_bytes(bob));
+    sim.take_bytes(ann);
+    sim.take_bytes(bob);
     let first = sim.turn(0);
     sim.pass(1500);
     while sim.log_one(0) {}

@@ -213,7 +213,8 @@ impl Reader {
 
     /// The next row and its number; `None` where the file ends. Damaged rows are skipped.
     pub(super) fn next(&mut self) -> io::Result<Option<(u64, Row<'_>)>> {
-        if !self.read_record()? && !(self.skip_damage()? && self.read_record()?) {
+        let is_read = self.read_record()? || (self.skip_damage()? && self.read_record()?);
+        if !is_read {
             return Ok(None);
         }
         self.position += (RECORD_HEAD + self.row.len()) as u64;
