@@ -66,6 +66,7 @@ impl Problem {
 
     /// A body that is JSON, but not with what was expected in the field of this name.
     pub(crate) fn field(name: &str, detail: impl Into<String>) -> Self {
+        let detail = rules::with_suggestion(&detail.into());
         Self {
             status: StatusCode::UNPROCESSABLE_ENTITY,
             ..Self::parameter(name, detail)

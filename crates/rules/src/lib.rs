@@ -43,7 +43,7 @@ pub use fault::Fault;
 pub use field::spellings;
 pub use keys::{Keys, TopicKey};
 pub use kv::{Kv, KvLimits};
-pub use nearest::nearest;
+pub use nearest::{nearest, with_suggestion};
 pub use options::{Bounds, Options};
 pub use plan::why::Compared;
 pub use random::Rng;

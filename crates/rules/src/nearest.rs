@@ -15,6 +15,21 @@ pub fn nearest<'n>(wanted: &str, names: impl Iterator<Item = &'n str>) -> Option
         .map(|(_, name)| name)
 }
 
+/// Adds which name may be meant to an error of serde about an unknown field or variant, which lists those there are.
+#[must_use]
+pub fn with_suggestion(error: &str) -> String {
+    let mut starts = ["unknown field `", "unknown variant `"].into_iter();
+    let Some(at) = starts.find_map(|start| error.find(start)) else {
+        return error.to_owned();
+    };
+    let mut quoted = error[at..].split('`').skip(1).step_by(2);
+    let found = quoted.next().unwrap_or_default();
+    match nearest(found, quoted).filter(|_| !error.contains("did you mean")) {
+        Some(near) => format!("{}; did you mean `{near}`?", error.trim_end_matches('.')),
+        None => error.to_owned(),
+    }
+}
+
 fn fold(name: &str) -> Vec<char> {
     name.chars()
         .filter(|&c| c != '_')
@@ -53,5 +68,20 @@ mod tests {
         assert_eq!(nearest("splti", names()), Some("split"));
         assert_eq!(nearest("sub_String", names()), Some("substring"));
         assert_eq!(nearest("zebra", names()), None);
+    }
+
+    #[test]
+    fn errors_of_serde_get_a_suggestion() {
+        let error = "prodct: unknown field `prodct`, expected one of `id`, `product`, `name`.";
+        let expected = "prodct: unknown field `prodct`, expected one of `id`, `product`, `name`; did you mean `product`?";
+        assert_eq!(with_suggestion(error), expected);
+        assert_eq!(with_suggestion(expected), expected);
+        for other in [
+            "missing field `id`",
+            "unknown field `zebra`, expected `id` or `name`",
+            "unknown variant `",
+        ] {
+            assert_eq!(with_suggestion(other), other);
+        }
     }
 }

@@ -39,22 +39,8 @@ pub fn read<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Invali
     serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { "" } else { path.as_str() };
-        Invalid::new(field, with_suggestion(&error.inner().to_string()))
+        Invalid::new(field, rules::with_suggestion(&error.inner().to_string()))
     })
-}
-
-/// Adds which name may be meant to an error about an unknown field or variant, which lists those there are.
-fn with_suggestion(error: &str) -> String {
-    let quoted: Vec<&str> = error.split('`').skip(1).step_by(2).collect();
-    match quoted.split_first() {
-        Some((found, known)) if error.starts_with("unknown ") => {
-            match rules::nearest(found, known.iter().copied()) {
-                Some(near) => format!("{error}; did you mean `{near}`?"),
-                None => error.to_owned(),
-            }
-        }
-        _ => error.to_owned(),
-    }
 }
 
 /// Says which numbers a field takes.
