@@ -455,10 +455,7 @@ mod tests {
         ];
         for (format, body, expected) in cases {
             let source = source(json!({
-                "token": TOKEN, "format": format, "headers": ["x-id"], "topic": match format {
-                    "json_array" => "d/${headers.'x-id'}/${payload.a}",
-                    _ => "d/${headers.'x-id'}/",
-                }
+                "token": TOKEN, "format": format, "headers": ["x-id"], "topic": "d/${headers.'x-id'}/x"
             }))
             .unwrap();
             let gate = Arc::new(Gate::default());
@@ -474,14 +471,14 @@ mod tests {
                 .collect();
             assert_eq!(payloads, expected, "{format}");
             assert_eq!(taken[0].properties, [("x-id".to_owned(), "7".to_owned())]);
-            let topic = if format == "json_array" {
-                "d/7/1.5"
-            } else {
-                "d/7/"
-            };
-            assert_eq!(taken[0].topic, topic);
+            assert_eq!(taken[0].topic, "d/7/x");
         }
         let named = source(json!({"token": TOKEN, "topic": "d/${payload.a}"})).unwrap();
+        let gate = Arc::new(Gate::default());
+        let admitted = named.admit(&with_token()).unwrap();
+        let taken = admitted.take("{\"a\": 1.5}".into(), gate.clone()).await;
+        taken.unwrap_or_else(|refused| panic!("{refused:?}"));
+        assert_eq!(gate.taken.lock().unwrap()[0].topic, "d/1.5");
         let admitted = named.admit(&with_token()).unwrap();
         let refused = admitted.take("{\"b\": 1}".into(), Arc::new(Gate::default()));
         match refused.await {
