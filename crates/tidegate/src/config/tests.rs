@@ -604,6 +604,7 @@ fn each_kind_fits_its_field() {
                 Kind::Bind => vec!["127.0.0.1:1".into(), "off".into(), "/x".into()],
                 Kind::Levels => vec!["info".into()],
                 Kind::Targets => vec!["link-local, 10.0.0.0/8".into()],
+                Kind::Proxies => vec!["10.0.0.0/8, unix".into()],
                 Kind::Fsync => vec!["always".into(), "5ms".into()],
                 Kind::Credential => vec![credential()],
             };

@@ -19,7 +19,7 @@ fn an_output_is_published_as_the_templates_say() {
             "retain": true, "user_properties": {"from": "${clientid}"},
         }]),
     );
-    let mut device = Raw::connect(&node, &crate::support::Connect::new(5, "device-1"));
+    let mut device = Raw::connect(&node, &Connect::new(5, "device-1"));
     device.publish("s/1/data", r#"{"t": 12}"#);
     device.publish("s/1/data", "no JSON");
     device.publish_qos1("s/1/data", r#"{"t": 31}"#, 1);
@@ -131,7 +131,7 @@ fn an_action_that_cannot_be_done_has_others_in_its_place() {
     let node = Node::start_with_config(&[], config);
     let mut watcher = Raw::client(&node, 4);
     watcher.subscribe("out/#", 0);
-    let mut device = Raw::connect(&node, &crate::support::Connect::new(4, "device-2"));
+    let mut device = Raw::connect(&node, &Connect::new(4, "device-2"));
     device.publish("t", "a#b");
     assert_eq!(
         next(&mut watcher),
