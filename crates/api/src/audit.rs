@@ -1,8 +1,11 @@
 //! The audit log: who changed what, from where. Kept in the store, bounded, without secrets.
 
+use std::net::IpAddr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use store::Objects;
 
 use crate::access::{Identity, Proof, Role, now_ms};
 use crate::app::App;
@@ -119,16 +122,58 @@ fn entry(call: &Call, action: String, subject: Option<&str>) -> Entry {
     }
 }
 
+/// Something that was done without a request to the API, such as the registration of a device.
+#[derive(Debug, Clone)]
+pub struct NodeAction<'a> {
+    /// What was proved, such as the product whose provisioning key was shown.
+    pub who: &'a str,
+    pub from: Option<IpAddr>,
+    /// Such as `device.provision`.
+    pub action: &'a str,
+    pub subject: &'a str,
+    /// Without secrets.
+    pub after: Value,
+}
+
+/// Appends to the audit log. Blocks.
+pub fn append_to_audit(objects: &Objects, max_entries: u64, action: NodeAction<'_>) {
+    let from = action.from.map(|from| from.to_canonical().to_string());
+    let entry = Entry {
+        at_ms: now_ms(),
+        who: action.who.to_owned(),
+        proof: None,
+        role: None,
+        from: from.unwrap_or_default(),
+        action: action.action.to_owned(),
+        subject: Some(action.subject.to_owned()),
+        version_before: None,
+        version_after: None,
+        before: None,
+        after: Some(action.after),
+    };
+    entry.log();
+    let value = serde_json::to_value(entry).expect("its fields are plain");
+    if let Err(error) = objects.append(JOURNAL, &value, max_entries) {
+        tracing::error!(%error, "audit log write failed; an entry is missing");
+    }
+}
+
+impl Entry {
+    fn log(&self) {
+        tracing::info!(
+            target: "audit",
+            who = self.who,
+            from = self.from,
+            subject = self.subject,
+            version = self.version_after,
+            "{}",
+            self.action
+        );
+    }
+}
+
 async fn append(app: &App, entry: Entry) {
-    tracing::info!(
-        target: "audit",
-        who = entry.who,
-        from = entry.from,
-        subject = entry.subject,
-        version = entry.version_after,
-        "{}",
-        entry.action
-    );
+    entry.log();
     let max_entries = app.config.get().max_audit_entries;
     let value = serde_json::to_value(entry).expect("its fields are plain");
     // The change has been made; that it is not in the log must at least be told.

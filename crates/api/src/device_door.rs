@@ -1,6 +1,7 @@
 //! What the HTTP API for devices asks of the device platform. A device is who shows its access token.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 
 use serde_json::Value;
@@ -70,7 +71,7 @@ pub trait DeviceDoor: Send + Sync + 'static {
     fn offer(&self, knock: &Knock, body: &[u8]) -> Result<(), DoorProblem>;
 
     /// A device wants to be registered: what it is told. `Err`: it was not, and what it is told.
-    fn provision(&self, body: &[u8]) -> Result<Value, Value>;
+    fn provision(&self, from: IpAddr, body: &[u8]) -> Result<Value, Value>;
 }
 
 /// A node without devices.
@@ -110,7 +111,7 @@ impl DeviceDoor for NoDeviceDoor {
         Err(DoorProblem::Nobody)
     }
 
-    fn provision(&self, _: &[u8]) -> Result<Value, Value> {
+    fn provision(&self, _: IpAddr, _: &[u8]) -> Result<Value, Value> {
         Err(serde_json::json!({"status": "FAILURE", "errorMsg": "this node has no devices"}))
     }
 }

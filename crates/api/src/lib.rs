@@ -37,6 +37,7 @@ pub use access::new_local_token;
 pub use access::{FirstOperator, FirstOperatorError, NoRandomness, Role, ensure_first_operator};
 pub use alarm_tools::{AlarmNews, AlarmPage, AlarmProblem, AlarmQuery, AlarmTools, NoAlarmTools};
 pub use app::Parts;
+pub use audit::{NodeAction, append_to_audit};
 pub use client_address::{ForwardedHeader, TrustedProxies};
 pub use command_tools::{
     CommandEnd, CommandQuery, CommandRequest, CommandRows, CommandTools, CommandWish,

@@ -42,6 +42,11 @@ pub enum Refusal {
     /// A bound of the node is reached: which one.
     #[error("a limit is reached: {0}")]
     Quota(String),
+    /// Nobody but the node itself publishes on this topic.
+    #[error(
+        "the topic is reserved for messages of the platform to devices; send a command or write attributes instead, or see devices.down_topic_publishers"
+    )]
+    Denied,
     /// The store cannot take more now: the disk is full or does not answer.
     #[error("the store does not take messages now")]
     NotStored,

@@ -46,6 +46,8 @@ impl Interest {
     pub const AUTHORIZED: Self = Self(1 << 13);
     /// QoS 1 and 2 messages that wait for a client without a connection.
     pub const KEEP: Self = Self(1 << 14);
+    /// Messages that may be denied whoever publishes them, besides what authorisation says.
+    pub const GUARD: Self = Self(1 << 15);
 
     pub fn contains(self, point: Self) -> bool {
         self.0 & point.0 == point.0
@@ -256,6 +258,8 @@ pub enum Verdict {
     /// It ends here, and is not accepted: what would keep it has no room now. Its publisher is told so with reason 0x97; before version 5
     /// its connection is closed.
     Refuse,
+    /// It ends here: nobody who publishes it may do so, see [`Hooks::denies`]. Its publisher is told so with reason 0x87.
+    Deny,
 }
 
 /// Why a message did not reach a subscriber.
@@ -403,6 +407,14 @@ pub trait Hooks {
     fn wants_topic(&mut self, topic: &str) -> bool {
         let _ = topic;
         true
+    }
+
+    /// Whether a message must not be published: it is neither retained nor delivered, no hook is told of it, and its publisher gets
+    /// 0x87. Asked with [`Interest::GUARD`] before [`Hooks::publish`], for topics that [`Hooks::wants_topic`] wants, whatever the
+    /// message comes from.
+    fn denies(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> bool {
+        let _ = (message, origin);
+        false
     }
 
     /// Whether a QoS 1 or 2 message is refused as by [`Verdict::Refuse`]. Asked of all hooks before the first is told, so that none has

@@ -16,6 +16,8 @@ use ring::signature::{self, UnparsedPublicKey};
 use crate::device::{put_text, take_array, take_text};
 use crate::product::CredentialKind;
 
+/// The user name of devices that want to be registered, as ThingsBoard has it.
+pub const PROVISION_USERNAME: &str = "provision";
 pub(crate) const MAX_SECRET_BYTES: usize = 512;
 /// Passwords from this length on were made by a program: nobody types them by the thousand. They are kept as a digest.
 pub(crate) const LONG_SECRET_BYTES: usize = 20;
@@ -232,6 +234,19 @@ fn text(field: &'static str, text: &str, max: usize) -> Result<(), InvalidCreden
     Ok(())
 }
 
+/// With this user name devices ask to be registered; nobody may log in with it.
+fn not_reserved(field: &'static str, name: &str) -> Result<(), InvalidCredential> {
+    match name == PROVISION_USERNAME {
+        false => Ok(()),
+        true => Err(InvalidCredential {
+            field,
+            message: format!(
+                "{PROVISION_USERNAME:?} is reserved for devices that register themselves; choose another"
+            ),
+        }),
+    }
+}
+
 impl NewCredential {
     #[must_use]
     pub fn kind(&self) -> CredentialKind {
@@ -258,6 +273,7 @@ impl NewCredential {
         Ok(match self {
             Self::Token { token: Some(token) } => {
                 text("token", &token, MAX_SECRET_BYTES)?;
+                not_reserved("token", &token)?;
                 let digest = digester.digest(token.as_bytes());
                 (Credential::Token { digest }, None)
             }
@@ -269,6 +285,7 @@ impl NewCredential {
             Self::Password { username, password } => {
                 let username = username.unwrap_or_else(own);
                 text("username", &username, 256)?;
+                not_reserved("username", &username)?;
                 let (secret, issued) = match password {
                     Some(password) => {
                         text("password", &password, MAX_SECRET_BYTES)?;

@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::credential::{Credential, Digester, Secret, SecureLogin, is_password, random_bytes};
+use crate::credential::{
+    Credential, Digester, PROVISION_USERNAME, Secret, SecureLogin, is_password, random_bytes,
+};
 use crate::device::Device;
-use crate::product::CredentialKind;
+use crate::product::{CredentialKind, SharedSecure};
 use crate::registry::{Name, Registry, RegistryError};
 
-/// The user name of devices that want to be registered, as ThingsBoard has it.
-pub const PROVISION_USERNAME: &str = "provision";
 /// Devices that were let in and did not become connected: they are forgotten beyond this many.
 const MAX_ADMITTED: usize = 65_536;
 
@@ -51,6 +51,38 @@ pub struct Admission {
     pub kind: CredentialKind,
     /// The end of its token's life.
     pub expires_at_ms: Option<u64>,
+    /// It has proved itself with what its product has for all devices, as it was then.
+    pub(crate) shared_secure: Option<SharedSecure>,
+}
+
+impl Admission {
+    #[must_use]
+    pub fn new(device: Arc<Device>, kind: CredentialKind) -> Self {
+        Self {
+            device,
+            kind,
+            expires_at_ms: None,
+            shared_secure: None,
+        }
+    }
+
+    /// Whether a device that was let in like this would be let in again, as the registry has it `now`.
+    pub(crate) fn still_holds(&self, now: &Device) -> bool {
+        let product = now.product.get();
+        let has_shared = match &self.shared_secure {
+            None => true,
+            Some(shared) => {
+                product.definition.secure.as_ref() == Some(shared)
+                    && !(now.credentials.iter()).any(|known| known.kind() == CredentialKind::Secure)
+            }
+        };
+        let mut shown = self.device.credentials.iter();
+        has_shared
+            && now.is_let_in()
+            && now.product.id() == self.device.product.id()
+            && product.takes(self.kind)
+            && shown.all(|known| known.kind() != self.kind || now.credentials.contains(known))
+    }
 }
 
 /// Finds devices by what clients show.
@@ -213,7 +245,7 @@ impl Directory {
     }
 
     /// The device of a client that was let in, until [`Directory::take_admitted`] asks.
-    pub fn remember(&self, peer: Option<SocketAddr>, shown: &Shown<'_>, device: &Arc<Device>) {
+    pub fn remember(&self, peer: Option<SocketAddr>, shown: &Shown<'_>, admission: Admission) {
         let mut admitted = self.lock_admitted();
         if admitted.young.len() >= MAX_ADMITTED / 2 {
             // Whoever is let in and does not connect while so many do is not coming.
@@ -221,8 +253,7 @@ impl Directory {
         }
         let is_named = shown.username.is_some();
         let connection = Connection::of(peer, shown.client_id);
-        let device = Arc::clone(device);
-        admitted.young.insert(connection, (device, is_named));
+        admitted.young.insert(connection, (admission, is_named));
     }
 
     /// A new client is at the door: whoever was let in on such a connection before did not come.
@@ -237,10 +268,10 @@ impl Directory {
         peer: Option<SocketAddr>,
         client_id: &str,
         is_named: bool,
-    ) -> Option<Arc<Device>> {
-        let (device, was_named) = self.lock_admitted().remove(peer, client_id)?;
+    ) -> Option<Admission> {
+        let (admission, was_named) = self.lock_admitted().remove(peer, client_id)?;
         // One that shows nothing was not asked about, and is not who was here before.
-        (is_named || !was_named).then_some(device)
+        (is_named || !was_named).then_some(admission)
     }
 
     fn lock_admitted(&self) -> MutexGuard<'_, Admitted> {
@@ -251,12 +282,12 @@ impl Directory {
 /// Devices that were let in, and whether they said a user name; in two generations.
 #[derive(Default)]
 struct Admitted {
-    young: HashMap<Connection, (Arc<Device>, bool), RandomState>,
-    old: HashMap<Connection, (Arc<Device>, bool), RandomState>,
+    young: HashMap<Connection, (Admission, bool), RandomState>,
+    old: HashMap<Connection, (Admission, bool), RandomState>,
 }
 
 impl Admitted {
-    fn remove(&mut self, peer: Option<SocketAddr>, client_id: &str) -> Option<(Arc<Device>, bool)> {
+    fn remove(&mut self, peer: Option<SocketAddr>, client_id: &str) -> Option<(Admission, bool)> {
         if self.young.is_empty() && self.old.is_empty() {
             return None;
         }
@@ -297,9 +328,8 @@ fn admit(device: Arc<Device>, kind: CredentialKind, expires_at_ms: Option<u64>) 
         return Found::Refused;
     }
     Found::Device(Admission {
-        device,
-        kind,
         expires_at_ms,
+        ..Admission::new(device, kind)
     })
 }
 
@@ -310,14 +340,22 @@ fn secure(device: Arc<Device>, login: &SecureLogin<'_>, now_ms: u64) -> Found {
         Credential::Secure { id, key } => Some((&**id, &**key)),
         _ => None,
     });
-    let shared = product.definition.secure.as_ref();
-    let shared = shared.map(|secure| (secure.id.as_str(), secure.key.as_str()));
-    let is_right = own
-        .or(shared)
-        .is_some_and(|(id, key)| login.is_of(id, key, now_ms, window_s));
+    let shared = match own {
+        Some(_) => None,
+        None => product.definition.secure.clone(),
+    };
     drop(product);
+    let is_right = own
+        .or(shared.as_ref().map(|secure| (&*secure.id, &*secure.key)))
+        .is_some_and(|(id, key)| login.is_of(id, key, now_ms, window_s));
     match is_right {
-        true => admit(device, CredentialKind::Secure, None),
+        true => match admit(device, CredentialKind::Secure, None) {
+            Found::Device(admission) => Found::Device(Admission {
+                shared_secure: shared,
+                ..admission
+            }),
+            other => other,
+        },
         false => Found::Refused,
     }
 }

@@ -26,9 +26,20 @@ pub trait Clients: Send + Sync {
         let _ = (device, filter);
     }
 
+    /// Whether there is a product of this id. Never waits.
+    fn has_product(&self, id: &str) -> bool {
+        let _ = id;
+        true
+    }
+
+    /// The device has published something; told every few seconds at most. Never waits.
+    fn seen(&self, device: &Speaker, now_ms: u64) {
+        let _ = (device, now_ms);
+    }
+
     /// A client that is no device asks to be registered as one. Never waits.
-    fn provision(&self, client_id: &str, request: &[u8]) {
-        let _ = (client_id, request);
+    fn provision(&self, client: &Client<'_>, request: &[u8]) {
+        let _ = (client, request);
     }
 
     /// A connection of the device is gone.
@@ -37,10 +48,36 @@ pub trait Clients: Send + Sync {
     }
 }
 
+/// Who besides the platform may publish on the topics of messages to devices.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DownTopicPolicy {
+    /// Clients, rules, connectors, the API: everybody whom access rules allow.
+    pub is_open: bool,
+    /// User names of clients.
+    pub usernames: Box<[Box<str>]>,
+}
+
+impl DownTopicPolicy {
+    /// From user names with commas between them; `*` stands for everybody.
+    #[must_use]
+    pub fn read(list: &str) -> Self {
+        let names = list
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty());
+        let (open, names): (Vec<&str>, Vec<&str>) = names.partition(|name| *name == "*");
+        Self {
+            is_open: !open.is_empty(),
+            usernames: names.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
 /// Hooks that hand the messages of devices to a pipeline.
 pub struct DeviceHooks {
     pub pipeline: Arc<Pipeline>,
     pub clients: Arc<dyn Clients>,
+    pub down_topics: Arc<DownTopicPolicy>,
 }
 
 impl HooksFactory for DeviceHooks {
@@ -49,6 +86,8 @@ impl HooksFactory for DeviceHooks {
             lane: self.pipeline.lane(),
             pipeline: self.pipeline.clone(),
             clients: self.clients.clone(),
+            down_topics: self.down_topics.clone(),
+            denied: 0,
             devices: HashMap::default(),
             is_fed: false,
         })
@@ -58,37 +97,52 @@ impl HooksFactory for DeviceHooks {
 struct Ears {
     pipeline: Arc<Pipeline>,
     clients: Arc<dyn Clients>,
+    down_topics: Arc<DownTopicPolicy>,
+    /// Messages on topics that are the platform's own.
+    denied: u64,
     lane: Lane,
     /// The connected devices of this shard, by client id.
-    devices: HashMap<Box<str>, Arc<Speaker>, foldhash::fast::RandomState>,
+    devices: HashMap<Box<str>, ConnectedDevice, foldhash::fast::RandomState>,
     /// The pipeline was given something that it has too much of.
     is_fed: bool,
 }
+
+struct ConnectedDevice {
+    speaker: Arc<Speaker>,
+    /// When it was last said that the device is heard of, in seconds since 1970.
+    seen_s: u32,
+}
+
+/// Seconds for which a device that reports is not said to be heard of again.
+const SEEN_EVERY_S: u32 = 5;
 
 impl Hooks for Ears {
     fn interest(&self) -> Interest {
         // The first device may connect before this is asked again.
         let always = Interest::CONNECT | Interest::DISCONNECT;
         match self.clients.is_in_use() {
-            true => always | Interest::PUBLISH | Interest::SUBSCRIBE,
+            true => always | Interest::PUBLISH | Interest::SUBSCRIBE | Interest::GUARD,
             false => always,
         }
     }
 
     fn connected(&mut self, client: &Client<'_>, _accepted: &Accepted<'_>) {
         let before = match self.clients.device_of(client) {
-            Some(device) => self.devices.insert(client.client_id.into(), device),
+            Some(speaker) => {
+                let device = ConnectedDevice { speaker, seen_s: 0 };
+                self.devices.insert(client.client_id.into(), device)
+            }
             None if self.devices.is_empty() => None,
             None => self.devices.remove(client.client_id),
         };
         if let Some(before) = before {
-            self.clients.gone(&before, client, "taken_over");
+            self.clients.gone(&before.speaker, client, "taken_over");
         }
     }
 
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
         if let Some(device) = self.devices.remove(client.client_id) {
-            self.clients.gone(&device, client, reason);
+            self.clients.gone(&device.speaker, client, reason);
         }
     }
 
@@ -100,16 +154,50 @@ impl Hooks for Ears {
         _: Properties<'_>,
     ) {
         if let Some(device) = self.devices.get(client.client_id) {
-            self.clients.subscribed(device, filter);
+            self.clients.subscribed(&device.speaker, filter);
         }
     }
 
     #[inline]
     fn wants_topic(&mut self, topic: &str) -> bool {
         match self.devices.is_empty() {
-            true => topic == PROVISION_REQUEST,
+            true => topic == PROVISION_REQUEST || dialect::downward(topic).is_some(),
             false => dialect::may_route(topic),
         }
+    }
+
+    fn denies(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> bool {
+        let Some(downward) = dialect::downward(message.topic) else {
+            return false;
+        };
+        if self.down_topics.is_open
+            || (downward.product).is_some_and(|product| !self.clients.has_product(product))
+        {
+            return false;
+        }
+        let may_publish = origin.client.is_some_and(|client| {
+            match self.devices.contains_key(client.client_id) {
+                true => downward.is_both_ways,
+                // A device's user name is its own choice.
+                false => client.username.is_some_and(|username| {
+                    let mut allowed = self.down_topics.usernames.iter();
+                    allowed.any(|allowed| **allowed == *username)
+                }),
+            }
+        });
+        if may_publish {
+            return false;
+        }
+        self.denied += 1;
+        if self.denied.is_power_of_two() {
+            tracing::warn!(
+                topic = message.topic,
+                client_id = origin.client.map(|client| client.client_id),
+                denied = self.denied,
+                "message denied; only the platform publishes on topics of messages to devices, see devices.down_topic_publishers"
+            );
+        }
+        true
     }
 
     #[inline]
@@ -118,7 +206,7 @@ impl Hooks for Ears {
             .client
             .and_then(|client| self.devices.get(client.client_id));
         device.is_some_and(|device| {
-            let voice = device.voice();
+            let voice = device.speaker.voice();
             self.pipeline.refuses(&mut self.lane, voice, message.topic)
         })
     }
@@ -128,18 +216,25 @@ impl Hooks for Ears {
         let Some(client) = origin.client else {
             return Verdict::Continue;
         };
-        let Some(device) = self.devices.get(client.client_id) else {
+        let Some(device) = self.devices.get_mut(client.client_id) else {
             if message.topic == PROVISION_REQUEST {
-                self.clients.provision(client.client_id, message.payload);
+                self.clients.provision(&client, message.payload);
                 // It holds a secret.
                 return Verdict::Stop;
             }
             return Verdict::Continue;
         };
         let qos = message.qos;
-        let is_for_node_alone = goes_both_ways(message.topic);
+        let now_s = (message.received_ms / 1000) as u32;
+        if now_s.abs_diff(device.seen_s) >= SEEN_EVERY_S {
+            device.seen_s = now_s;
+            self.clients.seen(&device.speaker, message.received_ms);
+        }
+        // What one device publishes there is not for the others to hear.
+        let is_for_node_alone =
+            dialect::downward(message.topic).is_some_and(|downward| downward.is_both_ways);
         let message = Message {
-            by: device.voice(),
+            by: device.speaker.voice(),
             topic: message.topic,
             payload: message.payload,
             received_ms: message.received_ms as i64,
@@ -168,22 +263,6 @@ impl Hooks for Ears {
         let is_fed = std::mem::take(&mut self.is_fed);
         let pipeline = is_fed.then(|| self.pipeline.clone())?;
         Some(Box::new(move || pipeline.is_saturated()))
-    }
-}
-
-/// ThingsBoard has topics that are the same for all devices, on which they speak and are told: what one of them says there is not for
-/// the others to hear.
-#[inline]
-fn goes_both_ways(topic: &str) -> bool {
-    match topic.strip_prefix("v1/") {
-        None => false,
-        Some(rest) => {
-            rest == "devices/me/attributes"
-                || rest.starts_with("devices/me/rpc/")
-                || rest == "gateway/attributes"
-                || rest == "gateway/rpc"
-                || rest == "gateway/disconnect"
-        }
     }
 }
 
@@ -220,6 +299,10 @@ mod tests {
     impl Clients for Numbers {
         fn is_in_use(&self) -> bool {
             self.0.load(Ordering::Relaxed)
+        }
+
+        fn has_product(&self, id: &str) -> bool {
+            id == "p"
         }
 
         fn device_of(&self, client: &Client<'_>) -> Option<Arc<Speaker>> {
@@ -270,6 +353,7 @@ mod tests {
         let factory = DeviceHooks {
             pipeline: pipeline.unwrap(),
             clients: clients.clone(),
+            down_topics: Arc::new(DownTopicPolicy::read("backend, other")),
         };
         let mut hooks = factory.hooks_for(0);
         assert!(!hooks.interest().contains(Interest::PUBLISH));
@@ -308,7 +392,48 @@ mod tests {
         ] {
             assert_eq!(publish(&mut *hooks, from, topic), Verdict::Continue);
         }
+        let denies = |hooks: &mut dyn Hooks, from: Option<Client<'_>>, topic: &str| {
+            let message = MessageView::of_client("", topic, b"{}", 7);
+            let origin = Origin {
+                client: from,
+                ..Origin::default()
+            };
+            hooks.wants_topic(topic) && hooks.denies(&message, &origin)
+        };
+        let named = |client_id, username| Client {
+            username: Some(username),
+            ..client(client_id)
+        };
+        let call = "v1/devices/me/rpc/request/1";
+        let own = "tg/5/down/command/1";
+        for (from, topic, is_denied) in [
+            (Some(client("somebody")), call, true),
+            (Some(client("somebody")), own, true),
+            (Some(client("somebody")), "/p/5/function/invoke", true),
+            (Some(client("somebody")), "/other/5/function/invoke", false),
+            (Some(client("somebody")), "/p/5/properties/report", false),
+            (Some(named("somebody", "backend")), call, false),
+            (Some(named("somebody", "else")), call, true),
+            // Rules, bridges, the API.
+            (None, call, true),
+            (None, telemetry, false),
+            (Some(client("5")), call, false),
+            (Some(client("5")), own, true),
+            // A device that has chosen the name of a user.
+            (Some(named("5", "backend")), own, true),
+        ] {
+            let name = from.map(|client| client.client_id);
+            assert_eq!(
+                denies(&mut *hooks, from, topic),
+                is_denied,
+                "{name:?} {topic}"
+            );
+        }
         hooks.disconnected(&client("5"), "normal");
+        assert!(
+            denies(&mut *hooks, None, call),
+            "no device is needed for that"
+        );
         assert!(!hooks.wants_topic(telemetry));
         assert_eq!(*rows.0.lock().unwrap(), [(5, 7)]);
     }

@@ -6,7 +6,7 @@ const MAX_ID_BYTES: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{found:?} is not an id: expected 1 to {MAX_ID_BYTES} bytes without '/', '+', '#', blanks and control characters"
+    "{found:?} is not an id: expected 1 to {MAX_ID_BYTES} bytes without '/', '+', '#', blanks and control characters, and neither \".\" nor \"..\""
 )]
 pub struct InvalidId {
     found: String,
@@ -15,7 +15,9 @@ pub struct InvalidId {
 fn check(text: &str) -> Result<Box<str>, InvalidId> {
     let may_be_in =
         |c: char| !matches!(c, '/' | '+' | '#') && !c.is_control() && !c.is_whitespace();
-    if text.is_empty() || text.len() > MAX_ID_BYTES || !text.chars().all(may_be_in) {
+    // "." and ".." are taken out of URL paths.
+    let is_step = matches!(text, "." | "..");
+    if is_step || text.is_empty() || text.len() > MAX_ID_BYTES || !text.chars().all(may_be_in) {
         return Err(InvalidId {
             found: text.chars().take(MAX_ID_BYTES).collect(),
         });
@@ -80,7 +82,17 @@ mod tests {
                 Ok(text.to_owned())
             );
         }
-        for text in ["", "a/b", "a+", "#", "a b", "a\0", &"x".repeat(65)] {
+        for text in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a+",
+            "#",
+            "a b",
+            "a\0",
+            &"x".repeat(65),
+        ] {
             assert!(ProductId::new(text).is_err(), "{text:?}");
         }
     }

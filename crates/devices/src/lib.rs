@@ -32,10 +32,11 @@ mod state;
 mod work_queue;
 
 pub use credential::{
-    AlgorithmName, InvalidCredential, Issued, NewCredential, NoChance, Shown as ShownCredential,
+    AlgorithmName, InvalidCredential, Issued, NewCredential, NoChance, PROVISION_USERNAME,
+    Shown as ShownCredential,
 };
 pub use device::Device;
-pub use directory::{Admission, Directory, Found, PROVISION_USERNAME, Shown};
+pub use directory::{Admission, Directory, Found, Shown};
 pub use id::{DeviceId, InvalidId, ProductId};
 pub use model::{Model, UnknownKeys};
 pub use product::{

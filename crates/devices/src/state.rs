@@ -27,6 +27,9 @@ const PAGES: usize = 16_384;
 /// A connection that was taken over leaves its device online for so long, for the one that took over.
 const TAKEOVER_S: u32 = 5;
 
+/// Seconds for which a device behind a gateway that is online is not looked at again.
+const REPORTED_EVERY_S: u32 = 5;
+
 const COUNT: u32 = 0xffff;
 /// Online without a connection of its own.
 const IS_HEARD: u32 = 1 << 16;
@@ -95,7 +98,7 @@ struct Inner {
     pages: Pages,
     online: AtomicU32,
     /// Those with something to be written.
-    dirty: Mutex<Vec<Arc<Device>>>,
+    dirty: Mutex<Vec<DeviceNo>>,
     /// Online without a connection of their own, and until when; looked at by `sweep`.
     heard: Mutex<HashMap<u32, Heard, RandomState>>,
     listeners: RwLock<Vec<Listener>>,
@@ -160,7 +163,7 @@ impl States {
             return;
         };
         slot.flags.fetch_add(1, Relaxed);
-        self.touch(device, slot, now_ms);
+        self.touch(device.no, slot, now_ms);
         self.unhear(device, slot);
         self.settle(device, slot, "connected", now_ms);
     }
@@ -190,7 +193,7 @@ impl States {
             (flags & COUNT > 0).then(|| flags - 1)
         });
         let was_last = less.is_ok_and(|before| before & COUNT == 1);
-        self.touch(device, slot, now_ms);
+        self.touch(device.no, slot, now_ms);
         if was_last && reason == "taken_over" {
             self.hear(device, slot, now_ms, TAKEOVER_S, None);
         }
@@ -206,11 +209,33 @@ impl States {
         let Some(slot) = self.slot_made(device.no) else {
             return;
         };
-        self.touch(device, slot, now_ms);
+        self.touch(device.no, slot, now_ms);
         if slot.flags.load(Relaxed) & COUNT == 0 {
             let for_s = device.product.get().definition.inactivity_timeout_s;
             self.hear(device, slot, now_ms, for_s, None);
             self.settle(device, slot, "active", now_ms);
+        }
+    }
+
+    /// A device with a connection has reported something. To be called every few seconds at most.
+    pub fn reported(&self, no: DeviceNo, now_ms: u64) {
+        if let Some(slot) = self.slot(no) {
+            self.touch(no, slot, now_ms);
+        }
+    }
+
+    /// A gateway has reported something about a device behind it, which is online by that as long as its gateway is, or for its
+    /// product's time of inactivity if the gateway is not connected any more. Cheap if that was said a moment ago.
+    pub fn heard_behind(&self, device: &Arc<Device>, gateway: DeviceNo, now_ms: u64) {
+        if let Some(slot) = self.slot(device.no)
+            && slot.flags.load(Relaxed) & IS_ONLINE != 0
+            && seconds(now_ms).abs_diff(slot.seen_s.load(Relaxed)) < REPORTED_EVERY_S
+        {
+            return;
+        }
+        match self.is_online(gateway) {
+            true => self.child_connected(device, gateway, now_ms),
+            false => self.heard(device, now_ms),
         }
     }
 
@@ -219,7 +244,7 @@ impl States {
         let Some(slot) = self.slot_made(device.no) else {
             return;
         };
-        self.touch(device, slot, now_ms);
+        self.touch(device.no, slot, now_ms);
         self.hear(device, slot, now_ms, u32::MAX, Some(gateway));
         self.settle(device, slot, "connected", now_ms);
     }
@@ -232,7 +257,7 @@ impl States {
         {
             slot.flags.fetch_and(!IS_HEARD, Relaxed);
             drop(heard);
-            self.touch(device, slot, now_ms);
+            self.touch(device.no, slot, now_ms);
             self.settle(device, slot, "normal", now_ms);
         }
     }
@@ -303,15 +328,13 @@ impl States {
         }
     }
 
-    fn touch(&self, device: &Arc<Device>, slot: &Slot, now_ms: u64) {
+    fn touch(&self, no: DeviceNo, slot: &Slot, now_ms: u64) {
         slot.seen_s.store(seconds(now_ms), Relaxed);
         if slot.flags.load(Relaxed) & IS_DIRTY == 0
             && slot.flags.fetch_or(IS_DIRTY, Relaxed) & IS_DIRTY == 0
         {
             let dirty = self.inner.dirty.lock();
-            dirty
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(Arc::clone(device));
+            dirty.unwrap_or_else(PoisonError::into_inner).push(no);
         }
     }
 
@@ -347,6 +370,15 @@ impl States {
         slot.is_some_and(|slot| slot.flags.load(Relaxed) & IS_ONLINE != 0)
     }
 
+    /// Whether the device was ever connected or heard of; may look at the disk.
+    pub fn was_seen(&self, no: DeviceNo) -> Result<bool, RegistryError> {
+        let slot = self.slot(no);
+        if slot.is_some_and(|slot| slot.seen_s.load(Relaxed) > 0) {
+            return Ok(true);
+        }
+        Ok(self.inner.registry.inner.states.has(&no.0.to_be_bytes())?)
+    }
+
     /// The state of a device; may look at the disk.
     pub fn presence(&self, no: DeviceNo) -> Result<Presence, RegistryError> {
         let states = &self.inner.registry.inner.states;
@@ -373,18 +405,18 @@ impl States {
             std::mem::take(&mut *dirty.unwrap_or_else(PoisonError::into_inner))
         };
         // Rows side by side are read and written for less.
-        dirty.sort_unstable_by_key(|device| device.no);
+        dirty.sort_unstable();
         let inner = &self.inner.registry.inner;
         for portion in dirty.chunks(10_000) {
             let mut batch = inner.table_batch()?;
-            for device in portion {
-                let Some(slot) = self.slot(device.no) else {
+            for &no in portion {
+                let Some(slot) = self.slot(no) else {
                     continue;
                 };
                 slot.flags.fetch_and(!IS_DIRTY, Relaxed);
                 // One that was removed meanwhile leaves nothing behind.
-                let key = device.no.0.to_be_bytes();
-                if !inner.has_record(device.no)? {
+                let key = no.0.to_be_bytes();
+                if !inner.has_record(no)? {
                     continue;
                 }
                 let seen_s = slot.seen_s.load(Relaxed);

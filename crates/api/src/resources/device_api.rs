@@ -240,7 +240,8 @@ async fn provision(mut call: Call) -> Outcome {
         let detail = "Too many requests from this address were refused.";
         return Err(Problem::too_many_requests(left.as_secs() + 1, detail));
     }
-    let answered = ask(&call, move |door, _| Ok(door.provision(&body))).await?;
+    let from = call.from;
+    let answered = ask(&call, move |door, _| Ok(door.provision(from, &body))).await?;
     if answered.is_err() {
         attempts.failed(call.from, &name, Instant::now());
     }

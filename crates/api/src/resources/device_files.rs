@@ -56,9 +56,9 @@ struct Imported {
     created: u64,
     updated: u64,
     refused: u64,
-    /// The first hundred of them.
+    /// The first 50,000 of them.
     refusals: Vec<Refused>,
-    /// The line behind the last one.
+    /// The line behind the last one: everything before it is on disk, and an import that was interrupted goes on here.
     next_line: u64,
 }
 

@@ -43,6 +43,7 @@ pub(crate) mod thingsboard_rpc;
 pub(crate) mod thingsboard_writes;
 mod websocket;
 
+use axum::http::StatusCode;
 use broker::control::Refusal;
 
 use crate::problem::Problem;
@@ -53,6 +54,7 @@ fn refused(refusal: &Refusal) -> Problem {
         Refusal::Invalid { field, expected } => {
             Problem::field(field, format!("{field}: {expected}."))
         }
+        Refusal::Denied => Problem::new(StatusCode::FORBIDDEN, format!("{refusal}.")),
         Refusal::Quota(_) => Problem::conflict(format!("{refusal}.")),
         Refusal::NotStored | Refusal::Unavailable => Problem::unavailable(format!("{refusal}.")),
     }

@@ -337,6 +337,12 @@ impl Shard {
         told: &Origin<'_>,
     ) -> ReasonCode {
         let verdict = self.tell_hooks(view, origin, told);
+        if verdict == Verdict::Deny {
+            let named = Message::new(&with_publisher(&self.delivery.sessions, origin, view));
+            let why = DropReason::NotAuthorized;
+            self.delivery.dropped(origin, &named.view(), why);
+            return ReasonCode::NOT_AUTHORIZED;
+        }
         let publisher = origin.and_then(|at| self.delivery.sessions[at as usize].connection);
         if matches!(verdict, Verdict::Stop | Verdict::Refuse) {
             // Who keeps a message to itself may still have it to make safe.
@@ -367,6 +373,9 @@ impl Shard {
                 .map(|at| client_of(&delivery.sessions[at as usize], &delivery.connections)),
             ..*told
         };
+        if delivery.interest.contains(Interest::GUARD) && delivery.hooks.denies(&named, &told) {
+            return Verdict::Deny;
+        }
         if view.qos != QoS::AtMostOnce && delivery.hooks.refuses(&named, &told) {
             return Verdict::Refuse;
         }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use super::deliver::{Delivery, identifiers_of, window_of};
 use super::encode::encode_ack;
-use super::message::Message;
+use super::message::{Message, MessageView};
 use super::session::{Parcel, Transmit};
 use super::sublist::{NO_GROUP, Subscriber};
-use crate::hooks::DropReason;
+use crate::hooks::{DropReason, Interest, Origin};
 
 /// Above this, a connection's backlog waits for the socket to drain.
 const PUMP_HIGH_BYTES: usize = 64 * 1024;
@@ -114,6 +114,13 @@ impl Delivery {
             .matching(&filter, after, RETAINED_AT_ONCE, self.now_ms);
         for message in &found {
             let view = message.view();
+            if self.is_denied(&view) {
+                let retained = &mut self.connections[at as usize].extra().retained;
+                if let Some(pending) = retained.front_mut() {
+                    pending.after = Some(view.topic.into());
+                }
+                continue;
+            }
             let qos = view.qos.min(subscriber.options.qos);
             let mut parcel = retained_parcel(message, &subscriber);
             let mut packet_id = 0;
@@ -142,6 +149,13 @@ impl Delivery {
         true
     }
 
+    /// Whether hooks deny a retained message, which may have been stored before they did.
+    fn is_denied(&mut self, view: &MessageView<'_>) -> bool {
+        self.interest.contains(Interest::GUARD)
+            && self.hooks.wants_topic(view.topic)
+            && self.hooks.denies(view, &Origin::default())
+    }
+
     /// The connection of a session is gone: retained messages still to be sent wait like others, as many as fit.
     pub(crate) fn keep_pending_retained(&mut self, session_at: u32, at: u32) {
         let Some(extra) = &mut self.connections[at as usize].extra else {
@@ -158,6 +172,9 @@ impl Delivery {
                 .retained
                 .matching(&pending.filter, after, most, self.now_ms)
             {
+                if self.is_denied(&message.view()) {
+                    continue;
+                }
                 let parcel = retained_parcel(&message, &pending.subscriber);
                 if parcel.qos != QoS::AtMostOnce {
                     self.keep_parcel(session_at, parcel);

@@ -175,6 +175,7 @@ impl Shard {
             ReasonCode::NO_MATCHING_SUBSCRIBERS => Ok(Published {
                 has_subscribers: false,
             }),
+            ReasonCode::NOT_AUTHORIZED => Err(Refusal::Denied),
             _ => Err(Refusal::Quota(
                 "it reached its subscribers, but no more retained messages are kept".to_owned(),
             )),

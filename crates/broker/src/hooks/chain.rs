@@ -183,6 +183,11 @@ impl Hooks for Linked {
             .any(|hooks| hooks.wants_topic(topic))
     }
 
+    fn denies(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> bool {
+        self.at(Interest::GUARD)
+            .any(|hooks| hooks.denies(message, origin))
+    }
+
     fn refuses(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> bool {
         self.at(Interest::PUBLISH)
             .any(|hooks| hooks.refuses(message, origin))
@@ -194,7 +199,7 @@ impl Hooks for Linked {
             match hooks.publish(message, origin) {
                 Verdict::Continue => {}
                 Verdict::Follow => verdict = Verdict::Follow,
-                last @ (Verdict::Stop | Verdict::Refuse) => return last,
+                last @ (Verdict::Stop | Verdict::Refuse | Verdict::Deny) => return last,
             }
         }
         verdict

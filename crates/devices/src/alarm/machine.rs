@@ -35,6 +35,8 @@ struct Rule {
     /// From the worst on.
     raise: Box<[(Severity, Watched)]>,
     clear: Option<Watched>,
+    /// It is about nothing but whether the device is connected, and judged by the node's time.
+    is_about_presence: bool,
 }
 
 #[derive(Debug)]
@@ -121,13 +123,19 @@ impl AlarmSet {
             let expected = format!("expected at most {MAX_KEYS} keys in all rules of a product");
             return Err(Invalid::new("alarms", expected));
         }
+        let online_place = names.0.iter().position(|name| **name == *ONLINE);
+        for rule in &mut compiled {
+            let is_about = |place: usize| rule.conditions().any(|one| one.concerns(place));
+            rule.is_about_presence = online_place.is_some_and(is_about)
+                && (0..names.0.len()).all(|place| Some(place) == online_place || !is_about(place));
+        }
         let keys = names.0.iter().map(|name| match &**name {
             ONLINE => Ok(None),
             name => key(name).map(Some),
         });
         Ok(Self {
             keys: keys.collect::<Result<_, _>>()?,
-            online_place: names.0.iter().position(|name| **name == *ONLINE),
+            online_place,
             names: names.0.into(),
             rules: compiled.into(),
         })
@@ -174,7 +182,22 @@ impl Rule {
             id: rule.id.as_str().into(),
             raise: raise.into(),
             clear: clear.transpose()?,
+            is_about_presence: false,
         })
+    }
+
+    /// The time by which it is judged.
+    fn at_ms(&self, device_ms: u64, now_ms: u64) -> u64 {
+        match self.is_about_presence {
+            true => now_ms,
+            false => device_ms,
+        }
+    }
+
+    fn conditions(&self) -> impl Iterator<Item = &Compiled> {
+        let raise = self.raise.iter().map(|(_, watched)| watched);
+        let watched = raise.chain(&self.clear);
+        watched.map(|watched| &watched.condition)
     }
 }
 
@@ -324,8 +347,7 @@ impl DeviceAlarms {
             ts_ms: i64::try_from(now_ms).unwrap_or(i64::MAX),
             seen_ms: now_ms,
         });
-        self.clock_ms = self.clock_ms.max(now_ms);
-        self.wall_ms = now_ms;
+        // The device's own clock stays where it is: what it has measured before it came back is still to be reported.
         let mut said = [false; MAX_KEYS];
         said[place] = true;
         self.judge(set, now_ms, &News::Said(&said), attribute, out);
@@ -344,13 +366,13 @@ impl DeviceAlarms {
 
     /// When, by the node's time, something may happen without a message.
     pub fn due_ms(&self, set: &AlarmSet, now_ms: u64) -> Option<u64> {
-        let at_ms = self.at_ms(now_ms);
+        let device_ms = self.at_ms(now_ms);
         let facts = Facts {
             latest: &self.latest,
             attribute: &|_| None,
             now_ms,
         };
-        let of_watch = |watched: &Watched, watch: &Watch| {
+        let of_watch = |watched: &Watched, watch: &Watch, at_ms: u64| {
             let lasting = match (watched.kind, watch.since_ms) {
                 (Kind::Lasting { for_ms }, Some(since_ms)) => {
                     let left_ms = (since_ms + for_ms).checked_sub(at_ms);
@@ -364,17 +386,19 @@ impl DeviceAlarms {
                 .min()
         };
         let of_rule = |(rule, state): (&Rule, &RuleState)| {
+            let at_ms = rule.at_ms(device_ms, now_ms);
             let raise = rule.raise.iter().zip(&state.raise);
             let raise = raise
-                .filter_map(|((_, watched), watch)| of_watch(watched, watch))
+                .filter_map(|((_, watched), watch)| of_watch(watched, watch, at_ms))
                 .min();
             let clear = rule.clear.as_ref().filter(|_| state.active.is_some());
-            let clear = clear.and_then(|watched| of_watch(watched, &state.clear));
+            let clear = clear.and_then(|watched| of_watch(watched, &state.clear, at_ms));
             raise.into_iter().chain(clear).min()
         };
         set.rules.iter().zip(&self.rules).filter_map(of_rule).min()
     }
 
+    /// The device's time: that of its latest values, and what has passed since they came.
     fn at_ms(&self, now_ms: u64) -> u64 {
         self.clock_ms + now_ms.saturating_sub(self.wall_ms)
     }
@@ -387,13 +411,14 @@ impl DeviceAlarms {
         attribute: &dyn Fn(&str) -> Option<Scalar>,
         out: &mut Vec<Turn>,
     ) {
-        let at_ms = self.at_ms(now_ms);
+        let device_ms = self.at_ms(now_ms);
         let facts = Facts {
             latest: &self.latest,
             attribute,
             now_ms,
         };
         for (at, (rule, state)) in set.rules.iter().zip(&mut self.rules).enumerate() {
+            let at_ms = rule.at_ms(device_ms, now_ms);
             if let Some(happened) = state.judge(rule, &facts, at_ms, news) {
                 out.push(Turn {
                     rule: at,

@@ -255,6 +255,38 @@ fn coming_and_going_is_a_key() {
 }
 
 #[test]
+fn a_backlog_is_judged_by_its_own_time_when_the_device_has_come_back() {
+    let online = |value| json!({"key": "$online", "is": "=", "value": value});
+    let mut device = Device::new(json!([
+        {"id": "hot", "raise": [{"severity": "MINOR", "when": above(30), "for_s": 60}],
+         "clear": {"when": {"key": "t", "is": "<=", "value": 30}}},
+        {"id": "away", "raise": [{"severity": "CRITICAL", "when": online(false), "for_s": 10}],
+         "clear": {"when": online(true)}},
+    ]));
+    let goes = |device: &mut Device, is_online| {
+        let mut out = Vec::new();
+        device
+            .alarms
+            .observe_online(&device.set, device.now_ms, is_online, &|_| None, &mut out);
+        out.iter().map(|turn| turn.happened).collect::<Vec<_>>()
+    };
+    assert_eq!(goes(&mut device, true), []);
+    assert_eq!(device.says(20), []);
+    assert_eq!(goes(&mut device, false), []);
+    assert_eq!(device.waits(3600), [Raised(Critical)]);
+    assert_eq!(goes(&mut device, true), [Cleared]);
+    // Too hot for 90 s, an hour ago, and cool again since.
+    assert_eq!(device.says_of(3500, "t", Value::Int(40)), []);
+    assert_eq!(device.says_of(3450, "t", Value::Int(41)), []);
+    assert_eq!(device.says_of(3410, "t", Value::Int(41)), [Raised(Minor)]);
+    assert_eq!(device.says_of(3400, "t", Value::Int(20)), [Cleared]);
+    // Absence is measured by the node's time, whatever is reported late.
+    assert_eq!(goes(&mut device, false), []);
+    assert_eq!(device.waits(9), []);
+    assert_eq!(device.waits(1), [Raised(Critical)]);
+}
+
+#[test]
 fn an_alarm_of_before_goes_on() {
     let mut device = Device::new(json!([{
         "id": "hot",

@@ -73,6 +73,8 @@ pub struct Passing<'r, 'a> {
     pub product: &'r str,
     pub ts_ms: i64,
     pub points: &'r [Point<'a>],
+    /// The names of the points, where a transform has made them; empty: [`Effects::name`] knows them.
+    pub names: &'r [&'a str],
 }
 
 /// What nodes do, and what they need to know.

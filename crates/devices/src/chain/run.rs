@@ -20,7 +20,14 @@ enum Outcome<'a> {
     Success,
     False,
     /// With other points from here on.
-    Changed(Vec<Point<'a>>),
+    Changed(Columns<'a>),
+}
+
+/// Points and their names.
+#[derive(Default)]
+struct Columns<'a> {
+    points: Vec<Point<'a>>,
+    names: Vec<&'a str>,
 }
 
 impl Chain {
@@ -75,9 +82,10 @@ impl<'a> Walk<'_, 'a> {
         match self.work(node, row) {
             Ok(Outcome::Success) => self.follow(&node.on_success, row),
             Ok(Outcome::False) => self.follow(&node.on_false, row),
-            Ok(Outcome::Changed(points)) => {
+            Ok(Outcome::Changed(columns)) => {
                 let changed = Passing {
-                    points: &points,
+                    points: &columns.points,
+                    names: &columns.names,
                     ..*row
                 };
                 self.follow(&node.on_success, &changed)
@@ -111,12 +119,12 @@ impl<'a> Walk<'_, 'a> {
             Work::Transform(rule) => {
                 let effects = &*self.effects;
                 let (view, _) = seen(self.scratch, effects, row);
-                let (mut points, mut wrong) = (Vec::new(), None);
+                let (mut columns, mut wrong) = (Columns::default(), None);
                 let ran = rule.run(&view, &mut state, &mut |output| {
-                    wrong = take_columns(&output, effects, &mut points).err();
+                    wrong = take_columns(&output, effects, &mut columns).err();
                 });
                 ran.map_err(|fault| fault.to_string())?;
-                return wrong.map_or(Ok(Outcome::Changed(points)), Err);
+                return wrong.map_or(Ok(Outcome::Changed(columns)), Err);
             }
             Work::SaveTelemetry if row.points.is_empty() => {}
             Work::SaveTelemetry => self.effects.save(row.points),
@@ -175,8 +183,12 @@ fn seen<'v, 'a: 'v>(
         ("productId", rules::Value::Str(row.product)),
         ("ts", rules::Value::Int(row.ts_ms)),
     ]);
-    for point in row.points {
-        fields.push((effects.name(point.key), rule_value(point.value)));
+    for (at, point) in row.points.iter().enumerate() {
+        let name = match row.names.get(at) {
+            Some(name) => name,
+            None => effects.name(point.key),
+        };
+        fields.push((name, rule_value(point.value)));
     }
     let columns: &'v [(&'v str, rules::Value<'v>)] = fields.into_bump_slice();
     let event: &'v Event<'v> = arena.alloc(Event {
@@ -201,7 +213,7 @@ fn rule_value<'v>(value: Value<'v>) -> rules::Value<'v> {
 fn take_columns<'a>(
     output: &Output<'_>,
     effects: &dyn Effects<'a>,
-    points: &mut Vec<Point<'a>>,
+    columns: &mut Columns<'a>,
 ) -> Result<(), String> {
     let arena = effects.arena();
     for (name, value) in output.columns {
@@ -219,7 +231,8 @@ fn take_columns<'a>(
         let Some(key) = effects.key(name) else {
             return Err(format!("there can be no key {name:?}"));
         };
-        points.push(Point { key, value });
+        columns.points.push(Point { key, value });
+        columns.names.push(arena.alloc_str(name));
     }
     Ok(())
 }

@@ -44,7 +44,8 @@ impl<'a> Effects<'a> for Stops<'a> {
     }
 
     fn name(&self, key: KeyId) -> &str {
-        KEYS[key.0 as usize]
+        // Those that the device has reported; a transform may make others.
+        KEYS[..3].get(key.0 as usize).unwrap_or(&"")
     }
 
     fn key(&self, name: &str) -> Option<KeyId> {
@@ -99,6 +100,7 @@ fn run(definition: serde_json::Value, temperature: Value<'_>) -> Vec<String> {
         product: "p",
         ts_ms: 1000,
         points: &points,
+        names: &[],
     };
     let ran = chain.run(&row, &keys, &scratch, &mut stops);
     let mut done = stops.done;
@@ -296,4 +298,37 @@ fn steps_are_bounded() {
         Value::Int(4),
     );
     assert!(done[0].contains("256 nodes at most"), "{done:?}");
+}
+
+#[test]
+fn nodes_behind_a_transform_see_its_columns_by_name() {
+    let chain = json!({
+        "nodes": [
+            {"id": "t", "type": "transform", "select": "temperature * 2 AS double"},
+            {"id": "r", "type": "republish", "topic": "out", "payload": "${.}", "qos": 0},
+            {"id": "s", "type": "sink", "sink": "rows"},
+            {"id": "f", "type": "filter", "condition": "double + 0 = 86"},
+            {"id": "u", "type": "transform", "select": "double + 1 AS label"},
+            {"id": "k", "type": "save_telemetry"},
+            {"id": "v", "type": "republish", "topic": "out", "payload": "${label}", "qos": 0},
+        ],
+        "relations": [
+            {"from": "t", "to": "r"},
+            {"from": "r", "to": "s"},
+            {"from": "s", "to": "f"},
+            {"from": "f", "on": "true", "to": "u"},
+            {"from": "u", "to": "k"},
+            {"from": "k", "to": "v"},
+        ],
+    });
+    let done = run(chain, Value::Float(43.0));
+    assert_eq!(
+        done,
+        [
+            "save label=Float(87.0)",
+            "out 0 {\"deviceId\":\"d\",\"productId\":\"p\",\"ts\":1000,\"double\":86.0}",
+            "rows < {\"deviceId\":\"d\",\"productId\":\"p\",\"ts\":1000,\"double\":86.0}",
+            "out 0 87.0",
+        ]
+    );
 }

@@ -20,6 +20,8 @@ pub(super) enum Happened {
         code: Option<String>,
         message: Option<String>,
     },
+    /// The device is not where it would have heard it.
+    NotHeard,
     /// It can never be told to the device.
     Untold(String),
     /// Time has passed.
@@ -79,6 +81,8 @@ pub(super) fn step(command: &mut Command, happened: Happened, now_ms: u64) -> bo
                 false => State::Failed,
             }
         }
+        (State::Pending, Happened::NotHeard) if command.immediate => State::Expired,
+        (_, Happened::NotHeard) => return false,
         (_, Happened::Untold(why)) => {
             command.message = Some(why);
             State::Failed

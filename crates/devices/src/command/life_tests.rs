@@ -22,6 +22,7 @@ fn command(one_way: bool, retries: u32) -> Command {
         attempts: 0,
         created_at_ms: 1_000,
         expires_at_ms: 61_000,
+        immediate: false,
         sent_at_ms: None,
         acknowledged_at_ms: None,
         finished_at_ms: None,

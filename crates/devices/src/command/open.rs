@@ -37,6 +37,7 @@ struct Entry {
     kind: CommandKind,
     sent_ms: u64,
     due_ms: u64,
+    immediate: bool,
 }
 
 impl Entry {
@@ -47,6 +48,7 @@ impl Entry {
             kind: command.kind,
             sent_ms: command.sent_at_ms.unwrap_or_default(),
             due_ms: due_ms(command).unwrap_or(u64::MAX),
+            immediate: command.immediate,
         }
     }
 }
@@ -121,6 +123,14 @@ impl Open {
             .iter()
             .find(|entry| entry.state == CommandState::Pending);
         pending.map(|entry| entry.id)
+    }
+
+    /// Those that do not wait for the device to come.
+    pub(super) fn immediate(&self, device: DeviceNo) -> Vec<CommandId> {
+        let entries = self.devices.get(&device).into_iter();
+        let entries = entries.flat_map(|queue| &queue.entries);
+        let is_pending = |entry: &&Entry| entry.immediate && entry.state == CommandState::Pending;
+        entries.filter(is_pending).map(|entry| entry.id).collect()
     }
 
     /// The command that is to be handed to the device next, unless one is on its way.

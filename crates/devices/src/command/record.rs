@@ -109,6 +109,8 @@ pub struct Command {
     pub created_at_ms: u64,
     /// How long it waits for its device.
     pub expires_at_ms: u64,
+    /// It goes to its device at once or not at all.
+    pub immediate: bool,
     /// When it was sent last.
     pub sent_at_ms: Option<u64>,
     pub acknowledged_at_ms: Option<u64>,

@@ -260,6 +260,14 @@ impl Commands {
         self.inner.give(device)
     }
 
+    /// Wakes what [`Commands::asker`] gave for a device, or for all of them.
+    pub fn wake_askers(&self, device: Option<DeviceNo>) {
+        match device {
+            Some(device) => self.inner.wake_askers(device),
+            None => self.inner.wake_all_askers(),
+        }
+    }
+
     /// Waits for a command of a device that asks; to be made before [`Commands::give`] is asked, so that none is missed. `None`: too
     /// many wait.
     pub fn asker(&self, device: DeviceNo) -> Option<Asker> {

@@ -17,7 +17,7 @@ use bumpalo::Bump;
 
 pub use crate::scan::{Malformed, Raw};
 pub use down::{Addressee, Tell, Untold, write};
-pub use topic::{Gateway, Kind, Reply, Route, has_rows, may_route, route};
+pub use topic::{Downward, Gateway, Kind, Reply, Route, downward, has_rows, may_route, route};
 
 /// Whose topics and payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -108,6 +108,84 @@ pub fn has_rows(topic: &str) -> bool {
     })
 }
 
+/// A topic on which the platform sends messages to devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Downward<'t> {
+    /// The product that the topic names.
+    pub product: Option<&'t str>,
+    /// Devices publish on it as well.
+    pub is_both_ways: bool,
+}
+
+/// Whether the platform sends messages to devices on this topic.
+#[inline]
+pub fn downward(topic: &str) -> Option<Downward<'_>> {
+    match topic.as_bytes() {
+        [b'v', b'1', b'/', ..] => thingsboard_downward(&topic[3..]),
+        [b't', b'g', b'/', ..] => {
+            let (_, rest) = topic[3..].split_once('/')?;
+            rest.starts_with("down/").then_some(Downward {
+                product: None,
+                is_both_ways: false,
+            })
+        }
+        [b'/', ..] => jetlinks_downward(&topic[1..]),
+        _ => None,
+    }
+}
+
+/// ThingsBoard has topics that are the same for all devices, on which they speak and are told.
+fn thingsboard_downward(rest: &str) -> Option<Downward<'_>> {
+    let is_both_ways = match rest.strip_prefix("devices/me/") {
+        Some(rest) => match rest.starts_with("attributes/response/") {
+            true => false,
+            false if rest == "attributes" || rest.starts_with("rpc/") => true,
+            false => return None,
+        },
+        None => match rest.strip_prefix("gateway/")? {
+            "attributes/response" => false,
+            "attributes" | "rpc" | "disconnect" => true,
+            _ => return None,
+        },
+    };
+    Some(Downward {
+        product: None,
+        is_both_ways,
+    })
+}
+
+fn jetlinks_downward(rest: &str) -> Option<Downward<'_>> {
+    let (product, rest) = rest.split_once('/')?;
+    if (product, rest) == ("provision", "response") {
+        return Some(Downward {
+            product: None,
+            is_both_ways: false,
+        });
+    }
+    let (_, rest) = rest.split_once('/')?;
+    let (rest, is_child) = match rest.strip_prefix("child/") {
+        Some(behind) => (behind.split_once('/')?.1, true),
+        None => (rest, false),
+    };
+    let is_both_ways = match rest {
+        "properties/read"
+        | "properties/write"
+        | "function/invoke"
+        | "state-check"
+        | "time-sync/reply"
+        | "firmware/upgrade"
+        | "firmware/read"
+        | "firmware/pull/reply" => false,
+        // Gateways of version 1.0 report it like this.
+        "disconnect" => is_child,
+        _ => return None,
+    };
+    Some(Downward {
+        product: Some(product),
+        is_both_ways,
+    })
+}
+
 /// Not empty and one level.
 fn level(text: &str) -> Option<&str> {
     (!text.is_empty() && !text.contains('/')).then_some(text)
@@ -308,6 +386,48 @@ mod tests {
         ] {
             assert_eq!(kind(topic), expected, "{topic}");
         }
+    }
+
+    #[test]
+    fn topics_of_messages_to_devices() {
+        let both = |topic| downward(topic).map(|found| found.is_both_ways);
+        for (topic, expected) in [
+            ("v1/devices/me/rpc/request/1", Some(true)),
+            ("v1/devices/me/rpc/response/1", Some(true)),
+            ("v1/devices/me/attributes", Some(true)),
+            ("v1/devices/me/attributes/response/1", Some(false)),
+            ("v1/devices/me/attributes/request/1", None),
+            ("v1/devices/me/telemetry", None),
+            ("v1/devices/me/claim", None),
+            ("v1/gateway/rpc", Some(true)),
+            ("v1/gateway/attributes/response", Some(false)),
+            ("v1/gateway/telemetry", None),
+            ("/provision/response", Some(false)),
+            ("/provision/request", None),
+            ("tg/d/down/command/1", Some(false)),
+            ("tg/d/down/anything/else", Some(false)),
+            ("tg/d/up/telemetry", None),
+            ("tg/d", None),
+            ("/p/d/properties/read", Some(false)),
+            ("/p/d/properties/write", Some(false)),
+            ("/p/d/properties/write/reply", None),
+            ("/p/d/properties/report", None),
+            ("/p/d/function/invoke", Some(false)),
+            ("/p/d/function/invoke/reply", None),
+            ("/p/d/child/c/function/invoke", Some(false)),
+            ("/p/d/disconnect", Some(false)),
+            ("/p/d/child/c/disconnect", Some(true)),
+            ("/p/d/time-sync/reply", Some(false)),
+            ("/p/d", None),
+            ("/", None),
+            ("sensors/1", None),
+        ] {
+            assert_eq!(both(topic), expected, "{topic}");
+        }
+        assert_eq!(
+            downward("/p/d/disconnect").and_then(|found| found.product),
+            Some("p")
+        );
     }
 
     #[test]

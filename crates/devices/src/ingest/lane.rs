@@ -506,6 +506,7 @@ fn pass<'a>(
         product: desk.profile.product.as_str(),
         ts_ms: row.row.ts_ms,
         points,
+        names: &[],
     };
     let chain = &desk.profile.chain;
     if let Err(error) = chain.run(&passing, &desk.chain_keys, scratch, &mut stops) {

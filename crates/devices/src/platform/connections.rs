@@ -1,4 +1,4 @@
-//! Under which client ids devices are connected.
+//! Under which client ids devices are connected, and with which credentials.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,21 +6,21 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use series::DeviceNo;
 
-use crate::Device;
+use crate::directory::Admission;
+use crate::{Device, ProductId};
 
 const SHARDS: usize = 16;
 
-type Shard = HashMap<DeviceNo, Connected, RandomState>;
+type Shard = HashMap<DeviceNo, Vec<Connection>, RandomState>;
 
-/// By the device's number.
+/// By the device's number; the youngest connection of a device last. A device may be connected more than once.
 #[derive(Default)]
 pub(super) struct Connections([Mutex<Shard>; SHARDS]);
 
-struct Connected {
-    /// As it was when it connected first.
-    device: Arc<Device>,
-    /// The youngest last. A device may be connected more than once.
-    client_ids: Vec<Box<str>>,
+struct Connection {
+    client_id: Box<str>,
+    /// As it was when the connection was made.
+    admission: Admission,
 }
 
 impl Connections {
@@ -29,44 +29,68 @@ impl Connections {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(&self, device: Arc<Device>, client_id: &str) {
-        let mut shard = self.of(device.no);
-        let connected = shard.entry(device.no).or_insert_with(|| Connected {
-            device,
-            client_ids: Vec::with_capacity(1),
+    pub(super) fn add(&self, admission: Admission, client_id: &str) {
+        let mut shard = self.of(admission.device.no);
+        let connections = shard.entry(admission.device.no).or_default();
+        connections.push(Connection {
+            client_id: client_id.into(),
+            admission,
         });
-        connected.client_ids.push(client_id.into());
     }
 
     /// The device whose connection this was.
     pub(super) fn remove(&self, no: DeviceNo, client_id: &str) -> Option<Arc<Device>> {
         let mut shard = self.of(no);
-        let connected = shard.get_mut(&no)?;
-        let ids = &mut connected.client_ids;
-        if let Some(at) = ids.iter().position(|known| **known == *client_id) {
-            ids.remove(at);
+        let connections = shard.get_mut(&no)?;
+        let at = (connections.iter()).position(|known| *known.client_id == *client_id)?;
+        let removed = connections.remove(at);
+        if connections.is_empty() {
+            shard.remove(&no);
         }
-        match ids.is_empty() {
-            true => shard.remove(&no).map(|connected| connected.device),
-            false => Some(connected.device.clone()),
-        }
+        Some(removed.admission.device)
     }
 
     /// The youngest connection of a device.
     pub(super) fn last(&self, no: DeviceNo) -> Option<Box<str>> {
-        self.of(no).get(&no)?.client_ids.last().cloned()
+        let shard = self.of(no);
+        Some(shard.get(&no)?.last()?.client_id.clone())
     }
 
-    pub(super) fn all(&self, no: DeviceNo) -> Vec<Box<str>> {
+    /// The client ids of a device's connections that `ends` chooses.
+    pub(super) fn of_device(
+        &self,
+        no: DeviceNo,
+        ends: impl Fn(&Admission) -> bool,
+    ) -> Vec<Box<str>> {
         let shard = self.of(no);
-        shard
-            .get(&no)
-            .map_or_else(Vec::new, |connected| connected.client_ids.clone())
+        let connections = shard.get(&no).into_iter().flatten();
+        chosen(connections, &ends).collect()
     }
 
-    /// Which product the device had when it connected.
-    pub(super) fn product(&self, no: DeviceNo) -> Option<crate::ProductId> {
-        let shard = self.of(no);
-        Some(shard.get(&no)?.device.product.id().clone())
+    /// The same for all devices of a product.
+    pub(super) fn of_product(
+        &self,
+        product: &ProductId,
+        ends: impl Fn(&Admission) -> bool,
+    ) -> Vec<Box<str>> {
+        let mut found = Vec::new();
+        for shard in &self.0 {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let of_product = shard.values().flatten().filter(|connection| {
+                let device = &connection.admission.device;
+                device.product.id() == product
+            });
+            found.extend(chosen(of_product, &ends));
+        }
+        found
     }
+}
+
+fn chosen<'a>(
+    connections: impl Iterator<Item = &'a Connection>,
+    ends: impl Fn(&Admission) -> bool,
+) -> impl Iterator<Item = Box<str>> {
+    connections
+        .filter(move |connection| ends(&connection.admission))
+        .map(|connection| connection.client_id.clone())
 }

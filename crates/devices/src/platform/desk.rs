@@ -1,6 +1,7 @@
 //! One thread for what devices say that may wait for the disk: shards and workers leave it here, in order, and go on.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,7 +12,7 @@ use series::DeviceNo;
 
 use super::Platform;
 use super::errand::Errand;
-use crate::Device;
+use crate::Admission;
 use crate::command::Letter;
 use crate::dialect::Dialect;
 use crate::ingest::{Message, ProductNo, Voice};
@@ -45,10 +46,11 @@ pub(super) enum Job {
     Errand(Sent),
     Again(Again),
     /// The device of a client that connects may have changed.
-    LookAgain(Arc<Device>, Box<str>),
+    LookAgain(Box<Admission>, Box<str>),
     /// A client wants to be registered.
     Provision {
         client_id: Box<str>,
+        from: Option<IpAddr>,
         request: Box<[u8]>,
     },
 }
@@ -60,7 +62,9 @@ impl Job {
             Self::Errand(sent) => sent.what.bytes(),
             Self::Again(again) => again.payload.len() + again.topic.len(),
             Self::LookAgain(_, client_id) => client_id.len(),
-            Self::Provision { client_id, request } => client_id.len() + request.len(),
+            Self::Provision {
+                client_id, request, ..
+            } => client_id.len() + request.len(),
         }
     }
 
@@ -219,8 +223,12 @@ pub(super) fn start(platform: &Platform) -> std::io::Result<()> {
             let run = AssertUnwindSafe(|| match job {
                 Job::Errand(sent) => platform.run_errand(&sent),
                 Job::LookAgain(device, client_id) => platform.look_again(&device, &client_id),
-                Job::Provision { client_id, request } => {
-                    let answer = super::provision(platform.registry(), &request);
+                Job::Provision {
+                    client_id,
+                    from,
+                    request,
+                } => {
+                    let answer = platform.provision(from, &request);
                     let (Ok(answer) | Err(answer)) = answer;
                     let teller = &platform.inner.parts.teller;
                     let letter = Letter {

@@ -24,7 +24,7 @@ use crate::dialect::{Dialect, Said};
 use crate::hooks::Clients;
 use crate::ingest::{Family, Message, Outside, Pipeline, Profile, Speaker, Voice};
 use crate::live::Live;
-use crate::{Device, DeviceChange, Directory, Registry, States, now_ms};
+use crate::{Admission, Device, DeviceChange, Directory, ProductId, Registry, States, now_ms};
 
 pub use entrance::{Entrance, NotTaken};
 
@@ -34,7 +34,7 @@ use errand::Errand;
 use profiles::Numbers;
 
 pub use answers::answer_call;
-pub use provisioning::provision;
+pub use provisioning::{Registration, RegistrationLog};
 pub use report::Reporter;
 
 /// Sends a message to one client, or sends it away.
@@ -42,8 +42,8 @@ pub trait Teller: Send + Sync {
     /// Never waits.
     fn tell(&self, client_id: &str, letter: Letter);
 
-    /// Ends its connection. Never waits.
-    fn send_away(&self, client_id: &str);
+    /// Ends the connections of clients. Never waits.
+    fn send_away(&self, client_ids: &[Box<str>]);
 }
 
 /// What the platform is made of.
@@ -56,6 +56,7 @@ pub struct Parts {
     /// Everybody else: rules, sinks, alarms.
     pub outside: Arc<dyn Outside>,
     pub teller: Arc<dyn Teller>,
+    pub registration_log: Arc<dyn RegistrationLog>,
     /// Whether a gateway may register devices by speaking of them.
     pub gateways_register: bool,
 }
@@ -122,41 +123,40 @@ impl Platform {
         self.inner.connections.last(device)
     }
 
-    /// The clients that may not stay as they are: their device was removed, disabled, or belongs to another product now.
-    pub fn sent_away(&self, change: &DeviceChange<'_>) -> Vec<Box<str>> {
+    /// The clients whose connections end because their device was removed or disabled, belongs to another product now, or does not
+    /// have the credential any more with which they connected.
+    pub fn ended_by(&self, change: &DeviceChange<'_>) -> Vec<Box<str>> {
         let connections = &self.inner.connections;
-        let stays = match change {
-            DeviceChange::Created(_) => true,
-            DeviceChange::Removed(_) => false,
+        match change {
+            DeviceChange::Created(_) => Vec::new(),
+            DeviceChange::Removed(device) => connections.of_device(device.no, |_| true),
             DeviceChange::Updated(device) => {
-                let product = connections.product(device.no);
-                device.is_let_in() && product.is_none_or(|product| product == *device.product.id())
+                connections.of_device(device.no, |admission| !admission.still_holds(device))
             }
-        };
-        let (DeviceChange::Created(device)
-        | DeviceChange::Removed(device)
-        | DeviceChange::Updated(device)) = change;
-        match stays {
-            true => Vec::new(),
-            false => connections.all(device.no),
         }
     }
 
+    /// The same for all devices of a product that was changed or removed.
+    pub fn ended_by_product(&self, id: &ProductId) -> Vec<Box<str>> {
+        let is_there = self.registry().product(id.as_str()).is_some();
+        let connections = &self.inner.connections;
+        connections.of_product(id, |admission| {
+            !is_there || !admission.still_holds(&admission.device)
+        })
+    }
+
     /// Looks again whether a client may be the device it was let in as.
-    fn look_again(&self, device: &Device, client_id: &str) {
-        let stays = match self.registry().by_no(device.no) {
+    fn look_again(&self, admission: &Admission, client_id: &str) {
+        let stays = match self.registry().by_no(admission.device.no) {
             Ok(None) => false,
-            Ok(Some(now)) => {
-                let is_same = now.product.id() == device.product.id();
-                now.is_let_in() && is_same && now.credentials == device.credentials
-            }
+            Ok(Some(now)) => admission.still_holds(&now),
             Err(error) => {
-                tracing::error!(%error, "a device that connects cannot be read; it is sent away");
+                tracing::error!(%error, "a device that connects cannot be read; it is disconnected");
                 false
             }
         };
         if !stays {
-            self.inner.parts.teller.send_away(client_id);
+            self.inner.parts.teller.send_away(&[client_id.into()]);
         }
     }
 
@@ -185,16 +185,17 @@ impl Clients for Platform {
         let parts = &self.inner.parts;
         let is_named = client.username.is_some();
         let directory = &parts.directory;
-        let device = directory.take_admitted(peer, client.client_id, is_named)?;
+        let admission = directory.take_admitted(peer, client.client_id, is_named)?;
+        let device = Arc::clone(&admission.device);
         let speaker = Arc::new(self.speaker_of(&device));
         let connections = &self.inner.connections;
         // Whoever hears that it is here may want to tell it something.
-        connections.add(Arc::clone(&device), client.client_id);
-        // Whoever changed it before it stood there did not see it.
-        if !self.registry().is_current(&device) {
+        connections.add(admission.clone(), client.client_id);
+        // Whoever changed it or its product before it stood there did not see it.
+        if !self.registry().is_current(&device) || !admission.still_holds(&device) {
             let client_id = client.client_id.into();
-            let device = Arc::clone(&device);
-            self.inner.desk.push(Job::LookAgain(device, client_id));
+            let job = Job::LookAgain(Box::new(admission), client_id);
+            self.inner.desk.push(job);
         }
         parts.states.connected(&device, now_ms());
         // It may have subscribed in an earlier connection.
@@ -202,11 +203,23 @@ impl Clients for Platform {
         Some(speaker)
     }
 
-    fn provision(&self, client_id: &str, request: &[u8]) {
+    fn has_product(&self, id: &str) -> bool {
+        self.registry().product(id).is_some()
+    }
+
+    fn seen(&self, device: &Speaker, now_ms: u64) {
+        self.inner.parts.states.reported(device.no, now_ms);
+    }
+
+    fn provision(&self, client: &Client<'_>, request: &[u8]) {
         let desk = &self.inner.desk;
         if self.registry().has_provisioning() && !desk.is_full() {
             desk.push(Job::Provision {
-                client_id: client_id.into(),
+                client_id: client.client_id.into(),
+                from: match client.peer {
+                    Some(Peer::Tcp(address)) => Some(address.ip()),
+                    Some(Peer::Unix) | None => None,
+                },
                 request: request.into(),
             });
         }
@@ -229,8 +242,12 @@ impl Clients for Platform {
 impl Family for Platform {
     fn child(&self, gateway: Voice<'_>, name: &str) -> Option<Arc<Speaker>> {
         let device = self.registry().hot(name)?;
-        let is_behind = device.parent == Some(gateway.no);
-        is_behind.then(|| Arc::new(self.speaker_of(&device)))
+        if device.parent != Some(gateway.no) || !device.is_let_in() {
+            return None;
+        }
+        let states = &self.inner.parts.states;
+        states.heard_behind(&device, gateway.no, now_ms());
+        Some(Arc::new(self.speaker_of(&device)))
     }
 
     fn bring(&self, message: &Message<'_>) {

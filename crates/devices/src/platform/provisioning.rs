@@ -1,11 +1,15 @@
 //! Devices that register themselves, in ThingsBoard's words: a JSON object with their product's key and secret goes in, one with
 //! credentials or the reason comes out. By which way they come is for others to know.
 
+use std::net::IpAddr;
+
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Platform;
 use crate::credential::{Issued, NewCredential};
 use crate::registry::{Provision, Registry, RegistryError};
+use crate::{Device, States};
 
 /// Larger requests are not looked at.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
@@ -24,11 +28,48 @@ struct Wanted {
     gateway: Option<bool>,
 }
 
-/// Registers the device that asks for it. `Err` holds the answer, too: nothing was registered.
-///
-/// # Errors
-/// If the request cannot be read, key, secret and name do not fit together, or the store fails.
-pub fn provision(registry: &Registry, request: &[u8]) -> Result<Value, Value> {
+/// A device that has registered itself.
+pub struct Registration<'a> {
+    pub device: &'a Device,
+    /// `false`: it existed and has got new credentials.
+    pub was_created: bool,
+    /// The address the request came from, if it is known.
+    pub from: Option<IpAddr>,
+}
+
+/// Keeps a record of devices that register themselves. May wait.
+pub trait RegistrationLog: Send + Sync {
+    fn registered(&self, registration: &Registration<'_>);
+}
+
+impl Platform {
+    /// Registers the device that asks for it. `Err` holds the answer, too: nothing was registered. May wait.
+    ///
+    /// # Errors
+    /// If the request cannot be read, key, secret and name do not fit together, or the store fails.
+    pub fn provision(&self, from: Option<IpAddr>, request: &[u8]) -> Result<Value, Value> {
+        let parts = &self.inner.parts;
+        provision(
+            &parts.registry,
+            &parts.states,
+            request,
+            |device, was_created| {
+                parts.registration_log.registered(&Registration {
+                    device,
+                    was_created,
+                    from,
+                });
+            },
+        )
+    }
+}
+
+fn provision(
+    registry: &Registry,
+    states: &States,
+    request: &[u8],
+    registered: impl FnOnce(&Device, bool),
+) -> Result<Value, Value> {
     let failure = |why: &str| json!({"status": "FAILURE", "errorMsg": why});
     if request.len() > MAX_REQUEST_BYTES {
         return Err(failure("the request is too long"));
@@ -63,13 +104,14 @@ pub fn provision(registry: &Registry, request: &[u8]) -> Result<Value, Value> {
             ));
         }
     };
-    let provisioned = registry.provision(Provision {
+    let provision = Provision {
         key: &wanted.provision_device_key,
         secret: &wanted.provision_device_secret,
         device: wanted.device_name.as_deref(),
         credential: Some(credential),
         is_gateway: wanted.gateway.unwrap_or_default(),
-    });
+    };
+    let provisioned = registry.provision(provision, &|no| states.was_seen(no));
     let provisioned = provisioned.map_err(|error| {
         if !matches!(error, RegistryError::Invalid { .. }) {
             tracing::warn!(%error, "a device that wants to be registered cannot be");
@@ -77,7 +119,7 @@ pub fn provision(registry: &Registry, request: &[u8]) -> Result<Value, Value> {
         failure(&error.to_string())
     })?;
     let device = provisioned.device.id.as_str();
-    tracing::info!(device, "a device has registered itself");
+    registered(&provisioned.device, provisioned.was_created);
     let (kind, value) = match (provisioned.issued, given) {
         (Some(Issued::Token { token }), _) => ("ACCESS_TOKEN", Value::from(token)),
         (Some(Issued::Password { username, password }), _) => {
@@ -108,6 +150,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(directory.path(), StoreConfig::default()).unwrap();
         let registry = Registry::open(store.objects(), Config::default()).unwrap();
+        let states = States::new(registry.clone());
         let product = json!({"provisioning": {"mode": "allow_new", "key": "new-meters", "secret": "0123456789abcdef"}});
         let objects = store.objects();
         objects
@@ -118,7 +161,8 @@ mod tests {
             let secret = request.get("secret").cloned();
             let secret = secret.unwrap_or_else(|| "0123456789abcdef".into());
             request["provisionDeviceSecret"] = secret;
-            provision(&registry, request.to_string().as_bytes())
+            let request = request.to_string();
+            provision(&registry, &states, request.as_bytes(), |_, _| ())
         };
         let made = ask(json!({"deviceName": "a"})).unwrap();
         let token = made["credentialsValue"].as_str().unwrap();
@@ -127,16 +171,25 @@ mod tests {
             (made["credentialsType"].as_str(), device.id.as_str()),
             (Some("ACCESS_TOKEN"), "a")
         );
-        let own = json!({"deviceName": "b", "credentialsType": "ACCESS_TOKEN", "token": "T"});
-        assert_eq!(ask(own).unwrap()["credentialsValue"], "T");
-        let basic = json!({"credentialsType": "MQTT_BASIC", "username": "u", "password": "pw"});
-        let expected = json!({"userName": "u", "password": "pw"});
+        let own = json!({"deviceName": "b", "credentialsType": "ACCESS_TOKEN", "token": "TOKEN-OF-DEVICE-B"});
+        assert_eq!(ask(own).unwrap()["credentialsValue"], "TOKEN-OF-DEVICE-B");
+        let basic = json!({"credentialsType": "MQTT_BASIC", "username": "u", "password": "a long password!"});
+        let expected = json!({"userName": "u", "password": "a long password!"});
         assert_eq!(ask(basic).unwrap()["credentialsValue"], expected);
         for refused in [
             json!({"deviceName": "a"}),
             json!({"deviceName": "c", "secret": "wrong"}),
             json!({"deviceName": "c", "credentialsType": "X509_CERTIFICATE"}),
             json!({"deviceName": 5}),
+            json!({"deviceName": "c", "token": "provision"}),
+            json!({"deviceName": "c", "token": "T"}),
+            json!({"deviceName": "c", "token": "fifteen-bytes-x"}),
+            json!({"deviceName": "c", "token": "a token/with/levels"}),
+            json!({"deviceName": "c", "credentialsType": "MQTT_BASIC", "username": "c", "password": "short"}),
+            json!({"deviceName": "c", "credentialsType": "MQTT_BASIC", "username": "provision"}),
+            // In use by another device: the answer is the same as for a wrong secret.
+            json!({"deviceName": "c", "token": "TOKEN-OF-DEVICE-B"}),
+            json!({"deviceName": ".."}),
         ] {
             let answer = ask(refused).unwrap_err();
             assert_eq!(answer["status"], "FAILURE", "{answer}");

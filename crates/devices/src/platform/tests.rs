@@ -22,8 +22,24 @@ impl Teller for Told {
         self.0.lock().unwrap().push(told);
     }
 
-    fn send_away(&self, client_id: &str) {
-        self.0.lock().unwrap().push(format!("{client_id} goes"));
+    fn send_away(&self, client_ids: &[Box<str>]) {
+        let goes = client_ids.iter().map(|id| format!("{id} goes"));
+        self.0.lock().unwrap().extend(goes);
+    }
+}
+
+impl RegistrationLog for Told {
+    fn registered(&self, registration: &Registration<'_>) {
+        let Registration {
+            device,
+            was_created,
+            from,
+        } = registration;
+        let told = format!(
+            "registered {} created={was_created} from={from:?}",
+            device.id
+        );
+        self.0.lock().unwrap().push(told);
     }
 }
 
@@ -55,6 +71,7 @@ fn setup() -> Setup {
         outside: Arc::new(NoOutside),
         teller: told.clone(),
         gateways_register: true,
+        registration_log: told.clone(),
     })
     .unwrap();
     let pipeline = Pipeline::open(
@@ -110,7 +127,11 @@ impl Setup {
             now_ms: now_ms(),
         };
         let directory = &self.platform.inner.parts.directory;
-        directory.remember(None, &shown, device);
+        directory.remember(
+            None,
+            &shown,
+            Admission::new(Arc::clone(device), crate::CredentialKind::Token),
+        );
     }
 
     fn connect(&self, device: &Device) -> Option<Arc<Speaker>> {
@@ -327,5 +348,110 @@ fn an_admission_is_for_the_client_that_was_let_in() {
     );
     setup.admit(&device);
     assert!(setup.connect(&device).is_some());
+    setup.platform.stop();
+}
+
+/// What becomes of the connections of two devices by a change of the first one or of its product.
+fn ended(change: impl FnOnce(&Setup)) -> Vec<String> {
+    let setup = setup();
+    setup.product("meter", json!({}));
+    let devices = [
+        json!({"id": "d", "product": "meter",
+            "credentials": [{"type": "token", "token": "T1"}, {"type": "password", "password": "pw"}]}),
+        json!({"id": "e", "product": "meter"}),
+    ];
+    for device in devices {
+        setup.device(device);
+    }
+    let (platform, ended) = (setup.platform.clone(), Arc::<Mutex<Vec<String>>>::default());
+    let told = ended.clone();
+    setup.registry.on_change(Box::new(move |change| {
+        let ids = platform.ended_by(change).into_iter().map(String::from);
+        told.lock().unwrap().extend(ids);
+    }));
+    change(&setup);
+    let product = ProductId::new("meter").unwrap();
+    let ids = setup.platform.ended_by_product(&product);
+    let mut ended = ended.lock().unwrap().clone();
+    ended.extend(ids.into_iter().map(String::from));
+    ended.sort();
+    setup.platform.stop();
+    ended
+}
+
+#[test]
+fn connections_end_when_what_they_rest_on_is_gone() {
+    let put = |setup: &Setup, mut fields: Value| {
+        fields["id"] = "d".into();
+        fields["product"] = "meter".into();
+        let device = serde_json::from_value(fields).unwrap();
+        setup.registry.put(device, crate::Expected::Any).unwrap();
+    };
+    let token = json!({"type": "token", "token": "T1"});
+    let none: [&str; 0] = [];
+    assert_eq!(ended(|setup| put(setup, json!({"name": "other"}))), none);
+    assert_eq!(
+        ended(|setup| put(setup, json!({"credentials": [token]}))),
+        none
+    );
+    let other = json!({"type": "token", "token": "T2"});
+    for fields in [
+        json!({"credentials": [other]}),
+        json!({"credentials": []}),
+        json!({"enabled": false}),
+    ] {
+        assert_eq!(
+            ended(|setup| put(setup, fields.clone())),
+            ["client-d"],
+            "{fields}"
+        );
+    }
+    let remove = |setup: &Setup| {
+        setup.registry.remove("d", crate::Expected::Any).unwrap();
+    };
+    assert_eq!(ended(remove), ["client-d"]);
+    let both = ["client-d", "client-e"];
+    for (product, expected) in [
+        (json!({"enabled": false}), &both[..]),
+        (json!({"credentials": ["password"]}), &both[..]),
+        (json!({"credentials": ["token"]}), &[][..]),
+        (json!({"name": "Meters"}), &[][..]),
+    ] {
+        let change = |setup: &Setup| setup.product("meter", product.clone());
+        assert_eq!(ended(change), expected, "{product}");
+    }
+}
+
+#[test]
+fn devices_are_seen_when_they_report() {
+    let mut setup = setup();
+    setup.product("meter", json!({"gateway": true, "mode": "sync"}));
+    let gateway = setup.device(json!({"id": "gw", "product": "meter"}));
+    let child = json!({"id": "c", "product": "meter", "parent": "gw"});
+    let child = serde_json::from_value(child).unwrap();
+    let child = setup.registry.put(child, crate::Expected::Any).unwrap();
+    let no = child.device.no;
+    let state = |setup: &Setup, no| setup.states.presence(no).unwrap();
+    assert_eq!(state(&setup, no).state, crate::State::NotActive);
+    let telemetry = json!({"c": [{"ts": now_ms(), "values": {"t": 1}}]});
+    setup.send(&gateway, "v1/gateway/telemetry", telemetry);
+    assert_eq!(state(&setup, no).state, crate::State::Online);
+    let before_ms = state(&setup, gateway.no).last_seen_ms.unwrap();
+    setup.platform.seen(&gateway, before_ms + 60_000);
+    let after_ms = state(&setup, gateway.no).last_seen_ms.unwrap();
+    assert_eq!(after_ms, before_ms + 60_000);
+    setup.states.flush().unwrap();
+    let after_a_start = States::new(setup.registry.clone());
+    assert_eq!(
+        after_a_start.presence(gateway.no).unwrap().last_seen_ms,
+        Some(after_ms)
+    );
+    // A disabled device is not heard of any more.
+    let mut disabled = setup.registry.as_written(&child.device).unwrap();
+    disabled.enabled = false;
+    setup.registry.put(disabled, crate::Expected::Any).unwrap();
+    let telemetry = json!({"c": [{"ts": now_ms() + 1, "values": {"t": 2}}]});
+    setup.send(&gateway, "v1/gateway/telemetry", telemetry);
+    assert_eq!(setup.latest(no), ["t=Int(1)"]);
     setup.platform.stop();
 }

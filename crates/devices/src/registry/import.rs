@@ -14,8 +14,10 @@ use crate::device::Device;
 
 /// Lines written together.
 const PORTION: usize = 2_000;
-/// Refused lines that are told; more are counted.
-const MAX_REFUSED: usize = 100;
+/// Refused lines that are told; more are counted. All of a piece of some MiB, which takes a few MiB of memory.
+const MAX_REFUSED: usize = 50_000;
+/// Of the reason of one.
+const MAX_REASON_BYTES: usize = 256;
 const COLUMNS: [&str; 13] = [
     "id",
     "product",
@@ -65,7 +67,7 @@ pub struct Refused {
 pub struct Imported {
     pub created: u64,
     pub updated: u64,
-    /// How many lines were refused; the first 100 are told.
+    /// How many lines were refused; the first 50,000 are told.
     pub refused: u64,
     pub refusals: Vec<Refused>,
     /// The line behind the last one, where another import goes on.
@@ -74,8 +76,7 @@ pub struct Imported {
 
 impl Registry {
     /// Takes the devices of `text`. `first_line` is the number of its first line; CSV begins with its head line all the same,
-    /// which does not count then. What was taken survives the end of the process when this returns, and a power failure
-    /// from the next sync on.
+    /// which does not count then. What was taken is on disk when this returns.
     pub fn import(
         &self,
         text: &str,
@@ -123,10 +124,12 @@ impl Registry {
             }
             line += lines;
             if portion.len() == PORTION {
-                self.import_portion(&mut portion, expected, &mut imported)?;
+                let durability = Durability::Buffered;
+                self.import_portion(&mut portion, expected, durability, &mut imported)?;
             }
         }
-        self.import_portion(&mut portion, expected, &mut imported)?;
+        // With the last portion those before it are on disk.
+        self.import_portion(&mut portion, expected, Durability::Synced, &mut imported)?;
         imported.refusals.sort_by_key(|refused| refused.line);
         imported.next_line = line;
         Ok(imported)
@@ -136,10 +139,10 @@ impl Registry {
         &self,
         portion: &mut Vec<(u64, Sealed)>,
         expected: Expected,
+        durability: Durability,
         imported: &mut Imported,
     ) -> Result<(), RegistryError> {
         let (lines, devices): (Vec<_>, Vec<_>) = portion.drain(..).unzip();
-        let durability = Durability::Buffered;
         let results = self.inner.put_all(devices, expected, durability)?;
         for (line, written) in lines.into_iter().zip(results) {
             match written {
@@ -220,13 +223,14 @@ impl Imported {
         if self.refusals.len() == MAX_REFUSED {
             return;
         }
-        let (field, reason) = match error {
+        let (field, mut reason) = match error {
             RegistryError::Invalid { field, message } => (field.as_str(), message.clone()),
             RegistryError::Taken { field, .. } => (*field, error.to_string()),
             RegistryError::Exists { .. } => ("id", error.to_string()),
             RegistryError::NotFound { what, .. } => (*what, error.to_string()),
             other => ("", other.to_string()),
         };
+        reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
         self.refusals.push(Refused {
             line,
             field: field.to_owned(),

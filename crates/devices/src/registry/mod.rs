@@ -43,6 +43,8 @@ pub struct Config {
     pub cached_devices: usize,
     pub max_devices: u32,
     pub max_products: usize,
+    /// The least length of a token or password that a device chooses itself when it registers.
+    pub min_provisioned_secret_bytes: usize,
 }
 
 impl Default for Config {
@@ -51,6 +53,7 @@ impl Default for Config {
             cached_devices: 100_000,
             max_devices: 10_000_000,
             max_products: 10_000,
+            min_provisioned_secret_bytes: 16,
         }
     }
 }

@@ -28,6 +28,8 @@ pub struct Provision<'a> {
 #[derive(Debug, Clone)]
 pub struct Provisioned {
     pub device: Arc<Device>,
+    /// `false`: the device existed and has got new credentials.
+    pub was_created: bool,
     /// `None`: it has the credential that it brought.
     pub issued: Option<Issued>,
 }
@@ -38,6 +40,36 @@ fn refused() -> RegistryError {
         field: "provisioning".to_owned(),
         message: "not for this key, secret and device".to_owned(),
     }
+}
+
+/// A secret that a device chooses must be hard to guess, and a token must fit into a URL path.
+fn check_chosen_secret(credential: &NewCredential, min_bytes: usize) -> Result<(), RegistryError> {
+    let (field, secret) = match credential {
+        NewCredential::Token { token: Some(token) } => ("token", token),
+        NewCredential::Password {
+            password: Some(password),
+            ..
+        } => ("password", password),
+        _ => return Ok(()),
+    };
+    let wrong = |message: String| RegistryError::Invalid {
+        field: field.to_owned(),
+        message,
+    };
+    if secret.len() < min_bytes {
+        return Err(wrong(format!(
+            "expected at least {min_bytes} bytes, found {}; leave it out to have one generated",
+            secret.len()
+        )));
+    }
+    let is_in_url =
+        |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@|".contains(&byte);
+    if field == "token" && !secret.bytes().all(is_in_url) {
+        return Err(wrong(
+            "expected ASCII letters, digits and -._~!$&'()*+,;=:@| only".to_owned(),
+        ));
+    }
+    Ok(())
 }
 
 impl Registry {
@@ -57,8 +89,16 @@ impl Registry {
         })
     }
 
-    /// Registers a device that shows its product's key and secret. Reads and writes the disk.
-    pub fn provision(&self, wanted: Provision<'_>) -> Result<Provisioned, RegistryError> {
+    /// Registers a device that shows its product's key and secret, or gives new credentials to a registered one for which `was_seen`
+    /// answers `false`: it has never connected and never reported. Reads and writes the disk.
+    ///
+    /// # Errors
+    /// If key, secret and device do not fit together, the chosen token or password may not be used, or the store fails.
+    pub fn provision(
+        &self,
+        wanted: Provision<'_>,
+        was_seen: &dyn Fn(DeviceNo) -> Result<bool, RegistryError>,
+    ) -> Result<Provisioned, RegistryError> {
         let product = self
             .provisioning_product(wanted.key, wanted.secret)
             .ok_or_else(refused)?;
@@ -70,6 +110,7 @@ impl Registry {
         let credential = wanted
             .credential
             .unwrap_or(NewCredential::Token { token: None });
+        check_chosen_secret(&credential, self.inner.config.min_provisioned_secret_bytes)?;
         let (device, expected) = match (mode, known) {
             (Some(ProvisionMode::AllowNew), None) => {
                 let id = match wanted.device {
@@ -90,9 +131,8 @@ impl Registry {
                 (device, Expected::Absent)
             }
             (Some(ProvisionMode::CheckExisting), Some(known)) => {
-                let was_connected = self.inner.states.has(&known.no.0.to_be_bytes())?;
                 let is_of_product = *known.product.id() == product.id;
-                if was_connected || !is_of_product || !known.is_enabled {
+                if !is_of_product || !known.is_enabled || was_seen(known.no)? {
                     return Err(refused());
                 }
                 let mut device = self.as_written(&known)?;
@@ -101,8 +141,15 @@ impl Registry {
             }
             _ => return Err(refused()),
         };
-        let mut written = self.put(device, expected)?;
+        // Whether a token or user name is in use must not be found out by trying.
+        let mut written = self.put(device, expected).map_err(|error| match error {
+            RegistryError::Taken { .. }
+            | RegistryError::Exists { .. }
+            | RegistryError::Conflict { .. } => refused(),
+            other => other,
+        })?;
         Ok(Provisioned {
+            was_created: written.was_created,
             device: written.device,
             issued: written.issued.pop(),
         })

@@ -593,6 +593,7 @@ fn devices_register_themselves_and_are_claimed() {
         .put(json!({"id": "known", "product": "old"}))
         .unwrap();
     let registry = &fixture.registry;
+    let states = States::new(registry.clone());
     let provision = |key, secret, device| {
         let wanted = Provision {
             key,
@@ -601,7 +602,7 @@ fn devices_register_themselves_and_are_claimed() {
             credential: None,
             is_gateway: false,
         };
-        registry.provision(wanted)
+        registry.provision(wanted, &|no| states.was_seen(no))
     };
     let made = provision("key-new-1", "secret-1", "n1").unwrap();
     let Some(Issued::Token { token }) = made.issued else {
@@ -614,7 +615,18 @@ fn devices_register_themselves_and_are_claimed() {
     assert!(provision("key-new-1", "secret-1", "n1").is_err());
     assert!(provision("key-new-1", "secret-2", "n2").is_err());
     assert!(provision("key-old-1", "secret-2", "unknown").is_err());
-    assert!(provision("key-old-1", "secret-2", "known").is_ok());
+    assert!(
+        !provision("key-old-1", "secret-2", "known")
+            .unwrap()
+            .was_created
+    );
+    // It has connected: what it has is not for others, whether that was written already or not.
+    let known = registry.device("known").unwrap().unwrap();
+    states.connected(&known, 1_000_000);
+    assert!(provision("key-old-1", "secret-2", "known").is_err());
+    states.flush().unwrap();
+    let states_after_a_start = States::new(registry.clone());
+    assert!(states_after_a_start.was_seen(known.no).unwrap());
     assert!(registry.has_provisioning());
     let directory = Directory::new(registry.clone()).unwrap();
     assert!(matches!(
@@ -703,6 +715,25 @@ fn lines_that_cannot_be_taken_are_told_and_do_not_hold_up_the_others() {
         .unwrap();
     assert_eq!((imported.created, imported.refusals[0].line), (1, 3));
     assert!(!other.registry.by_token("tx").unwrap().unwrap().is_enabled);
+}
+
+#[test]
+fn each_refused_line_is_told_with_a_reason() {
+    let fixture = fixture();
+    let lines: String = (0..252)
+        .map(|n| format!("{{\"id\":\"a b{n}\",\"product\":\"meter\"}}\n"))
+        .collect();
+    let imported = fixture
+        .registry
+        .import(&lines, ImportFormat::Jsonl, ImportMode::Create, 1)
+        .unwrap();
+    assert_eq!((imported.refused, imported.refusals.len()), (252, 252));
+    assert!(
+        imported
+            .refusals
+            .iter()
+            .all(|refused| !refused.reason.is_empty())
+    );
 }
 
 #[test]

@@ -298,6 +298,8 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("devices.cached_devices", devices.cached_devices, Count(16, 100_000_000), "Devices kept in memory, those used lately; each takes about 500 bytes."),
     setting!("devices.max_devices", devices.max_devices, Count(0, 60_000_000), "Devices there may be."),
     setting!("devices.max_products", devices.max_products, Count(0, 1_000_000), "Products there may be."),
+    setting!("devices.min_provisioned_secret_bytes", devices.min_provisioned_secret_bytes, Count(1, 512), "The least length of a token or password that a device chooses itself when it registers."),
+    setting!("devices.down_topic_publishers", telemetry.down_topic_publishers, Text, "User names, with commas between them, of clients that may publish on the topics of messages to devices, where access rules allow it; `*` stands for everybody, rules, connectors and the API included. Without it only the platform does."),
     setting!("devices.gateways_register", telemetry.gateways_register, Flag, "Whether a gateway may register devices by speaking of them."),
 
     setting!("telemetry.directory", telemetry.directory, Path, "Where telemetry is kept; `telemetry` below `node.data_dir` without it."),

@@ -13,13 +13,14 @@ use super::CtlError;
 use super::commands::Limit;
 use super::files;
 use super::http::{Client, encoded, with_query};
+use super::import_files::{Checkpoint, Rejects, shown_refusal};
 use super::objects::{FieldsArgs, assigned, change, put};
 use super::show::{Column, Output};
 
 /// A piece of a file that is sent in one request.
 const PIECE_BYTES: usize = 2 << 20;
-/// Refused lines that are printed.
-const MAX_SHOWN_REFUSALS: usize = 100;
+/// Refused lines that are printed; all are in the file of rejects.
+pub(super) const MAX_SHOWN_REFUSALS: usize = 20;
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 pub(super) const COLUMNS: &[Column] = &[
     ("DEVICE", "id"),
@@ -123,9 +124,15 @@ pub(super) struct AddArgs {
 #[derive(Args)]
 pub(super) struct ImportArgs {
     file: PathBuf,
-    /// Goes on where an earlier import broke off
+    /// Continue an interrupted import of this file after its last line that the node has on disk
+    #[arg(long, conflicts_with = "from_line")]
+    resume: bool,
+    /// Start at this line
     #[arg(long, value_name = "LINE", default_value_t = 1)]
     from_line: u64,
+    /// Where refused lines are written, as JSON lines of `line`, `field` and `reason` [default: FILE.rejects]
+    #[arg(long, value_name = "FILE")]
+    rejects: Option<PathBuf>,
     /// Refuses devices that are there, instead of replacing them
     #[arg(long)]
     create_only: bool,
@@ -328,8 +335,13 @@ impl ImportArgs {
             progress.bytes += head.len() as u64;
             line = 2;
         }
+        let mut checkpoint = Checkpoint::of(&self.file, all_bytes);
+        let from_line = match self.resume {
+            false => self.from_line,
+            true => checkpoint.read()?,
+        };
+        let mut rejects = Rejects::new(&self.file, self.rejects.as_deref(), self.resume);
         let mut sums = [0_u64; 3];
-        let mut refusals = Vec::new();
         loop {
             let (piece, lines) =
                 next_piece(&mut reader, is_csv).with_context(|| format!("cannot read {shown}"))?;
@@ -337,7 +349,7 @@ impl ImportArgs {
                 break;
             }
             progress.bytes += piece.len() as u64;
-            if line + lines <= self.from_line {
+            if line + lines <= from_line {
                 line += lines;
                 continue;
             }
@@ -351,28 +363,24 @@ impl ImportArgs {
             let body = [&head[..], &piece].concat();
             let answer = client.post_file(&path, media_type, body).await;
             let answer = answer.with_context(|| {
-                format!("the lines from {line} on are not imported; go on with --from-line {line}")
+                format!(
+                    "the lines from {line} on are not imported; run the command again with --resume"
+                )
             })?;
             for (sum, field) in sums.iter_mut().zip(["created", "updated", "refused"]) {
                 *sum += answer[field].as_u64().unwrap_or(0);
             }
-            if let Some(more) = answer["refusals"].as_array() {
-                let room = MAX_SHOWN_REFUSALS - refusals.len().min(MAX_SHOWN_REFUSALS);
-                refusals.extend(more.iter().take(room).cloned());
-            }
+            rejects.add(answer["refusals"].as_array().map_or(&[], Vec::as_slice))?;
             line += lines;
+            checkpoint.write(line)?;
             progress.lines += lines;
             progress.tell(false);
         }
         progress.tell(true);
-        for refusal in &refusals {
-            let text = |field: &str| refusal[field].as_str().unwrap_or_default().to_owned();
-            eprintln!(
-                "line {}: {}: {}",
-                refusal["line"],
-                text("field"),
-                text("reason")
-            );
+        checkpoint.remove();
+        let (first_refusals, rejects) = rejects.finish()?;
+        for refusal in &first_refusals {
+            eprintln!("{}", shown_refusal(refusal));
         }
         let [created, updated, refused] = sums;
         let seconds = progress.started.elapsed().as_secs_f64();
@@ -380,12 +388,15 @@ impl ImportArgs {
             &format!(
                 "{created} devices are made, {updated} are replaced, {refused} lines are refused; {seconds:.1} s"
             ),
-            &json!({"created": created, "updated": updated, "refused": refused, "refusals": refusals,
+            &json!({"created": created, "updated": updated, "refused": refused, "refusals": first_refusals, "rejects": rejects,
                 "next_line": line, "seconds": seconds}),
         )?;
         match refused {
             0 => Ok(()),
-            count => bail!("{count} lines were refused"),
+            count => bail!(
+                "{count} lines were refused; they are listed in {}",
+                rejects.unwrap_or_default()
+            ),
         }
     }
 }

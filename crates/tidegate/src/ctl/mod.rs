@@ -10,6 +10,7 @@ mod events;
 mod files;
 mod groups;
 mod http;
+mod import_files;
 mod objects;
 mod pulls;
 mod rules;

@@ -1,10 +1,11 @@
 //! Devices that come by HTTP, found by the access token they show.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use api::{DeviceDoor, DevicePost, DoorProblem, Knock, NextCommand};
 use devices::command::{Answer, Commands, Letter, Recipient};
-use devices::platform::{Entrance, NotTaken, Platform, answer_call, provision};
+use devices::platform::{Entrance, NotTaken, Platform, answer_call};
 use devices::{Device, Directory, Found, RegistryError, Scope, Shown};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -223,7 +224,7 @@ impl DeviceDoor for Door {
         offered.map_err(|error| unavailable(&error))
     }
 
-    fn provision(&self, body: &[u8]) -> Result<Value, Value> {
-        provision(self.directory.registry(), body)
+    fn provision(&self, from: IpAddr, body: &[u8]) -> Result<Value, Value> {
+        self.platform.provision(Some(from), body)
     }
 }

@@ -210,14 +210,15 @@ impl Devices {
                 rights: Arc::new(Provisioning),
             })),
             Found::Device(admission) => {
-                let device = admission.device;
-                self.directory.remember(login.peer, shown, &device);
+                let device = Arc::clone(&admission.device);
+                let expires_at_ms = admission.expires_at_ms;
+                self.directory.remember(login.peer, shown, admission);
                 DeviceAnswer::Device(Box::new(DeviceIdentity {
                     attributes: vec![
                         ("deviceId".into(), device.id.as_str().into()),
                         ("productId".into(), device.product.id().as_str().into()),
                     ],
-                    expires_at_ms: admission.expires_at_ms,
+                    expires_at_ms,
                     rights: Arc::new(Rights(device)),
                 }))
             }

@@ -9,19 +9,20 @@ use anyhow::Context as _;
 use broker::Handle;
 use broker::control::Publication;
 use broker::hooks::HooksFactory;
-use devices::DeviceChange;
 use devices::chain::{self, Chains};
 use devices::command::Letter;
-use devices::hooks::{Clients as _, DeviceHooks};
+use devices::hooks::{Clients as _, DeviceHooks, DownTopicPolicy};
 use devices::ingest::Pipeline;
 use devices::live::Live;
 use devices::platform::{Parts, Platform, Teller};
 use devices::retention::Retention;
+use devices::{DeviceChange, ProductId};
 use series::{Assignment, Series};
 use store::Store;
 
 use super::devices::Devices;
 use super::outside::Others;
+use super::registration_audit::RegistrationAudit;
 use super::telemetry::Telemetry;
 
 /// What the configuration says of it.
@@ -45,6 +46,8 @@ pub(crate) struct Settings {
     pub(crate) mailbox_bytes: usize,
     pub(crate) max_batch: usize,
     pub(crate) gateways_register: bool,
+    /// User names with commas between them.
+    pub(crate) down_topic_publishers: Option<String>,
 }
 
 impl Default for Settings {
@@ -67,6 +70,7 @@ impl Default for Settings {
             mailbox_bytes: ingest.mailbox_bytes,
             max_batch: ingest.max_batch,
             gateways_register: true,
+            down_topic_publishers: None,
         }
     }
 }
@@ -110,6 +114,7 @@ pub(super) struct Ingest {
     pub(super) others: Arc<Others>,
     pub(super) retention: Retention,
     teller: Arc<Clients>,
+    down_topics: Arc<DownTopicPolicy>,
 }
 
 /// Sends to clients, once the broker is there.
@@ -138,12 +143,16 @@ impl Teller for Clients {
         handle.tell_soon(client_id, publication, told);
     }
 
-    fn send_away(&self, client_id: &str) {
-        let Some((handle, runtime)) = self.broker.get() else {
+    fn send_away(&self, client_ids: &[Box<str>]) {
+        let (Some((handle, runtime)), false) = (self.broker.get(), client_ids.is_empty()) else {
             return;
         };
-        let (handle, client_id) = (handle.clone(), client_id.to_owned());
-        runtime.spawn(async move { handle.kick(&client_id).await });
+        let (handle, client_ids) = (handle.clone(), client_ids.to_vec());
+        runtime.spawn(async move {
+            for client_id in client_ids {
+                handle.kick(&client_id).await;
+            }
+        });
     }
 }
 
@@ -181,6 +190,7 @@ impl Ingest {
         devices: &Devices,
         store: &Store,
         (chains, retention, others): (Chains, Retention, Others),
+        registration_log: Arc<RegistrationAudit>,
     ) -> anyhow::Result<Self> {
         others.sinks().set_series(series.clone());
         let others = Arc::new(others);
@@ -196,6 +206,7 @@ impl Ingest {
             chains,
             outside: others.clone(),
             teller: teller.clone(),
+            registration_log,
             gateways_register: settings.gateways_register,
         })
         .context("cannot start the thread for what devices say")?;
@@ -214,6 +225,12 @@ impl Ingest {
             others,
             retention,
             teller,
+            down_topics: Arc::new(DownTopicPolicy::read(
+                settings
+                    .down_topic_publishers
+                    .as_deref()
+                    .unwrap_or_default(),
+            )),
         };
         ingest.follow(devices, store);
         Ok(ingest)
@@ -238,6 +255,10 @@ impl Ingest {
                 return;
             }
             platform.take_product(&change.id);
+            if let Ok(id) = ProductId::new(&change.id) {
+                teller.send_away(&platform.ended_by_product(&id));
+            }
+            others.wake_askers(None);
             others.sinks().refresh();
             if let Err(error) = stored.assign(retention.assignment()) {
                 tracing::error!(%error, "the telemetry of devices stays as long as it did before");
@@ -265,6 +286,7 @@ impl Ingest {
         Arc::new(DeviceHooks {
             pipeline: self.pipeline.clone(),
             clients: Arc::new(self.platform.clone()),
+            down_topics: self.down_topics.clone(),
         })
     }
 
@@ -277,10 +299,13 @@ impl Ingest {
         handle.renew_interest();
         self.others.start(handle.clone());
         let (platform, teller) = (self.platform.clone(), self.teller.clone());
+        let others = self.others.clone();
         devices.registry.on_change(Box::new(move |change| {
-            for client_id in platform.sent_away(change) {
-                teller.send_away(&client_id);
-            }
+            teller.send_away(&platform.ended_by(change));
+            let (DeviceChange::Created(device)
+            | DeviceChange::Removed(device)
+            | DeviceChange::Updated(device)) = change;
+            others.wake_askers(Some(device.no));
         }));
     }
 

@@ -25,6 +25,7 @@ mod outside;
 mod platform_sampler;
 mod program;
 mod pull_metrics;
+mod registration_audit;
 mod rules;
 mod signals;
 mod sink_metrics;

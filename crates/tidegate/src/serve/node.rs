@@ -33,6 +33,7 @@ use super::ingest::Ingest;
 use super::outside::Others;
 use super::platform_sampler::Sampler;
 use super::program::{self, Program};
+use super::registration_audit::RegistrationAudit;
 use super::rules::{Rules, Tools};
 use super::sinks::Sinks;
 use super::uses::Uses;
@@ -195,6 +196,8 @@ impl Node {
         let settings = (config.telemetry.clone(), config.alarms.clone());
         let data_path = data_dir.path().to_owned();
         let uses_of_start = uses.clone();
+        let registration_audit = RegistrationAudit::new(store.objects().clone());
+        let audit_of_start = registration_audit.clone();
         let opened = tokio::task::spawn_blocking(move || {
             let (devices, store, engine) = opening;
             uses_of_start.warn_of_missing()?;
@@ -206,7 +209,15 @@ impl Node {
                 .context("cannot open the alarms of the store")?;
             let others = Others::new(alarming.clone(), device_sinks, hearing);
             let others = (chains, retention, others);
-            let ingest = Ingest::open(&data_path, &telemetry, series, &devices, &store, others)?;
+            let ingest = Ingest::open(
+                &data_path,
+                &telemetry,
+                series,
+                &devices,
+                &store,
+                others,
+                audit_of_start,
+            )?;
             anyhow::Ok((alarming, ingest))
         });
         let (alarming, ingest) = opened
@@ -287,6 +298,7 @@ impl Node {
                     uses: uses.clone(),
                 };
                 let live = LiveConfig::new(http);
+                registration_audit.set_http(live.clone());
                 let parts = api::Parts {
                     node: Arc::new(handle.clone()),
                     program: Arc::new(Program::new(

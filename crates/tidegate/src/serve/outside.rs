@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use broker::Handle;
 use broker::control::Publication;
 use broker::hooks::Settled;
+use devices::DeviceNo;
 use devices::command::{Commands, Letter, Recipient};
 use devices::dialect::{Dialect, Said};
 use devices::ingest::{Outside, Profile, Voice};
@@ -58,6 +59,11 @@ impl Others {
             payload: letter.payload.clone(),
         };
         Logging(letter.logged.as_ref().map(written))
+    }
+
+    /// Devices that wait for a command over HTTP look again whether they may; `None`: all of them.
+    pub(super) fn wake_askers(&self, device: Option<DeviceNo>) {
+        self.commands.wake_askers(device);
     }
 
     /// The broker runs. To be called within the runtime.

@@ -70,6 +70,8 @@ impl Inner {
             0 => timeout_ms.min(config.timeout_ms),
             s => s.saturating_mul(1000),
         };
+        // A device that asks for commands over HTTP gets it in a moment.
+        let immediate = expires_in_s == 0 && !self.has_asker(device.no);
         let telling = lock(&self.telling);
         // Shards ask what is open: the lock is not held while something is written.
         let next = {
@@ -102,6 +104,7 @@ impl Inner {
             attempts: 0,
             created_at_ms: now_ms,
             expires_at_ms: now_ms.saturating_add(expires_ms),
+            immediate,
             sent_at_ms: None,
             acknowledged_at_ms: None,
             finished_at_ms: None,

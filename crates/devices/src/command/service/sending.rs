@@ -45,6 +45,7 @@ impl Inner {
                 lock(&self.open).end(device);
                 continue;
             }
+            self.expire_immediate(device)?;
             if !lock(&self.open).end(device) {
                 return Ok(());
             }
@@ -140,7 +141,10 @@ impl Inner {
                 self.hand(device, id, rest);
                 return Ok(());
             }
-            Handed::NotHeard => false,
+            Handed::NotHeard => {
+                self.expire_immediate(device)?;
+                false
+            }
             Handed::Sent { is_watched } => {
                 self.change(id, Happened::Sent { is_watched })?;
                 true
@@ -160,6 +164,15 @@ impl Inner {
             true => self.hand_next(device),
             false => Ok(()),
         }
+    }
+
+    /// The device is not where it would hear its commands: those end that do not wait for it.
+    fn expire_immediate(&self, device: DeviceNo) -> Result<(), CommandError> {
+        let immediate = lock(&self.open).immediate(device);
+        for id in immediate {
+            self.change(id, Happened::NotHeard)?;
+        }
+        Ok(())
     }
 
     fn look_again(&self, device: DeviceNo) {

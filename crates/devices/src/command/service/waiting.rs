@@ -89,6 +89,21 @@ impl Inner {
         }
     }
 
+    /// Whether a device waits for a command.
+    pub(super) fn has_asker(&self, device: DeviceNo) -> bool {
+        let askers = lock(&self.askers);
+        let mut of_device = askers.get(&device).into_iter().flatten();
+        of_device.any(|asker| !asker.is_closed())
+    }
+
+    pub(super) fn wake_all_askers(&self) {
+        let askers = std::mem::take(&mut *lock(&self.askers));
+        for asker in askers.into_values().flatten() {
+            // It may have gone.
+            let _ = asker.send(());
+        }
+    }
+
     pub(super) fn wake_askers(&self, device: DeviceNo) {
         for asker in lock(&self.askers).remove(&device).into_iter().flatten() {
             // It may have gone.

@@ -6,6 +6,7 @@ mod damage;
 mod device_api;
 mod device_log;
 mod fleet;
+mod intrusion;
 mod jetlinks;
 mod no_room;
 mod objects;

@@ -1,0 +1,180 @@
+//! What an import of devices leaves beside its file: how far it came, and the lines that were refused.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+
+use super::devices::MAX_SHOWN_REFUSALS;
+
+fn beside(file: &Path, suffix: &str) -> PathBuf {
+    let mut path: OsString = file.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}
+
+/// How far an import came, in `FILE.progress`.
+pub(super) struct Checkpoint {
+    path: PathBuf,
+    /// Of the imported file: another size means another file.
+    bytes: u64,
+}
+
+impl Checkpoint {
+    pub(super) fn of(file: &Path, bytes: u64) -> Self {
+        Self {
+            path: beside(file, ".progress"),
+            bytes,
+        }
+    }
+
+    /// The line at which the import goes on.
+    pub(super) fn read(&self) -> anyhow::Result<u64> {
+        let shown = self.path.display();
+        let text = std::fs::read_to_string(&self.path).with_context(|| {
+            format!("cannot read {shown}: there is no interrupted import of this file; run the command without --resume")
+        })?;
+        let written: Value = serde_json::from_str(&text).unwrap_or_default();
+        match (
+            written["next_line"].as_u64(),
+            written["file_bytes"].as_u64(),
+        ) {
+            (Some(line), Some(bytes)) if bytes == self.bytes => Ok(line),
+            (Some(_), Some(bytes)) => bail!(
+                "the file has {} bytes now and had {bytes} when its import was interrupted; run the command without --resume",
+                self.bytes
+            ),
+            _ => bail!("{shown} is damaged; run the command without --resume"),
+        }
+    }
+
+    /// Everything before this line is on the node's disk.
+    pub(super) fn write(&mut self, next_line: u64) -> anyhow::Result<()> {
+        let unfinished = beside(&self.path, ".new");
+        let text = json!({"next_line": next_line, "file_bytes": self.bytes}).to_string();
+        let written = std::fs::write(&unfinished, text);
+        let renamed = written.and_then(|()| std::fs::rename(&unfinished, &self.path));
+        renamed.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    /// The import has come to its end.
+    pub(super) fn remove(&self) {
+        // There is none if the file had no lines.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The refused lines: all in a file, the first ones in memory.
+pub(super) struct Rejects {
+    path: PathBuf,
+    /// Made with the first line.
+    file: Option<BufWriter<File>>,
+    appends: bool,
+    first: Vec<Value>,
+}
+
+impl Rejects {
+    pub(super) fn new(imported: &Path, path: Option<&Path>, appends: bool) -> Self {
+        Self {
+            path: path.map_or_else(|| beside(imported, ".rejects"), Path::to_owned),
+            file: None,
+            appends,
+            first: Vec::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, refusals: &[Value]) -> anyhow::Result<()> {
+        for refusal in refusals {
+            self.write(refusal)
+                .with_context(|| format!("cannot write {}", self.path.display()))?;
+            if self.first.len() < MAX_SHOWN_REFUSALS {
+                self.first.push(refusal.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, refusal: &Value) -> std::io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => {
+                let mut options = OpenOptions::new();
+                let options = options.create(true).append(self.appends);
+                let file = options
+                    .write(true)
+                    .truncate(!self.appends)
+                    .open(&self.path)?;
+                self.file.insert(BufWriter::new(file))
+            }
+        };
+        writeln!(file, "{refusal}")
+    }
+
+    /// The first refusals, and the file with all of them, if there is any.
+    pub(super) fn finish(self) -> anyhow::Result<(Vec<Value>, Option<String>)> {
+        let shown = self.path.display().to_string();
+        let Some(mut file) = self.file else {
+            return Ok((self.first, None));
+        };
+        file.flush()
+            .with_context(|| format!("cannot write {shown}"))?;
+        Ok((self.first, Some(shown)))
+    }
+}
+
+/// A refusal as people read it: `line 7: id: ...`.
+pub(super) fn shown_refusal(refusal: &Value) -> String {
+    let text = |field: &str| refusal[field].as_str().filter(|text| !text.is_empty());
+    let reason = text("reason").unwrap_or("refused without a reason");
+    let line = &refusal["line"];
+    match text("field") {
+        Some(field) => format!("line {line}: {field}: {reason}"),
+        None => format!("line {line}: {reason}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_import_resumes_at_its_last_durable_line_of_the_same_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("meters.csv");
+        let mut checkpoint = Checkpoint::of(&file, 100);
+        let error = checkpoint.read().unwrap_err().to_string();
+        assert!(error.contains("without --resume"), "{error}");
+        checkpoint.write(2).unwrap();
+        checkpoint.write(7001).unwrap();
+        assert_eq!(checkpoint.read().unwrap(), 7001);
+        let error = Checkpoint::of(&file, 101).read().unwrap_err().to_string();
+        assert!(error.contains("101 bytes now and had 100"), "{error}");
+        checkpoint.remove();
+        assert!(checkpoint.read().is_err());
+    }
+
+    #[test]
+    fn all_refused_lines_are_in_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("meters.csv");
+        let refusals: Vec<_> = (1..=252)
+            .map(|line| json!({"line": line, "field": "", "reason": "no"}))
+            .collect();
+        let mut rejects = Rejects::new(&file, None, false);
+        rejects.add(&refusals[..200]).unwrap();
+        rejects.add(&refusals[200..]).unwrap();
+        let (first, path) = rejects.finish().unwrap();
+        assert_eq!(first.len(), MAX_SHOWN_REFUSALS);
+        let written = std::fs::read_to_string(path.unwrap()).unwrap();
+        assert_eq!(written.lines().count(), 252);
+        assert_eq!(shown_refusal(&first[0]), "line 1: no");
+        let with_field = json!({"line": 2, "field": "id", "reason": ""});
+        assert_eq!(
+            shown_refusal(&with_field),
+            "line 2: id: refused without a reason"
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! Devices that register themselves, in the audit log.
+
+use std::sync::{Arc, OnceLock};
+
+use api::{HttpConfig, LiveConfig, NodeAction};
+use devices::platform::{Registration, RegistrationLog};
+use serde_json::json;
+use store::Objects;
+
+/// Writes registrations into the audit log.
+pub(super) struct RegistrationAudit {
+    objects: Objects,
+    /// Says how long the log may be; until the API runs, the defaults do.
+    http: OnceLock<LiveConfig>,
+}
+
+impl RegistrationAudit {
+    pub(super) fn new(objects: Objects) -> Arc<Self> {
+        Arc::new(Self {
+            objects,
+            http: OnceLock::new(),
+        })
+    }
+
+    /// The API runs with these settings.
+    pub(super) fn set_http(&self, http: LiveConfig) {
+        // There is one API.
+        let _ = self.http.set(http);
+    }
+}
+
+impl RegistrationLog for RegistrationAudit {
+    fn registered(&self, registration: &Registration<'_>) {
+        let default = || HttpConfig::new(([127, 0, 0, 1], 0).into()).max_audit_entries;
+        let http = self.http.get();
+        let max_entries = http.map_or_else(default, |http| http.get().max_audit_entries);
+        let device = registration.device;
+        let product = device.product.id().as_str();
+        let what = match registration.was_created {
+            true => "create",
+            false => "replace_credentials",
+        };
+        let action = NodeAction {
+            who: &format!("provisioning:{product}"),
+            from: registration.from,
+            action: "device.provision",
+            subject: device.id.as_str(),
+            after: json!({"product": product, "result": what}),
+        };
+        api::append_to_audit(&self.objects, max_entries, action);
+    }
+}
