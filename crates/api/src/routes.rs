@@ -187,6 +187,7 @@ impl hyper::body::Body for SharedBody {
 }
 
 async fn bound_time(limit: Duration, request: Request, next: Next) -> Response {
+    let limit = limit + of::device_api::long_poll(&request).unwrap_or_default();
     tokio::time::timeout(limit, next.run(request))
         .await
         .unwrap_or_else(|_| {

@@ -8,7 +8,7 @@ use disk::varint;
 use series::DeviceNo;
 
 use crate::credential::Credential;
-use crate::id::DeviceId;
+use crate::id::{DeviceId, id_for_name};
 use crate::product::ProductSlot;
 
 const LAYOUT: u8 = 1;
@@ -66,6 +66,15 @@ impl Device {
         match &*self.name {
             "" => self.id.as_str(),
             name => name,
+        }
+    }
+
+    /// The name by which its gateway knows it.
+    #[must_use]
+    pub fn name_at_gateway(&self) -> &str {
+        match id_for_name(&self.name) == self.id.as_str() {
+            true => &self.name,
+            false => self.id.as_str(),
         }
     }
 

@@ -346,7 +346,9 @@ fn secure(device: Arc<Device>, login: &SecureLogin<'_>, now_ms: u64) -> Found {
     };
     drop(product);
     let is_right = own
-        .or(shared.as_ref().map(|secure| (&*secure.id, &*secure.key)))
+        .or(shared
+            .as_ref()
+            .map(|secure| (&*secure.secure_id, &*secure.secure_key)))
         .is_some_and(|(id, key)| login.is_of(id, key, now_ms, window_s));
     match is_right {
         true => match admit(device, CredentialKind::Secure, None) {

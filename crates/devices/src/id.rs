@@ -1,5 +1,6 @@
 //! Names of devices and products. They stand in topics and paths, which is why they may not hold everything.
 
+use std::borrow::Cow;
 use std::fmt;
 
 const MAX_ID_BYTES: usize = 64;
@@ -12,9 +13,11 @@ pub struct InvalidId {
     found: String,
 }
 
+fn may_be_in(c: char) -> bool {
+    !matches!(c, '/' | '+' | '#') && !c.is_control() && !c.is_whitespace()
+}
+
 fn check(text: &str) -> Result<Box<str>, InvalidId> {
-    let may_be_in =
-        |c: char| !matches!(c, '/' | '+' | '#') && !c.is_control() && !c.is_whitespace();
     // "." and ".." are taken out of URL paths.
     let is_step = matches!(text, "." | "..");
     if is_step || text.is_empty() || text.len() > MAX_ID_BYTES || !text.chars().all(may_be_in) {
@@ -23,6 +26,31 @@ fn check(text: &str) -> Result<Box<str>, InvalidId> {
         });
     }
     Ok(text.into())
+}
+
+/// The id for a name that a device or its gateway has chosen: the name itself if it can be one; otherwise what of it can be in an id,
+/// and a digest of the whole, so that the same name always has the same id and another name another one.
+pub(crate) fn id_for_name(name: &str) -> Cow<'_, str> {
+    const DIGEST_BYTES: usize = 5;
+    if check(name).is_ok() {
+        return Cow::Borrowed(name);
+    }
+    let mut id = String::with_capacity(MAX_ID_BYTES);
+    for c in name.chars() {
+        let kept = if may_be_in(c) { c } else { '-' };
+        if id.len() + kept.len_utf8() > MAX_ID_BYTES - 1 - 2 * DIGEST_BYTES {
+            break;
+        }
+        if kept != '-' || !id.ends_with('-') {
+            id.push(kept);
+        }
+    }
+    id.push('-');
+    let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+    for byte in &digest.as_ref()[..DIGEST_BYTES] {
+        id.push_str(&format!("{byte:02x}"));
+    }
+    Cow::Owned(id)
 }
 
 macro_rules! id {
@@ -95,5 +123,29 @@ mod tests {
         ] {
             assert!(ProductId::new(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn every_name_has_an_id_of_its_own() {
+        assert_eq!(id_for_name("kitchen"), "kitchen");
+        let long = "x ".repeat(200);
+        let names = [
+            "Device A",
+            "Device-A",
+            "Device  A",
+            "a/b",
+            "+",
+            "..",
+            "",
+            "Zähler 1",
+            &long,
+        ];
+        let ids: Vec<_> = names.map(id_for_name).into_iter().collect();
+        for (at, id) in ids.iter().enumerate() {
+            assert!(DeviceId::new(id).is_ok(), "{id:?}");
+            assert!(!ids[..at].contains(id), "{id:?}");
+        }
+        assert!(ids[0].starts_with("Device-A-"), "{}", ids[0]);
+        assert_eq!(id_for_name("Device A"), ids[0]);
     }
 }

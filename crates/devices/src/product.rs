@@ -179,16 +179,16 @@ impl fmt::Debug for Provisioning {
 #[serde(deny_unknown_fields)]
 pub struct SharedSecure {
     #[schemars(length(min = 1, max = 128))]
-    pub id: String,
+    pub secure_id: String,
     /// Not shown again.
     #[schemars(length(min = 1, max = 128))]
-    pub key: String,
+    pub secure_key: String,
 }
 
 impl fmt::Debug for SharedSecure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedSecure")
-            .field("id", &self.id)
+            .field("secure_id", &self.secure_id)
             .finish_non_exhaustive()
     }
 }
@@ -208,6 +208,8 @@ pub struct Definition {
     pub model: Value,
     /// What becomes of reported keys that the model does not have.
     pub unknown_keys: UnknownKeys,
+    /// Texts that are numbers, such as `"21.5"`, are stored as numbers, unless the thing model says what their key is.
+    pub text_numbers: bool,
     /// The topics its devices speak; empty: all.
     #[schemars(with = "Vec<Dialect>")]
     pub dialects: BTreeSet<Dialect>,
@@ -241,6 +243,7 @@ impl Default for Definition {
             enabled: true,
             model: Value::Null,
             unknown_keys: UnknownKeys::Keep,
+            text_numbers: false,
             dialects: BTreeSet::new(),
             credentials: BTreeSet::new(),
             secure: None,
@@ -377,9 +380,14 @@ impl Product {
             lengths.push(("provisioning.key", chars(key), 8, 64, "characters"));
             lengths.push(("provisioning.secret", chars(secret), 8, 64, "characters"));
         }
-        if let Some(SharedSecure { id, key }) = &definition.secure {
-            lengths.push(("secure.id", chars(id), 1, 128, "characters"));
-            lengths.push(("secure.key", chars(key), 1, 128, "characters"));
+        if let Some(SharedSecure {
+            secure_id,
+            secure_key,
+        }) = &definition.secure
+        {
+            let (id, key) = (chars(secure_id), chars(secure_key));
+            lengths.push(("secure.secure_id", id, 1, 128, "characters"));
+            lengths.push(("secure.secure_key", key, 1, 128, "characters"));
         }
         for (field, found, least, most, what) in lengths {
             if !(least..=most).contains(&found) {

@@ -29,10 +29,28 @@ const SHARED_KEYS: Parameter = Parameter {
 
 const TIMEOUT: Parameter = Parameter {
     name: "timeout",
-    about: "How long to wait for a command, in milliseconds; 20,000 if it is left out.",
+    about: "How long to wait for a command, in milliseconds, at most 600,000; 20,000 if it is left out.",
     shape: Shape::Number(0, 3_600_000),
 };
 const TIMEOUT_MS: u64 = 20_000;
+/// However long a device wants to wait.
+const MAX_TIMEOUT_MS: u64 = 600_000;
+
+fn bounded(asked_ms: Option<u64>) -> Duration {
+    Duration::from_millis(asked_ms.unwrap_or(TIMEOUT_MS).min(MAX_TIMEOUT_MS))
+}
+
+/// How long a request may take besides `http.request_timeout_s`, because its device waits for a command.
+pub(crate) fn long_poll(request: &axum::extract::Request) -> Option<Duration> {
+    let uri = request.uri();
+    let token = uri.path().strip_prefix("/api/v1/")?.strip_suffix("/rpc")?;
+    if request.method() != axum::http::Method::GET || token.contains('/') {
+        return None;
+    }
+    let mut fields = uri.query().unwrap_or_default().split('&');
+    let asked = fields.find_map(|field| field.strip_prefix("timeout="));
+    Some(bounded(asked.and_then(|text| text.parse().ok())))
+}
 
 /// A command of the device.
 #[derive(Serialize, JsonSchema)]
@@ -184,9 +202,7 @@ async fn next_command(call: Call) -> Outcome {
         .query
         .text(TIMEOUT.name)
         .and_then(|text| text.parse().ok());
-    let most = call.app.config.request_timeout().mul_f32(0.9);
-    let wait = most.min(Duration::from_millis(asked_ms.unwrap_or(TIMEOUT_MS)));
-    let until = Instant::now() + wait;
+    let until = Instant::now() + bounded(asked_ms);
     let mut place = None;
     loop {
         match ask(&call, |door, knock| door.next_command(knock)).await? {

@@ -328,12 +328,17 @@ fn compile_test(test: &Test, names: &mut Names, path: &str) -> Result<Compiled, 
                 if from.compare(&to).is_none_or(Ordering::is_gt) {
                     return Err(Invalid::new(
                         &at("value"),
-                        "expected [from, to], from not above to",
+                        "expected an array [from, to] of two numbers or two texts, from not above to",
                     ));
                 }
                 Compiled::Between { place, from, to }
             }
-            _ => return Err(Invalid::new(&at("value"), "expected [from, to]")),
+            _ => {
+                let found = test.value.as_ref().unwrap_or(&Json::Null);
+                let expected =
+                    format!("expected an array of two values, such as [10, 20]; found {found}");
+                return Err(Invalid::new(&at("value"), expected));
+            }
         },
         Operator::SilentFor => {
             let seconds = test.value.as_ref().and_then(Json::as_u64);

@@ -204,10 +204,26 @@ impl TryFrom<Value> for Condition {
             _ if has("all") => read(value).map(Self::All),
             _ if has("any") => read(value).map(Self::Any),
             _ if has("key") => read(value).map(Self::Test),
-            _ => Err(Invalid::new(
-                "",
-                "expected {\"key\", \"is\", \"value\"}, {\"all\": [..]} or {\"any\": [..]}",
-            )),
+            other => {
+                let found = match &other {
+                    Value::Object(fields) if fields.is_empty() => "an empty object".to_owned(),
+                    Value::Object(fields) => {
+                        let names: Vec<_> = fields.keys().map(|name| format!("{name:?}")).collect();
+                        format!("an object with {}", names.join(", "))
+                    }
+                    other => {
+                        let mut text = other.to_string();
+                        text.truncate(text.floor_char_boundary(100));
+                        text
+                    }
+                };
+                Err(Invalid::new(
+                    "",
+                    format!(
+                        "expected {{\"key\", \"is\", \"value\"}}, {{\"all\": [..]}} or {{\"any\": [..]}}; found {found}"
+                    ),
+                ))
+            }
         }
     }
 }

@@ -183,7 +183,7 @@ fn work(id: &str, kind: &NodeKind, keys: &mut Vec<Box<str>>) -> Result<Work, Cha
             Work::Filter(condition.map_err(|reason| wrong("condition", reason))?)
         }
         NodeKind::Transform { select } => {
-            let rule = statement(&format!("SELECT {select} FROM \"$EVENT.DEVICE\""));
+            let rule = statement("SELECT", select, "FROM \"$EVENT.DEVICE\"");
             Work::Transform(Box::new(rule.map_err(|reason| wrong("select", reason))?))
         }
         NodeKind::SaveTelemetry => Work::SaveTelemetry,
@@ -218,9 +218,19 @@ fn work(id: &str, kind: &NodeKind, keys: &mut Vec<Box<str>>) -> Result<Work, Cha
     })
 }
 
-/// A statement that gives at most one output for each row.
-pub(super) fn statement(sql: &str) -> Result<rules::Rule, String> {
-    let rule = rules::compile(sql, &Options::default()).map_err(|error| error.to_string())?;
+/// A statement that gives at most one output for each row. `text` is what somebody wrote; errors name lines and columns of it.
+pub(super) fn statement(before: &str, text: &str, behind: &str) -> Result<rules::Rule, String> {
+    let sql = format!("{before}\n{text}\n{behind}");
+    let rule = rules::compile(&sql, &Options::default()).map_err(|mut error| {
+        let lines = text.lines().count().max(1) as u32;
+        error.line = error.line.saturating_sub(1).max(1);
+        if error.line > lines {
+            // What is missing is missed behind it.
+            error.line = lines;
+            error.column = text.lines().last().unwrap_or_default().chars().count() as u32 + 1;
+        }
+        error.to_string()
+    })?;
     match rule.window() {
         Some(_) => Err("a chain has no windows: use a rule on $EVENT.DEVICE".to_owned()),
         None => Ok(rule),

@@ -31,8 +31,8 @@ const MAX_EXACT: i64 = 1 << 53;
 
 impl Condition {
     pub(super) fn compile(text: &str, keys: &mut Vec<Box<str>>) -> Result<Self, String> {
-        let sql = format!("SELECT 1 AS passes FROM \"$EVENT.DEVICE\" WHERE ({text})");
-        let rule = Box::new(statement(&sql)?);
+        let before = "SELECT 1 AS passes FROM \"$EVENT.DEVICE\" WHERE (";
+        let rule = Box::new(statement(before, text, ")")?);
         Ok(Self {
             simple: simple(text, keys),
             rule,

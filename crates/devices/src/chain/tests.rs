@@ -332,3 +332,15 @@ fn nodes_behind_a_transform_see_its_columns_by_name() {
         ]
     );
 }
+
+#[test]
+fn errors_of_conditions_name_the_column_of_the_condition() {
+    for (condition, place) in [
+        ("temperature >> 20", "line 1, column 14"),
+        ("temperature > 20 AND", "line 1, column 21"),
+        ("temperature > 20\n AND humidity >> 5", "line 2, column 16"),
+    ] {
+        let error = compile(filtered(condition)).err().unwrap_or_default();
+        assert!(error.contains(place), "{condition}: {error}");
+    }
+}

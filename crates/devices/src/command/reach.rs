@@ -132,7 +132,10 @@ pub(super) fn address(
     let product = speaker.product.get();
     let to = Addressee {
         product: device.product.id().as_str(),
-        device: device.id.as_str(),
+        device: match gateway {
+            Some(_) => device.name_at_gateway(),
+            None => device.id.as_str(),
+        },
         gateway: (gateway.as_deref())
             .map(|gateway| (gateway.product.id().as_str(), gateway.id.as_str())),
     };

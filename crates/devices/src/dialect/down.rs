@@ -51,6 +51,10 @@ pub enum Tell<'a> {
     Provisioned {
         json: &'a str,
     },
+    /// The time, for a device that has asked for it with this id.
+    Time {
+        id: &'a str,
+    },
     /// A device behind the gateway shall be cut off.
     Disconnect {
         id: &'a str,
@@ -313,10 +317,12 @@ fn jetlinks(
         } => {
             let function = quoted(method);
             let inputs = inputs(params_json);
-            let rest = format!(",\"function\":{function},\"inputs\":{inputs}");
+            let rest =
+                format!(",\"functionId\":{function},\"function\":{function},\"inputs\":{inputs}");
             ("function/invoke", id, rest)
         }
         Tell::Disconnect { id } => ("disconnect", id, String::new()),
+        Tell::Time { id } => ("time-sync/reply", id, String::new()),
         _ => return false,
     };
     match to.gateway {

@@ -13,6 +13,11 @@ pub(super) fn read<'a>(
     arena: &'a Bump,
     ears: &mut impl Ears<'a>,
 ) -> Result<(), Malformed> {
+    if kind == Kind::Direct {
+        // Whatever it is, in a format of its own.
+        ears.said(Said::Ignored { what: "direct" });
+        return Ok(());
+    }
     let mut cursor = Cursor::of_bytes(payload)?;
     if kind == Kind::Telemetry {
         report(&mut cursor, arena, ears)?;
@@ -24,6 +29,7 @@ pub(super) fn read<'a>(
             Kind::Online => ears.said(Said::Online),
             Kind::Offline => ears.said(Said::Offline),
             Kind::Unregister => ears.said(Said::Unregistered),
+            Kind::TimeSync => ears.said(Said::TimeSync { id: None }),
             _ => return cursor.wrong("an object"),
         }
         return Ok(());
@@ -61,6 +67,9 @@ pub(super) fn read<'a>(
             configuration_json: words.configuration,
         },
         Kind::Unregister => Said::Unregistered,
+        Kind::TimeSync => Said::TimeSync {
+            id: words.message_id,
+        },
         Kind::Tags => match words.tags {
             Some(json) => Said::Tags { json },
             None => return missing.wrong("an object with tags"),
@@ -78,7 +87,7 @@ pub(super) fn read<'a>(
 /// `{"messageId", "timestamp", "properties": {..}, "headers": {"ignoreStorage", "ignoreLog"}}`
 fn report<'a>(cursor: &mut Cursor<'a>, arena: &'a Bump, ears: &mut impl Ears<'a>) -> Scanned<()> {
     let mut info = RowInfo::at(None);
-    let mut has_properties = false;
+    let (mut has_properties, mut has_source_times) = (false, false);
     members(cursor, arena, |cursor, name| {
         match name {
             "properties" => {
@@ -86,6 +95,10 @@ fn report<'a>(cursor: &mut Cursor<'a>, arena: &'a Bump, ears: &mut impl Ears<'a>
                 values(cursor, arena, ears)?;
             }
             "timestamp" => info.ts_ms = timestamp(cursor, arena)?,
+            "propertySourceTimes" => {
+                has_source_times = cursor.peek() == Some(b'{');
+                cursor.skip()?;
+            }
             "headers" => headers(cursor, arena, |cursor, name| {
                 match name {
                     "ignoreStorage" => info.is_stored = !is_true(cursor, arena)?,
@@ -102,6 +115,10 @@ fn report<'a>(cursor: &mut Cursor<'a>, arena: &'a Bump, ears: &mut impl Ears<'a>
         return cursor.wrong("an object with properties");
     }
     ears.row(info);
+    if has_source_times {
+        let what = "propertySourceTimes";
+        ears.said(Said::Ignored { what });
+    }
     Ok(())
 }
 

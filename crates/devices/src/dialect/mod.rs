@@ -174,6 +174,14 @@ pub enum Said<'a> {
     Log {
         json: &'a str,
     },
+    /// It asks for the time.
+    TimeSync {
+        id: Option<&'a str>,
+    },
+    /// Something the node takes no notice of, besides counting it.
+    Ignored {
+        what: &'static str,
+    },
     /// A thing model of its own: JSON.
     DerivedModel {
         json: &'a str,

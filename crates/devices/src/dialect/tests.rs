@@ -437,7 +437,7 @@ fn what_devices_are_told() {
             JetLinks,
             false,
             call,
-            r#"/p/d/function/invoke {"timestamp":1000,"messageId":"7","deviceId":"d","function":"setGpio","inputs":[{"name":"pin","value":4}]}"#,
+            r#"/p/d/function/invoke {"timestamp":1000,"messageId":"7","deviceId":"d","functionId":"setGpio","function":"setGpio","inputs":[{"name":"pin","value":4}]}"#,
         ),
         (
             JetLinks,

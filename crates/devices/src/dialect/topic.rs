@@ -31,6 +31,10 @@ pub enum Kind<'t> {
     Claim,
     Provision,
     Log,
+    /// The device asks for the time.
+    TimeSync,
+    /// A message past the thing model.
+    Direct,
     DerivedModel,
     Firmware(&'t str),
     Gateway(Gateway),
@@ -262,6 +266,8 @@ fn jetlinks(rest: &str) -> Option<Route<'_>> {
         "state-check/reply" => Kind::Reply(Reply::StateCheck, None),
         "tags" => Kind::Tags,
         "log" => Kind::Log,
+        "time-sync" => Kind::TimeSync,
+        "direct" => Kind::Direct,
         "metadata/derived" => Kind::DerivedModel,
         rest => match rest.split_once('/')? {
             ("event", id) => Kind::Event(level(id)?),

@@ -9,7 +9,7 @@ use series::{KeyId, Point};
 use super::metrics::Counters;
 use super::outside::{Family, Outside, Storage};
 use super::pipeline::Message;
-use super::profile::{KeyRule, ProductNo, Profile, Speaker, Voice, as_it_is};
+use super::profile::{KeyRule, ProductNo, Profile, Speaker, Voice, as_it_is, number_in};
 use super::trouble::Book;
 use crate::dialect::{Dialect, Ears, Raw, RowInfo, Said, Slot};
 
@@ -43,6 +43,8 @@ struct Place {
 /// What is done with the values of a key.
 enum Fate {
     Open(KeyId),
+    /// Texts that are numbers become numbers.
+    OpenNumbers(KeyId),
     Property(KeyId, u32),
     Ignored,
     Refused(Box<str>),
@@ -78,10 +80,11 @@ impl Desk {
             (KeyRule::Ignored, _) => Fate::Ignored,
             (_, Err(error)) => Fate::Refused(error.reason),
             (KeyRule::Open, Ok(key)) => Fate::Open(key),
+            (KeyRule::OpenNumbers, Ok(key)) => Fate::OpenNumbers(key),
             (KeyRule::Property(property), Ok(key)) => Fate::Property(key, property),
         };
         let slot = self.slots.len() as Slot;
-        if let Fate::Open(key) | Fate::Property(key, _) = &fate {
+        if let Fate::Open(key) | Fate::OpenNumbers(key) | Fate::Property(key, _) = &fate {
             self.keys.insert(*key, name.into());
         }
         self.slots.push(fate);
@@ -373,6 +376,15 @@ impl<'a> Ears<'a> for Hearing<'_, 'a> {
                 match desk.profile.model.convert(property, value, arena) {
                     Ok(value) => self.heard.points.push(Point { key, value }),
                     Err(reason) => self.refuse(slot, Some(reason)),
+                }
+            }
+            Some(&Fate::OpenNumbers(key)) => {
+                let number = match value {
+                    Raw::Text(text) => number_in(text),
+                    _ => None,
+                };
+                if let Some(value) = as_it_is(number.unwrap_or(value)) {
+                    self.heard.points.push(Point { key, value });
                 }
             }
             Some(Fate::Ignored) => {}

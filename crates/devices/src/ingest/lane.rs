@@ -16,8 +16,9 @@ use super::metrics::Counters;
 use super::outside::{Outside, StorageError, StorageErrorKind, StoredRow};
 use super::pipeline::{Message, Shared};
 use super::profile::{Mode, Profile, Voice};
+use super::trouble::Book;
 use crate::chain::{Effects, Passing};
-use crate::dialect;
+use crate::dialect::{self, Said};
 
 /// Memory kept between messages.
 const KEPT_BYTES: usize = 256 << 10;
@@ -320,6 +321,7 @@ impl Lane {
             profiles,
             shared,
         );
+        count_ignored(messages, &heard, &self.counters, &shared.book);
         self.has_left |= !heard.saids.is_empty() || has_effects && shared.outside.is_unsettled();
         self.heard = heard.emptied();
         match self.arena.allocated_bytes() > KEPT_BYTES {
@@ -555,6 +557,26 @@ impl<'a> Effects<'a> for Stops<'_, 'a> {
 
     fn outside(&self) -> &dyn Outside {
         &*self.shared.outside
+    }
+}
+
+/// Counts what nothing becomes of, and notes it of its device.
+fn count_ignored(messages: &[Message<'_>], heard: &Heard<'_>, counters: &Counters, book: &Book) {
+    for heard_said in &heard.saids {
+        let what = match heard_said.said {
+            Said::Log { .. } => "log",
+            Said::DerivedModel { .. } => "metadata/derived",
+            Said::Firmware { step, .. } => step,
+            Said::Ignored { what } => what,
+            _ => continue,
+        };
+        counters.ignored.add(1);
+        // One that comes with each report would fill the book.
+        if what != "propertySourceTimes" {
+            let about = voice_of(messages, heard, heard_said.message, heard_said.about);
+            let now_ms = messages[heard_said.message as usize].received_ms;
+            book.note(about.no, now_ms, what, "the node does not evaluate this");
+        }
     }
 }
 

@@ -88,6 +88,8 @@ pub struct Counters {
     pub filtered: Count,
     /// Messages about devices that nobody knows.
     pub unknown: Count,
+    /// Messages, or parts of them, that nothing becomes of.
+    pub ignored: Count,
     pub batches: Count,
     /// From the arrival of a message to the end of its work; one of sixteen is timed.
     pub latency: Histogram,
@@ -106,6 +108,7 @@ pub struct Snapshot {
     pub unstored: u64,
     pub filtered: u64,
     pub unknown: u64,
+    pub ignored: u64,
     pub batches: u64,
     /// Messages now in mailboxes.
     pub queued: u64,
@@ -182,6 +185,7 @@ pub(super) fn snapshot<'c>(lanes: impl Iterator<Item = &'c Counters> + Clone) ->
         unstored: sum(|lane| &lane.unstored),
         filtered: sum(|lane| &lane.filtered),
         unknown: sum(|lane| &lane.unknown),
+        ignored: sum(|lane| &lane.ignored),
         batches: sum(|lane| &lane.batches),
         latency: Times::of(lanes.clone().map(|lane| &lane.latency)),
         waiting: Times::of(lanes.clone().map(|lane| &lane.waiting)),

@@ -28,6 +28,8 @@ pub enum Mode {
 pub enum KeyRule {
     /// Any value goes.
     Open,
+    /// The same, and texts that are numbers are kept as numbers.
+    OpenNumbers,
     /// Its values are left out, and nobody minds.
     Ignored,
     /// Nobody has said that there is such a key, and that is not enough.
@@ -62,6 +64,28 @@ impl Model for OpenModel {
 
     fn convert<'a>(&self, _: u32, value: Raw<'a>, _: &'a Bump) -> Result<Value<'a>, Box<str>> {
         as_it_is(value).ok_or_else(|| "null is no value".into())
+    }
+}
+
+/// The number that a text is, written as JSON has numbers; codes such as `007` are none.
+pub(super) fn number_in(text: &str) -> Option<Raw<'_>> {
+    const MAX_BYTES: usize = 40;
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_written_so = match digits.as_bytes() {
+        [b'0'] | [b'0', b'.' | b'e' | b'E', ..] | [b'1'..=b'9', ..] => digits
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || b".eE+-".contains(&byte)),
+        _ => false,
+    };
+    if !is_written_so || text.len() > MAX_BYTES {
+        return None;
+    }
+    match text.parse::<i64>() {
+        Ok(number) => Some(Raw::Int(number)),
+        Err(_) => {
+            let number = text.parse::<f64>().ok();
+            number.filter(|number| number.is_finite()).map(Raw::Float)
+        }
     }
 }
 

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::Platform;
 use super::desk::Sent;
 use super::errand::{Errand, Keys};
 use crate::command::{Letter, Recipient};
 use crate::dialect::{self, Addressee, Ears, Kind, Raw, RowInfo, Said, Slot, Tell};
+use crate::id::id_for_name;
 use crate::ingest::Message;
-use crate::{Device, Expected, NewDevice, RegistryError, Scope};
+use crate::{Device, Expected, NewDevice, Product, RegistryError, Scope};
 
+/// The description of products that were created because a gateway has named them.
+pub(super) const CREATED_FOR_GATEWAY: &str = "Created for devices behind a gateway";
 /// Devices that one message may bring along.
 const MAX_NEW: usize = 1000;
 
@@ -49,6 +52,7 @@ impl Platform {
                 let json = answer_call(method, sent.now_ms);
                 self.tell(sent, &device, &Tell::RpcResponse { id, json: &json })?;
             }
+            Errand::TimeSync { id } => self.tell(sent, &device, &Tell::Time { id })?,
             // Of a device with a connection of its own, that says it.
             Errand::Here if sent.about != sent.by => {
                 states.child_connected(&device, sent.by, now_ms);
@@ -111,7 +115,8 @@ impl Platform {
             .filter(|attribute| keys.has(&attribute.key))
             .map(|attribute| (attribute.key, attribute.value))
             .collect();
-        Ok(Some(Value::Object(values).to_string()))
+        // A scope without any of what was asked for is left out, as ThingsBoard does.
+        Ok((!values.is_empty()).then(|| Value::Object(values).to_string()))
     }
 
     /// Tells the client on whose connection something came.
@@ -126,7 +131,10 @@ impl Platform {
         let gateway = gateway.as_deref();
         let to = Addressee {
             product: about.product.id().as_str(),
-            device: about.id.as_str(),
+            device: match gateway {
+                Some(_) => about.name_at_gateway(),
+                None => about.id.as_str(),
+            },
             gateway: gateway.map(|gateway| (gateway.product.id().as_str(), gateway.id.as_str())),
         };
         let (mut topic, mut payload) = (String::new(), String::new());
@@ -135,7 +143,8 @@ impl Platform {
             sent.dialect,
             &to,
             tell,
-            sent.now_ms,
+            // It may have waited in a mailbox.
+            crate::now_ms() as i64,
             &mut topic,
             &mut payload,
         )
@@ -179,16 +188,19 @@ impl Platform {
     ) -> Result<(), RegistryError> {
         let registry = self.registry();
         let may_register = self.inner.parts.gateways_register && gateway.is_gateway();
+        let id = id_for_name(name);
         // Whoever is found is at hand from now on.
-        if registry.device(name)?.is_some() || !may_register {
+        if registry.device(&id)?.is_some() || !may_register {
             return Ok(());
         }
         let (product, display) = hints(message);
-        let product = product.filter(|id| registry.product(id).is_some());
+        let product = product.and_then(|kind| self.product_of_kind(&kind, gateway));
+        // The gateway is told of it by the name it has given.
+        let own_name = (id != name).then(|| name.to_owned());
         let device = NewDevice {
-            id: name.to_owned(),
+            id: id.to_string(),
             product: product.unwrap_or_else(|| gateway.product.id().to_string()),
-            name: display.unwrap_or_default(),
+            name: own_name.or(display).unwrap_or_default(),
             group: gateway.group.as_deref().map(str::to_owned),
             tags: Default::default(),
             parent: Some(gateway.id.to_string()),
@@ -198,8 +210,39 @@ impl Platform {
         };
         registry.put(device, Expected::Absent)?;
         // What was written is to be read once, to be at hand.
-        registry.device(name)?;
+        registry.device(&id)?;
         Ok(())
+    }
+
+    /// The product for devices that their gateway says are of this kind. It is created if there is none and there may be more;
+    /// `None`: they get the product of their gateway.
+    fn product_of_kind(&self, kind: &str, gateway: &Device) -> Option<String> {
+        let id = id_for_name(kind);
+        if self.registry().product(&id).is_some() {
+            return Some(id.into_owned());
+        }
+        let parts = &self.inner.parts;
+        // ThingsBoard's word for no kind in particular.
+        if kind == "default" {
+            return None;
+        }
+        let products = self.registry().products();
+        let is_created = |product: &Product| product.definition.description == CREATED_FOR_GATEWAY;
+        let created = products.iter().filter(|slot| is_created(&slot.get()));
+        if created.count() >= parts.max_gateway_products {
+            return None;
+        }
+        let product = json!({"name": kind, "description": CREATED_FOR_GATEWAY});
+        if !parts.products.create(&id, &product) {
+            return None;
+        }
+        let gateway = gateway.id.as_str();
+        tracing::info!(
+            product = &*id,
+            gateway,
+            "product created for devices behind a gateway"
+        );
+        Some(id.into_owned())
     }
 }
 

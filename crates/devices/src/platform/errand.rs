@@ -13,6 +13,9 @@ pub(super) enum Errand {
         id: Box<str>,
         method: Box<str>,
     },
+    TimeSync {
+        id: Box<str>,
+    },
     /// It is here: itself, or its gateway says so.
     Here,
     Gone,
@@ -87,6 +90,9 @@ impl Errand {
                 id: id.into(),
                 method: method.into(),
             },
+            Said::TimeSync { id } => Self::TimeSync {
+                id: id.unwrap_or_default().into(),
+            },
             Said::Online | Said::Connected { .. } => Self::Here,
             Said::Offline | Said::Disconnected => Self::Gone,
             Said::Registered { name, .. } => Self::Registered {
@@ -108,6 +114,7 @@ impl Errand {
             | Said::Provision { .. }
             | Said::Log { .. }
             | Said::DerivedModel { .. }
+            | Said::Ignored { .. }
             | Said::Firmware { .. } => return None,
         })
     }

@@ -13,6 +13,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use broker::hooks::{Client, Peer, Settled};
@@ -22,6 +23,7 @@ use crate::chain::Chains;
 use crate::command::Letter;
 use crate::dialect::{Dialect, Said};
 use crate::hooks::Clients;
+use crate::id::id_for_name;
 use crate::ingest::{Family, Message, Outside, Pipeline, Profile, Speaker, Voice};
 use crate::live::Live;
 use crate::{Admission, Device, DeviceChange, Directory, ProductId, Registry, States, now_ms};
@@ -46,6 +48,12 @@ pub trait Teller: Send + Sync {
     fn send_away(&self, client_ids: &[Box<str>]);
 }
 
+/// Creates products. May wait.
+pub trait ProductMaker: Send + Sync {
+    /// Whether it was created; it is known to the registry then.
+    fn create(&self, id: &str, product: &serde_json::Value) -> bool;
+}
+
 /// What the platform is made of.
 pub struct Parts {
     pub registry: Registry,
@@ -59,6 +67,9 @@ pub struct Parts {
     pub registration_log: Arc<dyn RegistrationLog>,
     /// Whether a gateway may register devices by speaking of them.
     pub gateways_register: bool,
+    pub products: Arc<dyn ProductMaker>,
+    /// Products there may be that gateways have caused to be created; 0: they cause none.
+    pub max_gateway_products: usize,
 }
 
 /// Clones are the same platform.
@@ -241,7 +252,12 @@ impl Clients for Platform {
 
 impl Family for Platform {
     fn child(&self, gateway: Voice<'_>, name: &str) -> Option<Arc<Speaker>> {
-        let device = self.registry().hot(name)?;
+        let registry = self.registry();
+        // Most names are ids.
+        let device = registry.hot(name).or_else(|| match id_for_name(name) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(id) => registry.hot(&id),
+        })?;
         if device.parent != Some(gateway.no) || !device.is_let_in() {
             return None;
         }

@@ -101,6 +101,7 @@ impl Model for Checked {
         match product.model.property(name) {
             None if product.model.unknown_keys == UnknownKeys::Refuse => KeyRule::Unknown,
             _ if !stored.is_empty() && !stored.contains(name) => KeyRule::Ignored,
+            None if product.definition.text_numbers => KeyRule::OpenNumbers,
             None => KeyRule::Open,
             Some(property) => KeyRule::Property(property.at.into()),
         }

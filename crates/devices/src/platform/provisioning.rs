@@ -118,7 +118,7 @@ fn provision(
         }
         failure(&error.to_string())
     })?;
-    let device = provisioned.device.id.as_str();
+    let device = provisioned.device.name();
     registered(&provisioned.device, provisioned.was_created);
     let (kind, value) = match (provisioned.issued, given) {
         (Some(Issued::Token { token }), _) => ("ACCESS_TOKEN", Value::from(token)),
@@ -176,7 +176,13 @@ mod tests {
         let basic = json!({"credentialsType": "MQTT_BASIC", "username": "u", "password": "a long password!"});
         let expected = json!({"userName": "u", "password": "a long password!"});
         assert_eq!(ask(basic).unwrap()["credentialsValue"], expected);
+        let named = ask(json!({"deviceName": "Device A"})).unwrap();
+        assert_eq!(named["deviceName"], "Device A");
+        let device = registry.by_token(named["credentialsValue"].as_str().unwrap());
+        let device = device.unwrap().unwrap();
+        assert!(device.id.as_str().starts_with("Device-A-"), "{}", device.id);
         for refused in [
+            json!({"deviceName": "Device A"}),
             json!({"deviceName": "a"}),
             json!({"deviceName": "c", "secret": "wrong"}),
             json!({"deviceName": "c", "credentialsType": "X509_CERTIFICATE"}),
@@ -189,11 +195,11 @@ mod tests {
             json!({"deviceName": "c", "credentialsType": "MQTT_BASIC", "username": "provision"}),
             // In use by another device: the answer is the same as for a wrong secret.
             json!({"deviceName": "c", "token": "TOKEN-OF-DEVICE-B"}),
-            json!({"deviceName": ".."}),
+            json!({"deviceName": "x".repeat(300)}),
         ] {
             let answer = ask(refused).unwrap_err();
             assert_eq!(answer["status"], "FAILURE", "{answer}");
         }
-        assert_eq!(registry.count(), 3);
+        assert_eq!(registry.count(), 4);
     }
 }

@@ -28,6 +28,20 @@ impl Teller for Told {
     }
 }
 
+struct Products(store::Objects);
+
+impl ProductMaker for Products {
+    fn create(&self, id: &str, product: &Value) -> bool {
+        let put = (self.0).put(
+            crate::PRODUCT_KIND,
+            id,
+            product.clone(),
+            store::Expected::Absent,
+        );
+        put.is_ok()
+    }
+}
+
 impl RegistrationLog for Told {
     fn registered(&self, registration: &Registration<'_>) {
         let Registration {
@@ -71,6 +85,8 @@ fn setup() -> Setup {
         outside: Arc::new(NoOutside),
         teller: told.clone(),
         gateways_register: true,
+        products: Arc::new(Products(store.objects().clone())),
+        max_gateway_products: 2,
         registration_log: told.clone(),
     })
     .unwrap();
@@ -453,5 +469,94 @@ fn devices_are_seen_when_they_report() {
     let telemetry = json!({"c": [{"ts": now_ms() + 1, "values": {"t": 2}}]});
     setup.send(&gateway, "v1/gateway/telemetry", telemetry);
     assert_eq!(setup.latest(no), ["t=Int(1)"]);
+    setup.platform.stop();
+}
+
+#[test]
+fn devices_behind_a_gateway_keep_their_names_and_kinds() {
+    let mut setup = setup();
+    setup.product("hub", json!({"gateway": true, "mode": "sync"}));
+    let gateway = setup.device(json!({"id": "gw", "product": "hub"}));
+    let connect = "v1/gateway/connect";
+    for (device, kind) in [
+        ("Device A", "Thermo Meter"),
+        ("b", "valve"),
+        ("c", "third"),
+        ("d", "default"),
+    ] {
+        setup.send(&gateway, connect, json!({"device": device, "type": kind}));
+    }
+    let id = crate::id::id_for_name("Device A");
+    let device = setup.registry.device(&id).unwrap().unwrap();
+    assert_eq!(
+        (device.name(), device.name_at_gateway()),
+        ("Device A", "Device A")
+    );
+    assert_eq!(device.product.get().name(), "Thermo Meter");
+    let product = |id: &str| {
+        let device = setup.registry.device(id).unwrap().unwrap();
+        device.product.id().to_string()
+    };
+    // Two are as many as gateways may cause.
+    assert_eq!(["b", "c", "d"].map(product), ["valve", "hub", "hub"]);
+    let no = device.no;
+    setup.send(
+        &gateway,
+        "v1/gateway/telemetry",
+        json!({"Device A": [{"t": 1}]}),
+    );
+    assert_eq!(setup.latest(no), ["t=Int(1)"]);
+    let asked = json!({"id": 1, "device": "Device A", "client": false, "key": "rate"});
+    setup.send(&gateway, "v1/gateway/attributes/request", asked);
+    let told = setup.told.0.lock().unwrap().join("\n");
+    assert!(told.contains("\"device\":\"Device A\""), "{told}");
+    setup.platform.stop();
+}
+
+#[test]
+fn a_device_of_jetlinks_asks_for_the_time_and_what_is_ignored_is_counted() {
+    let mut setup = setup();
+    setup.product("meter", json!({"mode": "sync"}));
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    let before_ms = now_ms();
+    setup.send(&device, "/meter/d/time-sync", json!({"messageId": "7"}));
+    let told = setup.told.0.lock().unwrap().pop().unwrap();
+    let (topic, payload) = told.split_once(" {").unwrap();
+    assert_eq!(topic, "client-d < /meter/d/time-sync/reply");
+    let reply: Value = serde_json::from_str(&format!("{{{payload}")).unwrap();
+    assert_eq!(reply["messageId"], "7");
+    assert!(reply["timestamp"].as_u64().unwrap() >= before_ms);
+    setup.send(&device, "/meter/d/log", json!({"log": "x"}));
+    setup.send(&device, "/meter/d/direct", json!("anything"));
+    let report = json!({"properties": {"t": 1}, "propertySourceTimes": {"t": 5}});
+    setup.send(&device, "/meter/d/properties/report", report);
+    assert_eq!(setup.latest(device.no), ["t=Int(1)"]);
+    assert_eq!(setup.pipeline.snapshot().ignored, 3);
+    let subjects = setup.pipeline.trouble_of(device.no).last;
+    let subjects: Vec<_> = subjects.iter().map(|last| &*last.subject).collect();
+    assert_eq!(subjects, ["log", "direct"]);
+    setup.platform.stop();
+}
+
+#[test]
+fn texts_that_are_numbers_become_numbers_where_the_product_says_so() {
+    let mut setup = setup();
+    setup.product("meter", json!({"mode": "sync", "text_numbers": true}));
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    let payload =
+        json!({"a": "21.5", "b": "-7", "c": "007", "d": "1e3", "e": "x1", "f": "", "g": 5});
+    setup.send(&device, "v1/devices/me/telemetry", payload);
+    assert_eq!(
+        setup.latest(device.no),
+        [
+            "a=Float(21.5)",
+            "b=Int(-7)",
+            "c=Text(\"007\")",
+            "d=Float(1000.0)",
+            "e=Text(\"x1\")",
+            "f=Text(\"\")",
+            "g=Int(5)",
+        ]
+    );
     setup.platform.stop();
 }

@@ -138,12 +138,7 @@ impl Registry {
                 false
             })?;
         if has_children {
-            return Err(invalid(
-                "parent",
-                format!(
-                    "there are devices behind {id:?}; remove them or give them another parent first"
-                ),
-            ));
+            return Err(RegistryError::HasChildren { id: id.to_owned() });
         }
         changes.remove(&device)?;
         changes.commit(Durability::Synced)?;

@@ -70,6 +70,8 @@ pub enum RegistryError {
     Taken { field: &'static str, name: String },
     #[error("there is a device {id:?} already")]
     Exists { id: String },
+    #[error("there are devices behind {id:?}; remove them or give them another parent first")]
+    HasChildren { id: String },
     #[error("it is in revision {current} now")]
     Conflict { current: u32 },
     #[error("{what} are the most; remove some, or raise devices.max_devices")]

@@ -6,6 +6,7 @@ use super::rows::Name;
 use super::{Expected, NewDevice, Registry, RegistryError};
 use crate::credential::{Issued, NewCredential};
 use crate::device::{Claim, Device};
+use crate::id::id_for_name;
 use crate::product::{Product, ProvisionMode};
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ const MAX_CLAIM_MS: u64 = 30 * 24 * 3600 * 1000;
 pub struct Provision<'a> {
     pub key: &'a str,
     pub secret: &'a str,
-    /// `None`: the node gives one.
+    /// Its name, which is its id if it can be one. `None`: the node gives one.
     pub device: Option<&'a str>,
     /// `None`: the node makes a token.
     pub credential: Option<NewCredential>,
@@ -103,7 +104,8 @@ impl Registry {
             .provisioning_product(wanted.key, wanted.secret)
             .ok_or_else(refused)?;
         let mode = product.definition.provisioning.as_ref().map(|p| p.mode);
-        let known = match wanted.device {
+        let id = wanted.device.map(id_for_name);
+        let known = match &id {
             Some(id) => self.device(id)?,
             None => None,
         };
@@ -113,14 +115,16 @@ impl Registry {
         check_chosen_secret(&credential, self.inner.config.min_provisioned_secret_bytes)?;
         let (device, expected) = match (mode, known) {
             (Some(ProvisionMode::AllowNew), None) => {
-                let id = match wanted.device {
-                    Some(id) => id.to_owned(),
+                let name = wanted.device.filter(|name| id.as_deref() != Some(*name));
+                let name = name.unwrap_or_default().to_owned();
+                let id = match id {
+                    Some(id) => id.into_owned(),
                     None => crate::credential::generate().map_err(|_| refused())?,
                 };
                 let device = NewDevice {
                     id,
                     product: product.id.to_string(),
-                    name: String::new(),
+                    name,
                     group: None,
                     tags: Default::default(),
                     parent: None,

@@ -255,7 +255,7 @@ fn each_kind_of_credentials_lets_its_device_in() {
     let fixture = fixture();
     fixture.product(
         "jet",
-        json!({"secure": {"id": "shared", "key": "shared-key"}}),
+        json!({"secure": {"secure_id": "shared", "secure_key": "shared-key"}}),
     );
     fixture
         .put(

@@ -151,7 +151,7 @@ impl DeviceDoor for Door {
                 .filter(|attribute| is_wanted(&attribute.key))
                 .map(|attribute| (attribute.key, attribute.value))
                 .collect();
-            if !values.is_empty() || keys.is_some() {
+            if !values.is_empty() {
                 answer.insert(name.to_owned(), Value::Object(values));
             }
         }

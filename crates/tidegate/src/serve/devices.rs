@@ -120,7 +120,7 @@ impl Devices {
 }
 
 /// Fields of products that are not shown.
-const PRODUCT_SECRETS: [(&str, &str); 2] = [("provisioning", "secret"), ("secure", "key")];
+const PRODUCT_SECRETS: [(&str, &str); 2] = [("provisioning", "secret"), ("secure", "secure_key")];
 
 /// A schema without references.
 pub(super) fn plain_schema<T: schemars::JsonSchema>() -> Value {
@@ -265,9 +265,10 @@ pub(super) fn problem(error: RegistryError) -> DeviceProblem {
             field,
             detail: message,
         },
-        RegistryError::Exists { .. } | RegistryError::Taken { .. } | RegistryError::Full { .. } => {
-            DeviceProblem::Conflict(format!("{error}."))
-        }
+        RegistryError::Exists { .. }
+        | RegistryError::Taken { .. }
+        | RegistryError::HasChildren { .. }
+        | RegistryError::Full { .. } => DeviceProblem::Conflict(format!("{error}.")),
         RegistryError::Conflict { .. } => DeviceProblem::Changed,
         other => DeviceProblem::Unavailable(format!("{other}.")),
     }

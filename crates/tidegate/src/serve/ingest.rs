@@ -14,11 +14,11 @@ use devices::command::Letter;
 use devices::hooks::{Clients as _, DeviceHooks, DownTopicPolicy};
 use devices::ingest::Pipeline;
 use devices::live::Live;
-use devices::platform::{Parts, Platform, Teller};
+use devices::platform::{Parts, Platform, ProductMaker, Teller};
 use devices::retention::Retention;
 use devices::{DeviceChange, ProductId};
 use series::{Assignment, Series};
-use store::Store;
+use store::{Expected, Store, WeakObjects};
 
 use super::devices::Devices;
 use super::outside::Others;
@@ -46,6 +46,7 @@ pub(crate) struct Settings {
     pub(crate) mailbox_bytes: usize,
     pub(crate) max_batch: usize,
     pub(crate) gateways_register: bool,
+    pub(crate) max_gateway_products: usize,
     /// User names with commas between them.
     pub(crate) down_topic_publishers: Option<String>,
 }
@@ -70,6 +71,7 @@ impl Default for Settings {
             mailbox_bytes: ingest.mailbox_bytes,
             max_batch: ingest.max_batch,
             gateways_register: true,
+            max_gateway_products: 100,
             down_topic_publishers: None,
         }
     }
@@ -156,6 +158,22 @@ impl Teller for Clients {
     }
 }
 
+/// Creates products of devices behind gateways.
+struct Products(WeakObjects);
+
+impl ProductMaker for Products {
+    fn create(&self, id: &str, product: &serde_json::Value) -> bool {
+        let Some(objects) = self.0.upgrade() else {
+            return false;
+        };
+        let put = objects.put(devices::PRODUCT_KIND, id, product.clone(), Expected::Absent);
+        if let Err(error) = &put {
+            tracing::warn!(id, %error, "product for devices behind a gateway cannot be created");
+        }
+        put.is_ok()
+    }
+}
+
 impl Ingest {
     /// Opens the time series. May wait.
     pub(super) fn open_series(
@@ -208,6 +226,8 @@ impl Ingest {
             teller: teller.clone(),
             registration_log,
             gateways_register: settings.gateways_register,
+            products: Arc::new(Products(store.objects().downgrade())),
+            max_gateway_products: settings.max_gateway_products,
         })
         .context("cannot start the thread for what devices say")?;
         let pipeline = Pipeline::open(

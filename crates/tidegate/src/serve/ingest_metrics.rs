@@ -11,7 +11,7 @@ use super::ingest::Ingest;
 type Line<T> = (&'static str, MetricKind, &'static str, fn(&T) -> u64);
 
 #[rustfmt::skip]
-const OF_PIPELINE: [Line<Snapshot>; 12] = [
+const OF_PIPELINE: [Line<Snapshot>; 13] = [
     ("ingest_messages_total", Counter, "Messages of devices.", |s| s.messages),
     ("ingest_rows_total", Counter, "Rows of telemetry stored.", |s| s.rows),
     ("ingest_points_total", Counter, "Values of telemetry stored.", |s| s.points),
@@ -20,6 +20,7 @@ const OF_PIPELINE: [Line<Snapshot>; 12] = [
     ("ingest_unstored_rows_total", Counter, "Rows that the time series did not take.", |s| s.unstored),
     ("ingest_filtered_rows_total", Counter, "Rows that a rule chain ended.", |s| s.filtered),
     ("ingest_unknown_total", Counter, "Messages about devices that nobody knows.", |s| s.unknown),
+    ("ingest_ignored_total", Counter, "Messages of devices, or parts of them, that the node does not evaluate: logs, models of their own, firmware, direct messages, source times of properties.", |s| s.ignored),
     ("ingest_batches_total", Counter, "Batches that workers have done.", |s| s.batches),
     ("ingest_mailboxes", Gauge, "Mailboxes, each with its worker.", |s| s.mailboxes),
     ("ingest_mailbox_messages", Gauge, "Messages that wait in mailboxes.", |s| s.queued),

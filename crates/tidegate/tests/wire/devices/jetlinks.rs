@@ -136,7 +136,7 @@ fn a_device_made_for_jetlinks_reports_and_is_told() {
     );
     let (topic, told) = lamp.hear();
     assert_eq!(
-        (topic.as_str(), &told["function"]),
+        (topic.as_str(), &told["functionId"]),
         ("/function/invoke", &json!("blink"))
     );
     assert_eq!(told["inputs"], json!([{"name": "times", "value": 3}]));

@@ -299,7 +299,7 @@ fn the_api_keeps_devices_and_says_what_is_wrong() {
     product(
         &node,
         "gate",
-        json!({"gateway": true, "secure": {"id": "s", "key": "hidden"}}),
+        json!({"gateway": true, "secure": {"secure_id": "s", "secure_key": "hidden"}}),
     );
     let (_, shown) = api(&node, "GET", "products/gate", &Value::Null);
     assert!(!shown.to_string().contains("hidden"), "{shown}");
