@@ -58,8 +58,24 @@ pub struct ExportedDevices {
     pub next: Option<u32>,
 }
 
+/// Which events of a device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceEventQuery {
+    /// `None`: of any id.
+    pub event: Option<String>,
+    pub from_ms: Option<i64>,
+    /// Behind the last one.
+    pub to_ms: Option<i64>,
+    /// Only those with a smaller number.
+    pub before: Option<u64>,
+    pub limit: usize,
+}
+
 /// The registry. Called on threads that may block.
 pub trait DeviceTools: Send + Sync + 'static {
+    /// Events of a device, the newest first: `number`, `ts_ms`, `event` and `data` of each.
+    fn events(&self, id: &str, query: &DeviceEventQuery) -> Result<Vec<Value>, DeviceProblem>;
+
     fn list(&self, query: &DeviceQuery) -> Result<DevicePage, DeviceProblem>;
 
     fn get(&self, id: &str) -> Result<Option<ShownDevice>, DeviceProblem>;
@@ -119,6 +135,12 @@ fn none<T>() -> Result<T, DeviceProblem> {
 }
 
 impl DeviceTools for NoDeviceTools {
+    fn events(&self, id: &str, _: &DeviceEventQuery) -> Result<Vec<Value>, DeviceProblem> {
+        Err(DeviceProblem::NotFound(format!(
+            "There is no device {id:?}."
+        )))
+    }
+
     fn list(&self, _: &DeviceQuery) -> Result<DevicePage, DeviceProblem> {
         Ok(DevicePage::default())
     }

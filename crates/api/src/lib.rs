@@ -47,8 +47,8 @@ pub use config::{Anonymous, HttpConfig, LiveConfig, Openness};
 pub use connector_tools::{Asking, ConnectorTools, NoConnectorTools, PostRefused, Posted, Tested};
 pub use device_door::{DeviceDoor, DevicePost, DoorProblem, Knock, NextCommand, NoDeviceDoor};
 pub use device_tools::{
-    DevicePage, DeviceProblem, DeviceQuery, DeviceTools, ExportedDevices, NoDeviceTools,
-    ShownDevice,
+    DeviceEventQuery, DevicePage, DeviceProblem, DeviceQuery, DeviceTools, ExportedDevices,
+    NoDeviceTools, ShownDevice,
 };
 pub use fleet_tools::{FleetTools, NoFleetTools, Pulled};
 pub use node::{Answer, Node, NotReady, Program, SettingError, SettingInfo};

@@ -51,6 +51,7 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::rules::endpoints,
         of::connectors::endpoints,
         of::devices::endpoints,
+        of::device_events::endpoints,
         of::device_files::endpoints,
         of::device_attributes::endpoints,
         of::alarms::endpoints,

@@ -45,9 +45,9 @@ pub use product::{
 };
 pub use progress::Progress;
 pub use registry::{
-    Attribute, AttributeChange, Config, DeviceChange, Expected, Filter, ImportFormat, ImportMode,
-    Imported, MAX_ATTRIBUTES, NewDevice, Page, Provision, Provisioned, Refused, Registry,
-    RegistryError, Scope, Trait, Written, export_header,
+    Attribute, AttributeChange, Config, DeviceChange, DeviceEvent, EventQuery, Expected, Filter,
+    ImportFormat, ImportMode, Imported, MAX_ATTRIBUTES, NewDevice, Page, Provision, Provisioned,
+    Refused, Registry, RegistryError, Scope, Trait, Written, export_header,
 };
 pub use rights::{PROVISION_REQUEST, PROVISION_RESPONSE};
 pub use series::DeviceNo;

@@ -9,6 +9,7 @@ pub(crate) mod commands;
 pub(crate) mod connectors;
 pub(crate) mod device_api;
 pub(crate) mod device_attributes;
+pub(crate) mod device_events;
 pub(crate) mod device_files;
 pub(crate) mod device_groups;
 pub(crate) mod devices;

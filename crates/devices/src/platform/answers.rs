@@ -53,6 +53,12 @@ impl Platform {
                 self.tell(sent, &device, &Tell::RpcResponse { id, json: &json })?;
             }
             Errand::TimeSync { id } => self.tell(sent, &device, &Tell::Time { id })?,
+            Errand::Event { id, ts_ms, data } => {
+                if device.product.get().storage().enabled {
+                    let ts_ms = ts_ms.unwrap_or(sent.now_ms);
+                    registry.append_event(device.no, id, ts_ms, data)?;
+                }
+            }
             // Of a device with a connection of its own, that says it.
             Errand::Here if sent.about != sent.by => {
                 states.child_connected(&device, sent.by, now_ms);

@@ -16,6 +16,11 @@ pub(super) enum Errand {
     TimeSync {
         id: Box<str>,
     },
+    Event {
+        id: Box<str>,
+        ts_ms: Option<i64>,
+        data: Box<str>,
+    },
     /// It is here: itself, or its gateway says so.
     Here,
     Gone,
@@ -72,6 +77,7 @@ impl Errand {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Attributes(json) | Self::Tags(json) => json.len(),
+            Self::Event { data, .. } => data.len(),
             // Bounded by what a message may be; mostly some bytes.
             _ => 64,
         }
@@ -93,6 +99,15 @@ impl Errand {
             Said::TimeSync { id } => Self::TimeSync {
                 id: id.unwrap_or_default().into(),
             },
+            Said::Event {
+                id,
+                ts_ms,
+                data_json,
+            } => Self::Event {
+                id: id.into(),
+                ts_ms,
+                data: data_json.into(),
+            },
             Said::Online | Said::Connected { .. } => Self::Here,
             Said::Offline | Said::Disconnected => Self::Gone,
             Said::Registered { name, .. } => Self::Registered {
@@ -110,7 +125,6 @@ impl Errand {
                     .unwrap_or(CLAIM_MS),
             },
             Said::Reply(_)
-            | Said::Event { .. }
             | Said::Provision { .. }
             | Said::Log { .. }
             | Said::DerivedModel { .. }

@@ -560,3 +560,48 @@ fn texts_that_are_numbers_become_numbers_where_the_product_says_so() {
     );
     setup.platform.stop();
 }
+
+#[test]
+fn the_last_events_of_a_device_are_kept() {
+    let mut setup = setup();
+    setup.product("meter", json!({"mode": "sync"}));
+    let device = setup.device(json!({"id": "d", "product": "meter"}));
+    let other = setup.device(json!({"id": "e", "product": "meter"}));
+    for n in 0..1005_i64 {
+        let fire = json!({"timestamp": n + 1, "data": {"n": n}});
+        let topic = if n % 2 == 0 { "fire" } else { "flood" };
+        setup.send(&device, &format!("/meter/d/event/{topic}"), fire);
+    }
+    setup.send(&other, "tg/e/up/event/hello", json!("text"));
+    let events = |no, query: crate::EventQuery| setup.registry.events(no, &query).unwrap();
+    let all = crate::EventQuery {
+        limit: 10_000,
+        ..Default::default()
+    };
+    let kept = events(device.no, all.clone());
+    assert_eq!(
+        (kept.len(), kept[0].number, kept[0].ts_ms),
+        (1000, 1005, 1005)
+    );
+    assert_eq!(kept[0].data, json!({"n": 1004}));
+    let floods = crate::EventQuery {
+        event: Some("flood".to_owned()),
+        to_ms: Some(1000),
+        limit: 2,
+        ..Default::default()
+    };
+    let times: Vec<_> = events(device.no, floods.clone())
+        .iter()
+        .map(|e| e.ts_ms)
+        .collect();
+    assert_eq!(times, [998, 996]);
+    let next = crate::EventQuery {
+        before: Some(996),
+        ..floods
+    };
+    assert_eq!(events(device.no, next)[0].ts_ms, 994);
+    assert_eq!(events(other.no, all.clone())[0].data, json!("text"));
+    setup.registry.remove("d", crate::Expected::Any).unwrap();
+    assert!(events(device.no, all).is_empty());
+    setup.platform.stop();
+}

@@ -540,6 +540,16 @@ impl<'a> Transaction<'a> {
         for key in keys {
             self.batch.remove(&inner.attributes, &key)?;
         }
+        let mut events = Vec::new();
+        inner
+            .events
+            .scan(&no, std::ops::Bound::Unbounded, &mut |key, _| {
+                events.push(key.to_vec());
+                true
+            })?;
+        for key in events {
+            self.batch.remove(&inner.events, &key)?;
+        }
         Ok(())
     }
 

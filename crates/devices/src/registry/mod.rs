@@ -6,6 +6,7 @@
 mod attributes;
 mod cache;
 mod change;
+mod events;
 mod import;
 mod list;
 mod names;
@@ -22,6 +23,7 @@ use store::{Durability, Objects, Table, Tables};
 
 pub use attributes::{Attribute, AttributeChange, MAX_ATTRIBUTES, Scope};
 pub use change::{DeviceChange, Expected, NewDevice, Written};
+pub use events::{DeviceEvent, EventQuery};
 pub use import::{ImportFormat, ImportMode, Imported, Refused, export_header};
 pub use list::{Filter, Page};
 pub use provision::{Provision, Provisioned};
@@ -45,6 +47,8 @@ pub struct Config {
     pub max_products: usize,
     /// The least length of a token or password that a device chooses itself when it registers.
     pub min_provisioned_secret_bytes: usize,
+    /// Events kept of each device; 0: none.
+    pub max_events_per_device: u32,
 }
 
 impl Default for Config {
@@ -54,6 +58,7 @@ impl Default for Config {
             max_devices: 10_000_000,
             max_products: 10_000,
             min_provisioned_secret_bytes: 16,
+            max_events_per_device: 1000,
         }
     }
 }
@@ -102,6 +107,7 @@ pub(crate) struct Inner {
     index: Table,
     pub(crate) states: Table,
     attributes: Table,
+    events: Table,
     meta: Table,
     pub(crate) digester: RwLock<Arc<Digester>>,
     products: RwLock<HashMap<Box<str>, Arc<ProductSlot>, RandomState>>,
@@ -131,6 +137,7 @@ impl Registry {
             index: tables.table("device_index")?,
             states: tables.table("device_state")?,
             attributes: tables.table("device_attribute")?,
+            events: tables.table("device_event")?,
             meta: tables.table("device_meta")?,
             tables,
             digester: RwLock::new(Arc::new(Digester::new(&[0; 32]))),

@@ -6,6 +6,7 @@
 //! | `device_index` | a letter and a name | the number, or nothing where the number ends the key |
 //! | `device_state` | number | when it was first connected and last seen, in seconds |
 //! | `device_attribute` | number, scope, key | time in milliseconds, JSON |
+//! | `device_event` | number, the event's number counted down (8 bytes) | JSON |
 //! | `device_meta` | `key`, `next`, `count` and a product | the digests' key, the next number, how many devices |
 
 use series::DeviceNo;

@@ -299,6 +299,7 @@ pub(super) const NODE: &[Setting<Node>] = &[
     setting!("devices.max_devices", devices.max_devices, Count(0, 60_000_000), "Devices there may be."),
     setting!("devices.max_products", devices.max_products, Count(0, 1_000_000), "Products there may be."),
     setting!("devices.min_provisioned_secret_bytes", devices.min_provisioned_secret_bytes, Count(1, 512), "The least length of a token or password that a device chooses itself when it registers."),
+    setting!("devices.max_events_per_device", devices.max_events_per_device, Count(0, 1_000_000), "Events kept of each device, the last ones; 0: none."),
     setting!("devices.down_topic_publishers", telemetry.down_topic_publishers, Text, "User names, with commas between them, of clients that may publish on the topics of messages to devices, where access rules allow it; `*` stands for everybody, rules, connectors and the API included. Without it only the platform does."),
     setting!("devices.gateways_register", telemetry.gateways_register, Flag, "Whether a gateway may register devices by speaking of them."),
     setting!("devices.max_gateway_products", telemetry.max_gateway_products, Count(0, 1_000_000), "Products that are created because a gateway says that a device is of a type there is no product for; 0: none, and its devices get the product of their gateway."),

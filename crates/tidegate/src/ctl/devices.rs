@@ -67,6 +67,16 @@ pub(super) enum Devices {
         #[arg(value_name = "KEY=VALUE")]
         assignments: Vec<String>,
     },
+    /// List events that one has reported, the newest first
+    Events {
+        id: String,
+        /// Only events of this id
+        #[arg(long)]
+        event: Option<String>,
+        /// How many at most
+        #[arg(short = 'n', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        count: u32,
+    },
     /// Make or replace the devices of a file: CSV with a head line, or a JSON object per line
     Import(ImportArgs),
     /// Write all devices into a file, without secrets
@@ -219,6 +229,22 @@ impl Devices {
                 }
                 let answer = client.put(&path, &Value::Object(values), None).await?;
                 output.done(&format!("attributes of {id} are set"), &answer)
+            }
+            Self::Events { id, event, count } => {
+                let parameters = [("event", event), ("count", Some(count.to_string()))];
+                let path = with_query(&format!("{}/events", path_of(&id)), &parameters);
+                let mut answer = client.get(&path).await?;
+                let rows = match answer["events"].take() {
+                    Value::Array(rows) => rows,
+                    _ => Vec::new(),
+                };
+                let columns = &[
+                    ("NUMBER", "number"),
+                    ("TIME", "ts_ms"),
+                    ("EVENT", "event"),
+                    ("DATA", "data"),
+                ];
+                output.rows((rows, false), columns)
             }
             Self::Import(arguments) => arguments.run(client, output).await,
             Self::Export(arguments) => arguments.run(client).await,

@@ -140,6 +140,7 @@ fn is_time(field: &str) -> bool {
         "cleared_ms",
         "acknowledged_ms",
         "updated_ms",
+        "ts_ms",
     ];
     field.ends_with("at_ms") || TIMES.contains(&field)
 }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use api::{DevicePage, DeviceProblem, DeviceQuery, DeviceTools, ExportedDevices, ShownDevice};
+use api::{
+    DeviceEventQuery, DevicePage, DeviceProblem, DeviceQuery, DeviceTools, ExportedDevices,
+    ShownDevice,
+};
 use auth::{DeviceAnswer, DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceRights};
 use broker::hooks::Action;
 use devices::{
@@ -340,6 +343,19 @@ fn format_of(name: &str) -> ImportFormat {
 }
 
 impl DeviceTools for Devices {
+    fn events(&self, id: &str, query: &DeviceEventQuery) -> Result<Vec<Value>, DeviceProblem> {
+        let query = devices::EventQuery {
+            event: query.event.clone(),
+            from_ms: query.from_ms,
+            to_ms: query.to_ms,
+            before: query.before,
+            limit: query.limit,
+        };
+        let events = self.registry.events(self.known(id)?.no, &query);
+        let events = events.map_err(problem)?.into_iter();
+        Ok(events.map(|event| json!(event)).collect())
+    }
+
     fn list(&self, query: &DeviceQuery) -> Result<DevicePage, DeviceProblem> {
         let parent = match &query.parent {
             None => None,
