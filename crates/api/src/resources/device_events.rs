@@ -21,7 +21,7 @@ const EVENT: Parameter = Parameter {
 const BEFORE: Parameter = Parameter {
     name: "before",
     about: "Only events with a smaller number: the last `number` of the answer before.",
-    shape: Shape::Number(0, u64::MAX),
+    shape: Shape::Number(0, (1 << 53) - 1),
 };
 const COUNT: Parameter = Parameter {
     name: "count",

@@ -133,7 +133,7 @@ fn cell(field: &str, value: &Value) -> String {
 
 /// Whether a field with milliseconds is a time since 1970 and not a duration.
 fn is_time(field: &str) -> bool {
-    const TIMES: [&str; 6] = [
+    const TIMES: [&str; 7] = [
         "until_ms",
         "raised_ms",
         "changed_ms",
