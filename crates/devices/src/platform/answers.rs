@@ -12,7 +12,7 @@ use crate::command::{Letter, Recipient};
 use crate::dialect::{self, Addressee, Ears, Kind, Raw, RowInfo, Said, Slot, Tell};
 use crate::id::id_for_name;
 use crate::ingest::Message;
-use crate::{Device, Expected, NewDevice, Product, RegistryError, Scope};
+use crate::{Device, Expected, NewDevice, RegistryError, Scope};
 
 /// The description of products that were created because a gateway has named them.
 pub(super) const CREATED_FOR_GATEWAY: &str = "Created for devices behind a gateway";
@@ -233,8 +233,9 @@ impl Platform {
             return None;
         }
         let products = self.registry().products();
-        let is_created = |product: &Product| product.definition.description == CREATED_FOR_GATEWAY;
-        let created = products.iter().filter(|slot| is_created(&slot.get()));
+        let created = products
+            .iter()
+            .filter(|slot| slot.get().definition.description == CREATED_FOR_GATEWAY);
         if created.count() >= parts.max_gateway_products {
             return None;
         }

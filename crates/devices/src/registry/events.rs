@@ -109,7 +109,7 @@ impl Registry {
         let events = &self.inner.events;
         let prefix = device.0.to_be_bytes();
         events.scan(&prefix, Bound::Unbounded, &mut |key, value| {
-            found.extend(decode(key, value).filter(is_wanted));
+            found.extend(decode(key, value).filter(&is_wanted));
             found.len() < query.limit
         })?;
         Ok(found)

@@ -396,7 +396,7 @@ impl ImportArgs {
             for (sum, field) in sums.iter_mut().zip(["created", "updated", "refused"]) {
                 *sum += answer[field].as_u64().unwrap_or(0);
             }
-            rejects.add(answer["refusals"].as_array().map_or(&[], Vec::as_slice))?;
+            rejects.add(answer["refusals"].as_array().map_or(&[][..], Vec::as_slice))?;
             line += lines;
             checkpoint.write(line)?;
             progress.lines += lines;
