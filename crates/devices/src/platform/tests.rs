@@ -500,6 +500,8 @@ fn devices_behind_a_gateway_keep_their_names_and_kinds() {
     // Two are as many as gateways may cause.
     assert_eq!(["b", "c", "d"].map(product), ["valve", "hub", "hub"]);
     let no = device.no;
+    // As the node does when it is told of the new product.
+    setup.platform.take_product(device.product.id().as_str());
     setup.send(
         &gateway,
         "v1/gateway/telemetry",
