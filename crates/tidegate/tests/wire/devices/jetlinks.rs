@@ -73,7 +73,7 @@ fn lamps(node: &Node) {
             {"id": "times", "name": "Times", "valueType": {"type": "int"}}]}],
         "events": [{"id": "fire", "name": "Fire", "valueType": {"type": "object", "properties": []}}],
     });
-    let shared = json!({"id": "lamp", "key": "shared key"});
+    let shared = json!({"secure_id": "lamp", "secure_key": "shared key"});
     product(
         node,
         "lamp",
