@@ -143,6 +143,11 @@ pub(crate) trait Authenticator: Send + Sync {
         None
     }
 
+    /// Whether a user name alone, without a password, may be a credential.
+    fn takes_tokens(&self) -> bool {
+        false
+    }
+
     /// Whether [`Authenticator::look_up`] is to be asked before [`Authenticator::check`].
     fn looks_up(&self) -> bool {
         false

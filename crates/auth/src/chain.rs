@@ -2,6 +2,7 @@
 //! ends the matter, too: the client is not let in.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use mqtt::ReasonCode;
 
@@ -58,10 +59,36 @@ impl Entry {
                 Err(Refusal::WrongCredentials)
             }
             Err(Failure(why)) => {
-                tracing::debug!(name, client_id, why, "not answered");
+                self.tell_failure(client_id, &why);
                 Err(Refusal::Failed)
             }
         })
+    }
+}
+
+/// A failure of an authenticator is told at once, and then at most this often.
+const TELL_EVERY_MS: u64 = 30_000;
+
+impl Entry {
+    fn tell_failure(&self, client_id: &str, why: &str) {
+        let now_ms = crate::now_ms();
+        let told_ms = self.told_ms.load(Relaxed);
+        let is_due = now_ms.saturating_sub(told_ms) >= TELL_EVERY_MS;
+        let takes_turn = || {
+            let told = &self.told_ms;
+            told.compare_exchange(told_ms, now_ms, Relaxed, Relaxed)
+                .is_ok()
+        };
+        let id = &self.name;
+        match is_due && takes_turn() {
+            true => tracing::warn!(
+                id,
+                client_id,
+                why,
+                "authenticator failed; clients are refused"
+            ),
+            false => tracing::debug!(id, client_id, why, "authenticator failed"),
+        }
     }
 }
 
@@ -156,7 +183,12 @@ impl Chain {
         // A password that nobody knows is wrong, unless nobody is asked at all.
         let asks = |entry: &Arc<Entry>| !entry.is_own || entry.authenticator.concerns(request);
         let asks_somebody = has_users || self.entries.iter().any(asks);
-        let shows_proof = request.password.is_some() && asks_somebody;
+        // A token of a device is a user name without a password: one that no device has is wrong, not nobody's.
+        let knows_tokens = |entry: &Arc<Entry>| {
+            entry.authenticator.takes_tokens() && entry.authenticator.concerns(request)
+        };
+        let shows_token = request.username.is_some() && self.entries.iter().any(knows_tokens);
+        let shows_proof = shows_token || request.password.is_some() && asks_somebody;
         if request.lets_anonymous_in && !shows_proof {
             return Ok(Identity {
                 is_anonymous: true,
@@ -189,6 +221,7 @@ mod tests {
                 name: "test".into(),
                 order,
                 is_own: false,
+                told_ms: Default::default(),
                 authenticator: Box::new(Says(answer)),
             })
         });
@@ -240,6 +273,38 @@ mod tests {
         let elsewhere = Request::default();
         let refused = nobody.check(0, &elsewhere, false).await;
         assert_eq!(refused, Err(Refusal::NothingShown));
+    }
+
+    /// Takes tokens and knows none.
+    struct NoToken;
+
+    impl Authenticator for NoToken {
+        fn check<'a>(&'a self, _: &'a Request) -> Answering<'a, Result<Answer, Failure>> {
+            Box::pin(std::future::ready(Ok(Answer::Ignore)))
+        }
+
+        fn takes_tokens(&self) -> bool {
+            true
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_nobody_knows_is_wrong_even_where_anonymous_clients_come_in() {
+        let entry = Entry {
+            name: "devices".into(),
+            order: 0,
+            is_own: true,
+            told_ms: Default::default(),
+            authenticator: Box::new(NoToken),
+        };
+        let devices = Chain::new(vec![Arc::new(entry)]);
+        let mut token = ann(true);
+        token.password = None;
+        let refused = devices.check(0, &token, false).await;
+        assert_eq!(refused, Err(Refusal::WrongCredentials));
+        token.username = None;
+        let anonymous = devices.check(0, &token, false).await.unwrap();
+        assert!(anonymous.is_anonymous);
     }
 
     #[test]

@@ -41,11 +41,27 @@ pub enum DeviceAnswer {
 
 /// A device that is let in.
 pub struct DeviceIdentity {
+    /// What it is called from now on, so that no credential of it is shown; `None`: it has no name yet.
+    pub name: Option<DeviceName>,
     /// For `${client_attrs.NAME}` in rules.
     pub attributes: Vec<(Box<str>, Box<str>)>,
     /// When it has to go, in milliseconds since 1970.
     pub expires_at_ms: Option<u64>,
     pub rights: Arc<dyn DeviceRights>,
+}
+
+/// Which device it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceName {
+    pub id: Box<str>,
+    pub product: Box<str>,
+}
+
+impl DeviceName {
+    /// The user name of the device's sessions. It stays when a credential or the product changes.
+    fn username(&self) -> String {
+        format!("device:{}", self.id)
+    }
 }
 
 /// What one device may do by what it is. What it may not, rules may still allow; what neither allows is denied.
@@ -73,7 +89,10 @@ pub(crate) type Place = Arc<OnceLock<Arc<dyn DeviceDirectory>>>;
 
 /// Rights of a device in an [`Identity`].
 #[derive(Clone)]
-pub(crate) struct Rights(pub(crate) Arc<dyn DeviceRights>);
+pub(crate) struct Rights {
+    pub(crate) rights: Arc<dyn DeviceRights>,
+    pub(crate) name: Option<DeviceName>,
+}
 
 impl fmt::Debug for Rights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,7 +102,7 @@ impl fmt::Debug for Rights {
 
 impl PartialEq for Rights {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.rights, &other.rights)
     }
 }
 
@@ -111,9 +130,15 @@ fn answer(found: DeviceAnswer) -> Option<Answer> {
         DeviceAnswer::Refused => Answer::Deny,
         DeviceAnswer::Cold => return None,
         DeviceAnswer::Device(device) => Answer::Allow(Box::new(Identity {
+            username: device.name.as_ref().map(DeviceName::username),
+            // One that asks to be registered is nobody yet.
+            is_anonymous: device.name.is_none(),
             attributes: device.attributes,
             expires_at_ms: device.expires_at_ms,
-            rights: Some(Rights(device.rights)),
+            rights: Some(Rights {
+                rights: device.rights,
+                name: device.name,
+            }),
             ..Identity::default()
         })),
     })
@@ -133,6 +158,10 @@ impl Authenticator for Devices {
     }
 
     fn looks_up(&self) -> bool {
+        true
+    }
+
+    fn takes_tokens(&self) -> bool {
         true
     }
 

@@ -35,7 +35,9 @@ mod users;
 mod windows;
 
 pub use bans::{Ban, Banned};
-pub use devices::{DeviceAnswer, DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceRights};
+pub use devices::{
+    DeviceAnswer, DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceName, DeviceRights,
+};
 pub use service::{Auth, SettingsError};
 pub use settings::{Invalid, Limits, NoMatch, OnDenial, Settings};
 

@@ -227,6 +227,10 @@ mod tests {
 
         fn device() -> DeviceAnswer {
             DeviceAnswer::Device(Box::new(DeviceIdentity {
+                name: Some(crate::devices::DeviceName {
+                    id: "d".into(),
+                    product: "p".into(),
+                }),
                 attributes: Vec::new(),
                 expires_at_ms: None,
                 rights: Arc::new(Everything),

@@ -65,6 +65,7 @@ pub(crate) fn instead_of(kind: &str, id: &str, value: &Value) -> Option<Object> 
             name: id.to_owned(),
             order,
             is_own: false,
+            told_ms: Default::default(),
             authenticator: Box::new(Unreadable),
         }))),
         ACL_RULE => Some(Object::Rule(Some((order, Rule::about_everything(false))))),

@@ -271,13 +271,17 @@ impl Auth {
     fn keep(&self, kind: &str, id: &str, value: Option<&Value>) -> Option<Ban> {
         let shared = &self.shared;
         let _entered = shared.shop.runtime.enter();
-        let object = value.and_then(|value| match objects::read(kind, value, &shared.shop) {
+        let mut object = value.and_then(|value| match objects::read(kind, value, &shared.shop) {
             Ok(object) => Some(object),
             Err(error) => {
                 tracing::error!(kind, id, %error, "an object of the store cannot be read; nobody gets past it");
                 objects::instead_of(kind, id, value)
             }
         });
+        if let Some(Object::Authenticator(Some(entry))) = &mut object {
+            // Logs name it as the API does.
+            id.clone_into(&mut entry.name);
+        }
         if kind == objects::USER {
             let user = match object {
                 Some(Object::User(user)) => Some(user),
@@ -507,6 +511,20 @@ impl Shared {
                 return Authentication::Deny(refusal.code());
             }
         };
+        if request.common_name_as_username
+            && identity.rights.is_none()
+            && let (Some(certified), Some(given)) = (&request.common_name, &identity.username)
+            && certified != given
+        {
+            self.counts.denied.fetch_add(1, Relaxed);
+            tracing::warn!(
+                client_id = request.client_id,
+                certificate = certified,
+                username = given,
+                "a client is refused: its certificate and its other credentials name different users"
+            );
+            return Authentication::Deny(ReasonCode::BAD_USER_NAME_OR_PASSWORD);
+        }
         let known = named(&request, &identity);
         // Under the name it really has, it may be one of those.
         if self.bans.has(&known.who(), now_ms) {

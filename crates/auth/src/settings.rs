@@ -4,6 +4,7 @@
 use broker::config::UserConfig;
 use serde_json::{Map, Value};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use tokio::runtime::Handle;
 
 use crate::authenticator::Authenticator;
@@ -124,6 +125,8 @@ pub(crate) struct Entry {
     pub(crate) order: i64,
     /// Of the node itself: without users or devices it asks nobody.
     pub(crate) is_own: bool,
+    /// When a failure of it was last told to the log.
+    pub(crate) told_ms: AtomicU64,
     pub(crate) authenticator: Box<dyn Authenticator>,
 }
 
@@ -253,6 +256,7 @@ pub(crate) fn authenticator(value: &Value, shop: &Workshop) -> Result<Option<Ent
         name: head.name,
         order: head.order.unwrap_or(0),
         is_own: matches!(head.kind.as_str(), "users" | "devices"),
+        told_ms: AtomicU64::new(0),
         authenticator: made,
     }))
 }

@@ -49,6 +49,16 @@ pub enum QueuePolicy {
     Disconnect,
 }
 
+/// What happens when a client connects with the client id of a session that another user made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OtherUsersSession {
+    /// The client is refused with 0x85 (client identifier not valid); the session and its connection stay.
+    #[default]
+    Refuse,
+    /// The session ends, with its connection if it has one, and the client gets a new one.
+    End,
+}
+
 /// How a shared subscription picks the member that gets a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum SharedStrategy {
@@ -81,6 +91,9 @@ pub struct Limits {
     pub max_topic_bytes: u16,
     pub max_topic_levels: u16,
     pub max_client_id_bytes: u16,
+    /// What the client id of a client with a user name begins with; `${username}` stands for that name. Empty: anything.
+    pub client_id_prefix: String,
+    pub other_users_session: OtherUsersSession,
     pub max_username_bytes: u16,
     /// Highest QoS granted and accepted: 0, 1 or 2.
     pub max_qos: u8,
@@ -153,6 +166,8 @@ impl Default for Limits {
             max_topic_bytes: 4096,
             max_topic_levels: 128,
             max_client_id_bytes: 1024,
+            client_id_prefix: String::new(),
+            other_users_session: OtherUsersSession::default(),
             max_username_bytes: 4096,
             max_qos: 2,
             retain_available: true,

@@ -84,6 +84,17 @@ impl std::fmt::Display for Peer {
     }
 }
 
+/// Whether messages on a topic carry a secret between a device and the node, so that nobody else hears of them: no rule, and
+/// no subscriber.
+#[inline]
+#[must_use]
+pub fn carries_secret(topic: &str) -> bool {
+    matches!(
+        topic,
+        "v1/devices/me/claim" | "v1/gateway/claim" | "/provision/request" | "/provision/response"
+    )
+}
+
 /// The client a hook is called for.
 #[derive(Debug, Clone, Copy)]
 pub struct Client<'a> {
@@ -218,11 +229,23 @@ pub trait Permissions: Send + Sync {
         false
     }
 
+    /// The device the client is, if it is one of a registry.
+    fn device(&self) -> Option<DeviceNames<'_>> {
+        None
+    }
+
     /// Which rules decide about an action, in a word; asked only if somebody listens to [`Interest::AUTHORIZED`].
     fn source(&self, client: &Client<'_>, action: &Action<'_>) -> Option<&'static str> {
         let _ = (client, action);
         None
     }
+}
+
+/// Which device a client is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceNames<'a> {
+    pub id: &'a str,
+    pub product: &'a str,
 }
 
 /// What a client wants to do.

@@ -8,7 +8,11 @@ use serde::Serialize;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClientInfo {
     pub client_id: String,
+    /// `device:ID` for a device of the registry, whatever credential it shows.
     pub username: Option<String>,
+    /// The device it is and its product, while it is known to this node: from its first connection after a start.
+    pub device: Option<String>,
+    pub product: Option<String>,
     pub connected: bool,
     /// `3.1`, `3.1.1` or `5.0`.
     pub protocol_version: &'static str,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use broker::hooks::{
     Accepted, Backpressure, Client, Hooks, HooksFactory, Interest, MessageView, Origin, Settled,
-    Verdict,
+    Verdict, carries_secret,
 };
 use hashbrown::HashMap;
 use mqtt::{Properties, QoS, SubscriptionOptions};
@@ -231,8 +231,9 @@ impl Hooks for Ears {
             self.clients.seen(&device.speaker, message.received_ms);
         }
         // What one device publishes there is not for the others to hear.
-        let is_for_node_alone =
-            dialect::downward(message.topic).is_some_and(|downward| downward.is_both_ways);
+        let is_for_node_alone = dialect::downward(message.topic)
+            .is_some_and(|downward| downward.is_both_ways)
+            || carries_secret(message.topic);
         let message = Message {
             by: device.speaker.voice(),
             topic: message.topic,

@@ -8,6 +8,7 @@ use arc_swap::{ArcSwap, Cache};
 use broker::hooks::{
     Accepted, AckKind, Action, Authorization, Backpressure, Client, DropReason, Hooks,
     HooksFactory, Interest, MessageView, Origin, Outgoing, Peer, RefusedConnect, Settled, Verdict,
+    carries_secret,
 };
 use mqtt::{Properties, QoS, ReasonCode, SubscriptionOptions, Version};
 use rules::index::Looked;
@@ -303,11 +304,15 @@ impl Hooks for Ears {
     #[inline]
     fn wants_topic(&mut self, topic: &str) -> bool {
         let index = &self.snapshot.load().index;
-        index.may_match(EventKind::Publish, topic)
+        index.may_match(EventKind::Publish, topic) && !carries_secret(topic)
     }
 
     fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
-        if Lineage(origin.tag) == Lineage::UNHEARD || self.is_ignored(message.topic) {
+        // Another hook may want a topic that carries secrets.
+        if Lineage(origin.tag) == Lineage::UNHEARD
+            || self.is_ignored(message.topic)
+            || carries_secret(message.topic)
+        {
             return Verdict::Continue;
         }
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));

@@ -76,6 +76,8 @@ impl FakeState {
 
 pub(crate) fn client(client_id: &str, connected: bool) -> ClientInfo {
     ClientInfo {
+        device: None,
+        product: None,
         client_id: client_id.into(),
         username: connected.then(|| "ada".into()),
         connected,

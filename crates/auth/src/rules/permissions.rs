@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use broker::hooks::{Action, Authorization, Client, Peer, Permissions};
+use broker::hooks::{Action, Authorization, Client, DeviceNames, Peer, Permissions};
 
 use super::compile::{Compiled, Policy, RuleBook};
 use super::{Rule, Who};
@@ -154,7 +154,7 @@ impl SessionPermissions {
         client: &Client<'_>,
         action: &Action<'_>,
     ) -> Authorization {
-        if rights.0.may(action) {
+        if rights.rights.may(action) {
             return Authorization::Allow;
         }
         let compiled = self.compiled.load();
@@ -214,6 +214,15 @@ impl Permissions for SessionPermissions {
 
     fn is_superuser(&self) -> bool {
         self.facts.as_ref().is_some_and(|facts| facts.is_superuser)
+    }
+
+    fn device(&self) -> Option<DeviceNames<'_>> {
+        let rights = self.facts.as_ref()?.rights.as_ref()?;
+        let name = rights.name.as_ref()?;
+        Some(DeviceNames {
+            id: &name.id,
+            product: &name.product,
+        })
     }
 
     fn source(&self, client: &Client<'_>, action: &Action<'_>) -> Option<&'static str> {

@@ -113,6 +113,21 @@ impl Shard {
         self.close(at, why.with_detail("the credentials have expired"));
     }
 
+    /// Where the certificate says who the client is, nothing else it shows may name somebody else.
+    pub(crate) fn check_name(&self, at: u32, shown: Option<&str>) -> Result<(), Closing> {
+        let connection = &self.delivery.connections[at as usize];
+        match (self.name_by_certificate(connection), shown) {
+            (Some(certified), Some(shown)) if certified != shown => Err(refused(
+                ReasonCode::BAD_USER_NAME_OR_PASSWORD,
+                format!(
+                    "the certificate names the user {certified:?} and CONNECT {shown:?}; leave the user name out or \
+                     give the certificate's"
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// The common name of the client's certificate where that is its user name.
     fn name_by_certificate<'a>(&self, connection: &'a Connection) -> Option<&'a str> {
         let listener = &self.node.listeners[usize::from(connection.listener)].config;
@@ -260,6 +275,7 @@ impl Shard {
 
     fn continue_exchange(&mut self, at: u32, auth: &Auth<'_>) -> Result<Flow, Closing> {
         let (username, data) = self.finish_exchange(at, auth)?;
+        self.check_name(at, Some(&username))?;
         let extra = self.delivery.connections[at as usize].extra();
         extra.grant = Some(Grant {
             username: Some(username.as_str().into()),

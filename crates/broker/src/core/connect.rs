@@ -17,6 +17,7 @@ use super::message::{Message, MessageView, NEVER_MS};
 use super::session::{Session, Will};
 use super::shard::{Flow, Shard};
 use super::timers::Timer;
+use crate::config::OtherUsersSession;
 use crate::hooks::{
     Accepted, Action, Authentication, Authorization, Interest, Peer, RefusedConnect,
 };
@@ -57,6 +58,7 @@ impl Shard {
         };
         self.take_wishes(at, connect.version, connect.properties);
         self.check_connect(&connect)?;
+        self.check_name(at, connect.username)?;
         // Looked at again when the answer of the authenticator is there, perhaps on another shard.
         self.delivery.connections[at as usize].extra().connect = raw.to_vec();
         if let Some(method) = connect.properties.authentication_method() {
@@ -181,12 +183,22 @@ impl Shard {
             .grant
             .as_ref()
             .and_then(|grant| grant.client_id.clone());
+        let prefix = match &granted {
+            Some(_) => String::new(),
+            None => self.client_id_prefix(at),
+        };
         let assigned = match (granted, connect.client_id) {
             (Some(granted), said) => (*granted != *said).then(|| granted.into()),
-            (None, "") => Some(self.assign_client_id()?),
+            (None, "") => Some(format!("{prefix}{}", self.assign_client_id()?)),
             (None, _) => None,
         };
         let client_id = assigned.as_deref().unwrap_or(connect.client_id);
+        if !client_id.starts_with(&prefix) {
+            return Err(refused(
+                ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
+                format!("the client id has to begin with {prefix:?}"),
+            ));
+        }
         let id = match self.node.directory.claim(client_id, self.id) {
             Claim::Other(shard) => {
                 self.delivery.connections[at as usize].extra().connect = raw;
@@ -195,6 +207,17 @@ impl Shard {
             Claim::Mine(id) => id,
         };
         let existing = self.by_client_id.get(&*id).copied();
+        let is_own = existing.is_none_or(|session| self.owns(at, session));
+        if let Some(session) = existing
+            && !is_own
+            && self.delivery.sessions[session as usize].username.is_some()
+            && self.limits.other_users_session == OtherUsersSession::Refuse
+        {
+            return Err(refused(
+                ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
+                "the session with this client id belongs to another user",
+            ));
+        }
         if let Some(session) = existing
             && let Some(other) = self.delivery.sessions[session as usize].connection
         {
@@ -207,7 +230,8 @@ impl Shard {
         }
         // Closing the other connection may have ended the session, and with it the claim.
         let existing = self.by_client_id.get(&*id).copied();
-        let session_present = existing.is_some() && !connect.clean_start;
+        // A session of nobody in particular is not handed to somebody: it ends.
+        let session_present = existing.is_some() && is_own && !connect.clean_start;
         let session = match existing {
             Some(session) if session_present => session,
             existing => {
@@ -219,10 +243,33 @@ impl Shard {
             }
         };
         self.attach(at, session, &connect);
+        if session_present {
+            self.recheck_subscriptions(session);
+        }
         self.accept(at, session, &connect, session_present, assigned.as_deref());
         match self.delivery.connections[at as usize].held {
             true => Ok(Flow::Wait),
             false => Ok(Flow::Continue),
+        }
+    }
+
+    fn granted_username(&self, at: u32) -> Option<&str> {
+        let extra = self.delivery.connections[at as usize].extra.as_ref()?;
+        extra.grant.as_ref()?.username.as_deref()
+    }
+
+    /// Whether the session was made by the user of this connection. Those without a name are one user.
+    fn owns(&self, at: u32, session: u32) -> bool {
+        let session = &self.delivery.sessions[session as usize];
+        session.username.as_deref() == self.granted_username(at)
+    }
+
+    /// What the client id of this client has to begin with.
+    fn client_id_prefix(&self, at: u32) -> String {
+        let wanted = &self.limits.client_id_prefix;
+        match self.granted_username(at) {
+            Some(username) if !wanted.is_empty() => wanted.replace("${username}", username),
+            _ => String::new(),
         }
     }
 
@@ -531,7 +578,11 @@ impl Shard {
         let connect = decode_connect(kept);
         let refused = RefusedConnect {
             client_id: connect.as_ref().map(|connect| connect.client_id),
-            username: connect.as_ref().and_then(|connect| connect.username),
+            // Without a password it may be the token of a device, or nearly one.
+            username: connect
+                .as_ref()
+                .filter(|connect| connect.password.is_some())
+                .and_then(|connect| connect.username),
             peer: connection.peer,
             local: connection.local,
             listener: &self.node.listeners[usize::from(connection.listener)]

@@ -283,7 +283,10 @@ pub(crate) fn client_info(shard: &Shard, at: u32) -> ClientInfo {
         .map(|c| &shard.delivery.connections[c as usize]);
     let outbound = session.outbound.as_deref();
     let now_ms = shard.now_ms();
+    let device = session.permissions.as_ref().and_then(|held| held.device());
     ClientInfo {
+        device: device.map(|device| device.id.to_owned()),
+        product: device.map(|device| device.product.to_owned()),
         client_id: session.client_id.to_string(),
         username: session.username.as_deref().map(str::to_owned),
         connected: connection.is_some(),

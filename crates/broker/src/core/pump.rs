@@ -94,6 +94,11 @@ impl Delivery {
                 self.forget_stored(session, parcel.seq);
                 self.dropped(Some(session), &parcel.message.view(), DropReason::Expired);
             }
+            Transmit::Denied { parcel } => {
+                self.forget_stored(session, parcel.seq);
+                let view = parcel.message.view();
+                self.dropped(Some(session), &view, DropReason::NotAuthorized);
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use super::sublist::{FilterId, GroupId};
 use crate::hooks::Permissions;
 
 pub(crate) use outbound::{
-    Acked, Outbound, Parcel, QueueLimits, QueueSize, Room, Transmit, Window,
+    Acked, Narrowing, Outbound, Parcel, QueueLimits, QueueSize, Room, Transmit, Window,
 };
 pub(crate) use packet_ids::PacketIdSet;
 

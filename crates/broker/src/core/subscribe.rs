@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use super::connection::{Closing, PendingRetained, Phase};
 use super::cross::Said;
+use super::session::Narrowing;
 use super::shard::{Flow, Shard};
 use super::shared::RemoteMembers;
 use super::sublist::{FilterId, GroupId, NO_GROUP, Subscriber};
@@ -552,6 +553,66 @@ impl Shard {
             self.announce_members(group);
             self.tree.remove_group_if_unused(group);
         }
+    }
+
+    /// A client has come back: subscriptions it may not have any more end, and of what was queued for them nothing
+    /// reaches it.
+    pub(crate) fn recheck_subscriptions(&mut self, session_at: u32) {
+        if !self.is_restricted(session_at) {
+            return;
+        }
+        let mut denied = Vec::new();
+        let mut allowed = Vec::new();
+        for (filter, group) in self.delivery.sessions[session_at as usize]
+            .subscriptions
+            .clone()
+        {
+            let written = self.written_filter(filter, group);
+            let Some(options) = self.options_of(session_at, filter, group) else {
+                continue;
+            };
+            let action = Action::Subscribe {
+                filter: &written,
+                options,
+            };
+            match self.is_allowed(session_at, &action) {
+                Authorization::Allow => allowed.push(self.tree.filter(filter).text.clone()),
+                Authorization::Deny | Authorization::Disconnect => denied.push(written),
+            }
+        }
+        if denied.is_empty() {
+            return;
+        }
+        let session = &mut self.delivery.sessions[session_at as usize];
+        tracing::info!(
+            client_id = &*session.client_id,
+            subscriptions = denied.len(),
+            "a session is resumed without subscriptions that are no longer allowed"
+        );
+        let up_to_seq = session.last_seq;
+        if let Some(outbound) = &mut session.outbound {
+            outbound.narrow(Narrowing {
+                filters: allowed,
+                up_to_seq,
+                up_to_ms: self.delivery.now_ms,
+            });
+        }
+        for written in denied {
+            self.unsubscribe_one(session_at, &written, Properties::EMPTY);
+        }
+    }
+
+    fn options_of(
+        &self,
+        session: u32,
+        filter: FilterId,
+        group: GroupId,
+    ) -> Option<mqtt::SubscriptionOptions> {
+        let subscriber = match group == NO_GROUP {
+            true => self.tree.filter(filter).subscribers.get(session),
+            false => self.tree.group(group).member(session),
+        };
+        subscriber.map(|subscriber| subscriber.options)
     }
 
     fn hand_queue_on(&mut self, session: u32, group: GroupId) {

@@ -342,7 +342,9 @@ impl Job {
         match event {
             Event::Published { packet_id, answer } => {
                 let number = numbers.remove(&packet_id).unwrap_or_default();
-                if debug {
+                // Such as that nobody subscribes to the topic (0x10): told of the first message, of all with --debug.
+                let is_remarkable = answer.reason != ReasonCode::SUCCESS && number == 1;
+                if debug || is_remarkable && !answer.reason.is_error() {
                     eprintln!("message {number}: {answer}");
                 }
                 if answer.reason.is_error() && refused.is_none() {

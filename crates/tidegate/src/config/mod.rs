@@ -80,7 +80,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// All objects that stand in it: kind, name and what they say.
+    /// All objects that stand in it: kind, name and what they say, credentials of users left out.
     pub(crate) fn declared_objects(&self) -> Vec<(&'static str, String, serde_json::Value)> {
         let of = |kind, objects: &[(String, serde_json::Value)]| {
             let objects = objects.iter().cloned();
@@ -88,7 +88,13 @@ impl Config {
                 .map(move |(name, value)| (kind, name, value))
                 .collect::<Vec<_>>()
         };
+        let users = self.broker.users.iter();
+        let users = users.map(|user| {
+            let name = user.username.clone();
+            (auth::objects::USER, name, serde_json::Value::Null)
+        });
         [
+            users.collect(),
             of(engine::KIND, &self.declared_rules),
             of(devices::PRODUCT_KIND, &self.declared_products.0),
             self.declared_connectors.to_vec(),

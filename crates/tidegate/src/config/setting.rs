@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use api::TrustedProxies;
-use broker::config::{BindAddress, QueuePolicy, SharedStrategy};
+use broker::config::{BindAddress, OtherUsersSession, QueuePolicy, SharedStrategy};
 use broker::scram::Credential;
 use outbound::targets::TargetPolicy;
 use store::Fsync;
@@ -474,6 +474,10 @@ impl<T: Choice> Field for T {
         let named = Self::NAMES.iter().find(|(name, _)| name == text);
         named.expect(KIND_FITS).1
     }
+}
+
+impl Choice for OtherUsersSession {
+    const NAMES: &'static [(&'static str, Self)] = &[("refuse", Self::Refuse), ("end", Self::End)];
 }
 
 impl Choice for QueuePolicy {

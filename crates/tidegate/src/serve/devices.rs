@@ -7,7 +7,7 @@ use api::{
     DeviceEventQuery, DevicePage, DeviceProblem, DeviceQuery, DeviceTools, ExportedDevices,
     ShownDevice,
 };
-use auth::{DeviceAnswer, DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceRights};
+use auth::{DeviceAnswer, DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceName, DeviceRights};
 use broker::hooks::Action;
 use devices::{
     Device, DeviceNo, Directory, Expected, Filter, Found, ImportFormat, ImportMode, NewDevice,
@@ -208,6 +208,7 @@ impl Devices {
             Found::Refused => DeviceAnswer::Refused,
             Found::Cold => DeviceAnswer::Cold,
             Found::Provisioning => DeviceAnswer::Device(Box::new(DeviceIdentity {
+                name: None,
                 attributes: Vec::new(),
                 expires_at_ms: None,
                 rights: Arc::new(Provisioning),
@@ -217,6 +218,10 @@ impl Devices {
                 let expires_at_ms = admission.expires_at_ms;
                 self.directory.remember(login.peer, shown, admission);
                 DeviceAnswer::Device(Box::new(DeviceIdentity {
+                    name: Some(DeviceName {
+                        id: device.id.as_str().into(),
+                        product: device.product.id().as_str().into(),
+                    }),
                     attributes: vec![
                         ("deviceId".into(), device.id.as_str().into()),
                         ("productId".into(), device.product.id().as_str().into()),

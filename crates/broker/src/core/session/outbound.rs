@@ -85,6 +85,31 @@ pub(crate) enum Transmit {
     Expired {
         parcel: Parcel,
     },
+    /// The client may not have it any more.
+    Denied {
+        parcel: Parcel,
+    },
+}
+
+/// Of what was queued until a client came back, it gets only what matches one of these filters: it may not subscribe
+/// to the others any more.
+pub(crate) struct Narrowing {
+    pub(crate) filters: Vec<Rc<str>>,
+    /// Number of the last stored message it is about.
+    pub(crate) up_to_seq: u64,
+    /// The same for messages that are in memory only: when they were received.
+    pub(crate) up_to_ms: u64,
+}
+
+impl Narrowing {
+    fn lets_pass(&self, parcel: &Parcel) -> bool {
+        let is_earlier = match parcel.seq {
+            0 => parcel.message.received_ms() <= self.up_to_ms,
+            seq => seq <= self.up_to_seq,
+        };
+        let matches = |filter: &Rc<str>| mqtt::filter_matches(filter, parcel.message.view().topic);
+        !is_earlier || self.filters.iter().any(matches)
+    }
 }
 
 /// What an acknowledgement did.
@@ -153,6 +178,7 @@ pub(crate) struct Outbound {
     keeps_messages: bool,
     /// Messages that have been sent, or have left the queue otherwise: by it those in memory are counted.
     taken: u64,
+    narrowing: Option<Box<Narrowing>>,
 }
 
 const IDS: usize = 65_535;
@@ -176,6 +202,7 @@ impl Default for Outbound {
             stored: Stored::default(),
             keeps_messages: false,
             taken: 0,
+            narrowing: None,
         }
     }
 }
@@ -371,6 +398,12 @@ impl Outbound {
             self.taken += 1;
             return Some(Transmit::Expired { parcel });
         }
+        if let Some(narrowing) = &self.narrowing
+            && !narrowing.lets_pass(&parcel)
+        {
+            self.taken += 1;
+            return Some(Transmit::Denied { parcel });
+        }
         if parcel.qos == QoS::AtMostOnce {
             self.taken += 1;
             return Some(Transmit::Plain { parcel });
@@ -381,6 +414,10 @@ impl Outbound {
             parcel,
             dup: false,
         })
+    }
+
+    pub(crate) fn narrow(&mut self, narrowing: Narrowing) {
+        self.narrowing = Some(Box::new(narrowing));
     }
 
     pub(crate) fn has_pending(&self) -> bool {

@@ -1,11 +1,11 @@
 //! What hooks give a client that is let in: a name, permissions that live with its session, an end.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use mqtt::{PacketType, QoS};
 
 use super::sim::Sim;
-use crate::config::Limits;
+use crate::config::{Limits, OtherUsersSession};
 use crate::hooks::{
     Action, Authentication, Authorization, Client, Credentials, Grant, Hooks, Interest, Permissions,
 };
@@ -92,4 +92,145 @@ fn the_end_of_an_earlier_connection_does_not_end_a_later_one() {
     sim.take_bytes(bob);
     sim.pass(20_000);
     assert!(!sim.has(bob, PacketType::Disconnect));
+}
+
+/// Lets everybody in as the user that was named last; what may not be subscribed to begins with `secret/` once it is closed.
+#[derive(Clone, Default)]
+struct Users(Arc<Mutex<(Option<&'static str>, bool)>>);
+
+impl Users {
+    fn come_as(&self, username: Option<&'static str>) {
+        self.0.lock().unwrap().0 = username;
+    }
+}
+
+impl Permissions for Users {
+    fn check(&self, _: &Client<'_>, action: &Action<'_>) -> Authorization {
+        match action {
+            Action::Subscribe { filter, .. }
+                if filter.starts_with("secret/") && self.0.lock().unwrap().1 =>
+            {
+                Authorization::Deny
+            }
+            _ => Authorization::Allow,
+        }
+    }
+}
+
+impl Hooks for Users {
+    fn authenticate(&mut self, _: &Credentials<'_>) -> Authentication {
+        let username = self.0.lock().unwrap().0;
+        Authentication::Allow(Box::new(Grant {
+            username: username.map(Into::into),
+            is_anonymous: username.is_none(),
+            permissions: Some(Arc::new(self.clone())),
+            ..Grant::default()
+        }))
+    }
+}
+
+fn with_users(shards: usize, limits: Limits) -> (Sim, Users) {
+    let (mut sim, users) = (Sim::new(shards, limits, 7), Users::default());
+    for shard in &mut sim.shards {
+        shard.delivery.hooks = Box::new(users.clone());
+        shard.delivery.interest = Interest::AUTHENTICATE;
+    }
+    (sim, users)
+}
+
+/// Ann's session on the first shard, with a message in its queue.
+fn anns_queue(sim: &mut Sim, users: &Users) {
+    users.come_as(Some("ann"));
+    let mut ann = sim.connect(0, "c", false);
+    sim.subscribe(&mut ann, "secret/#", QoS::AtLeastOnce);
+    sim.subscribe(&mut ann, "open/#", QoS::AtLeastOnce);
+    sim.settle();
+    sim.drop_connection(ann);
+    let mut from = sim.connect(0, "publisher", true);
+    for (n, topic) in ["secret/1", "open/1"].into_iter().enumerate() {
+        sim.publish(&mut from, topic, b"x", QoS::AtLeastOnce, n as u16 + 1);
+    }
+    sim.settle();
+}
+
+fn topics(sim: &mut Sim, conn: &mut super::sim::Conn) -> Vec<String> {
+    let got = sim.take(conn, true);
+    got.into_iter().map(|got| got.topic).collect()
+}
+
+#[test]
+fn a_session_is_its_users_alone() {
+    for shards in [1, 2] {
+        let (mut sim, users) = with_users(shards, Limits::default());
+        anns_queue(&mut sim, &users);
+        for other in [Some("bob"), None] {
+            users.come_as(other);
+            for clean in [false, true] {
+                let mut bob = sim.connect(shards - 1, "c", clean);
+                sim.settle();
+                assert!(sim.shards[0].by_client_id.contains_key("c"));
+                assert_eq!(topics(&mut sim, &mut bob), [""; 0], "{other:?}");
+                sim.drop_connection(bob);
+            }
+        }
+        users.come_as(Some("ann"));
+        let mut ann = sim.connect(shards - 1, "c", false);
+        sim.settle();
+        assert_eq!(topics(&mut sim, &mut ann), ["secret/1", "open/1"]);
+        // Nor is her connection taken over.
+        users.come_as(Some("bob"));
+        let _ = sim.connect(0, "c", false);
+        sim.settle();
+        assert!(!sim.has(ann, PacketType::Disconnect));
+    }
+}
+
+#[test]
+fn a_session_of_another_user_may_end_instead() {
+    let limits = Limits {
+        other_users_session: OtherUsersSession::End,
+        ..Limits::default()
+    };
+    let (mut sim, users) = with_users(1, limits);
+    anns_queue(&mut sim, &users);
+    users.come_as(Some("bob"));
+    let mut bob = sim.connect(0, "c", false);
+    sim.settle();
+    assert!(sim.has(bob, PacketType::ConnAck));
+    assert_eq!(topics(&mut sim, &mut bob), [""; 0]);
+}
+
+#[test]
+fn what_is_no_longer_allowed_does_not_come_out_of_a_queue() {
+    let (mut sim, users) = with_users(1, Limits::default());
+    anns_queue(&mut sim, &users);
+    users.0.lock().unwrap().1 = true;
+    let mut ann = sim.connect(0, "c", false);
+    sim.settle();
+    assert_eq!(topics(&mut sim, &mut ann), ["open/1"]);
+    let mut from = sim.connect(0, "publisher", true);
+    for (n, topic) in ["secret/2", "open/2"].into_iter().enumerate() {
+        sim.publish(&mut from, topic, b"x", QoS::AtLeastOnce, n as u16 + 1);
+    }
+    sim.settle();
+    assert_eq!(topics(&mut sim, &mut ann), ["open/2"]);
+}
+
+#[test]
+fn client_ids_begin_as_the_node_wants() {
+    let limits = Limits {
+        client_id_prefix: "${username}-".into(),
+        ..Limits::default()
+    };
+    let (mut sim, users) = with_users(1, limits);
+    users.come_as(Some("ann"));
+    for client_id in ["bob-1", "an", "ann"] {
+        sim.connect(0, client_id, false);
+        assert!(!sim.shards[0].by_client_id.contains_key(client_id));
+    }
+    sim.connect(0, "ann-1", false);
+    assert!(sim.shards[0].by_client_id.contains_key("ann-1"));
+    sim.connect(0, "", true);
+    let mut ids = sim.shards[0].by_client_id.keys();
+    assert!(ids.any(|id| id.starts_with("ann-tg-")));
 }

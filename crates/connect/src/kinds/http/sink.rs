@@ -37,9 +37,9 @@ pub(super) struct Settings {
     /// Of each row; the whole row as JSON if left out.
     body: Option<String>,
     content_type: Option<String>,
-    /// Further headers; `${...}` is filled in if there is a request per row.
+    /// Further headers; `${...}` is filled in if there is a request per row. They may hold secrets and are not shown.
     #[serde(default)]
-    headers: BTreeMap<String, String>,
+    headers: BTreeMap<String, Secret>,
     signature: Option<Signature>,
     /// The header that names the rows of a request, the same each time it is tried; empty: none.
     #[serde(default = "idempotency_key")]
@@ -115,7 +115,14 @@ impl Sink {
         for (name, value) in &settings.headers {
             let field = format!("headers.{name}");
             check_header(&field, name)?;
-            let template = Template::parse(&field, value)?;
+            let template = Template::parse(&field, value.reveal());
+            // The error is not shown: it quotes what it is about.
+            let template = template.map_err(|_| {
+                Invalid::new(
+                    &field,
+                    "expected a text whose `${...}` are fields or expressions",
+                )
+            })?;
             if !is_single && template.constant().is_none() {
                 let detail = "it can differ between rows only with format = \"single\"";
                 return Err(Invalid::new(&field, detail));
