@@ -9,6 +9,9 @@ use serde::Deserialize;
 
 use crate::settings::Invalid;
 
+/// Secrets are short; keys in PEM are the longest.
+const MAX_FILE_BYTES: u64 = 64 << 10;
+
 /// A password or a key of a setting. What has this type in the schema of a kind is left out of every answer.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
@@ -42,8 +45,15 @@ impl Secret {
 }
 
 fn read(path: &Path) -> Result<Secret, String> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    let wrong = |why: String| format!("{} cannot be read: {why}", path.display());
+    // Whoever names the file need not be whoever runs the node: a device or a pipe would never end.
+    let about = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
+    if !about.is_file() || about.len() > MAX_FILE_BYTES {
+        return Err(wrong(format!(
+            "expected a regular file of at most {MAX_FILE_BYTES} bytes"
+        )));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let text = text.strip_suffix('\n').unwrap_or(&text);
     Ok(Secret(text.strip_suffix('\r').unwrap_or(text).to_owned()))
 }
@@ -71,5 +81,19 @@ impl JsonSchema for Secret {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({"type": "string", "writeOnly": true})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_never_end_are_refused() {
+        for path in ["/dev/zero", "/dev", "/missing"] {
+            let file = PathBuf::from(path);
+            let error = Secret::of_setting("token", None, Some(&file)).unwrap_err();
+            assert_eq!(error.field, "token_file", "{path}");
+        }
     }
 }

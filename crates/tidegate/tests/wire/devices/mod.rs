@@ -238,6 +238,38 @@ fn a_device_may_use_its_own_topics_and_what_rules_allow_and_nothing_else() {
 }
 
 #[test]
+fn a_device_is_shown_by_its_id_and_its_session_is_its_own() {
+    let mut node = Node::start(&[]);
+    product(&node, "meter", json!({}));
+    for id in ["d1", "d2"] {
+        with_token(&node, id, "meter", json!({}));
+    }
+    let fixed = |token: &str| Connect::new(4, "fixed").username(token).persistent();
+    let (raw, reason) = login(&node, &fixed("token-d1"));
+    assert_eq!(reason, SUCCESS);
+    let clients = get(&node, "clients");
+    let shown = &clients["data"][0];
+    let names = ["username", "device", "product"].map(|name| shown[name].as_str().unwrap());
+    assert_eq!(names, ["device:d1", "d1", "meter"]);
+    assert!(!clients.to_string().contains("token-d1"), "{clients}");
+    raw.disconnect();
+    node.restart();
+    let (_, reason) = login(&node, &fixed("token-d2"));
+    assert_eq!(
+        reason, 2,
+        "the client id is that of another device's session"
+    );
+    let mut raw = Raw::open(&node, 4);
+    assert!(raw.hand_shake(&fixed("token-d1")).session_present);
+    // On the loopback, too, where a client that shows nothing comes in.
+    let (_, reason) = login(&node, &by_token("token-d3"));
+    assert_eq!(reason, WRONG);
+    let (_, reason) = login(&node, &Connect::new(5, unique("c")));
+    assert_eq!(reason, SUCCESS);
+    assert!(!node.log().contains("token-d"), "{}", node.log());
+}
+
+#[test]
 fn states_are_right_after_takeover_end_and_crash() {
     let mut node = Node::start(&[]);
     product(&node, "meter", json!({}));
