@@ -603,6 +603,7 @@ fn each_kind_fits_its_field() {
                 Kind::Choice(names) => names().iter().map(|name| name.to_string()).collect(),
                 Kind::Bind => vec!["127.0.0.1:1".into(), "off".into(), "/x".into()],
                 Kind::Levels => vec!["info".into()],
+                Kind::Proxies => vec!["unix,10.0.0.0/8".into()],
                 Kind::Targets => vec!["link-local, 10.0.0.0/8".into()],
                 Kind::Proxies => vec!["10.0.0.0/8, unix".into()],
                 Kind::Fsync => vec!["always".into(), "5ms".into()],
