@@ -59,7 +59,10 @@ impl<'a> Run<'a, '_> {
             }));
             match all {
                 Ok(()) => return,
-                Err(_) => self.chained = 0,
+                Err(_) => {
+                    self.chained = 0;
+                    self.stage.end_failure_event();
+                }
             }
             if let Some(bound) = next.checked_sub(1).and_then(&rules) {
                 panicked(bound, bound.standing.counters.lane(self.stage.lane));
@@ -113,6 +116,7 @@ impl<'a> Run<'a, '_> {
                 errors.note(&bound.name, self.now_ms, "action", Some(n), || {
                     failure.to_string()
                 });
+                self.tell_failure(bound, view, || failure.to_string());
                 if watchers.is_watched() {
                     watchers.tell(self.now_ms, || {
                         let mut record = trace::record(&bound.name, view.event(), "action_failed");
@@ -128,6 +132,32 @@ impl<'a> Run<'a, '_> {
         if !followers.is_empty() {
             self.chain(bound, view, outputs, followers);
         }
+    }
+
+    /// Tells rules FROM "$EVENT.RULE_FAILED" of a failure. Failures of such rules are told to nobody, so that it ends.
+    fn tell_failure(&mut self, bound: &'a Bound, view: &View<'a>, text: impl FnOnce() -> String) {
+        let is_wanted = self.index.wants(EventKind::RuleFailed);
+        if !is_wanted || !self.stage.begin_failure_event(self.now_ms) {
+            return;
+        }
+        let arena = self.scratch.arena();
+        let error: &'a str = arena.alloc_str(&text());
+        let event: &'a Event<'a> = arena.alloc(Event {
+            kind: EventKind::RuleFailed,
+            rule_name: Some(&bound.name),
+            reason: Some(error),
+            emqx_reason: None,
+            extra: rules::Value::Null,
+            ..*view.event()
+        });
+        let looked = looked(event.kind, event.topic, event.client_id, event.qos);
+        let mut met: Vec<&'a Bound> = Vec::new();
+        self.index.matches(&looked, |bound| met.push(bound));
+        let view = self.scratch.view(event, view.now_ms());
+        for bound in met {
+            self.meet(bound, &view);
+        }
+        self.stage.end_failure_event();
     }
 
     fn chain(
@@ -226,9 +256,9 @@ impl<'a> Run<'a, '_> {
     }
 
     pub(crate) fn failed(
-        &self,
-        bound: &Bound,
-        view: &View<'_>,
+        &mut self,
+        bound: &'a Bound,
+        view: &View<'a>,
         counters: &LaneCounters,
         fault: &rules::Fault,
     ) {
@@ -241,6 +271,7 @@ impl<'a> Run<'a, '_> {
         counters.inc(count);
         let errors = &bound.standing.errors;
         errors.note(&bound.name, self.now_ms, kind, None, || fault.to_string());
+        self.tell_failure(bound, view, || fault.to_string());
         let watchers = &bound.standing.watchers;
         if watchers.is_watched() {
             watchers.tell(self.now_ms, || {

@@ -12,6 +12,9 @@ use crate::shared::Shared;
 /// Messages to be published before others are let in that wait for nobody.
 const MAX_OUTGOING_BYTES: usize = 64 << 20;
 
+/// Events of rules that failed, on one lane.
+const FAILURE_EVENTS_PER_S: u32 = 100;
+
 pub(crate) struct Stage {
     pub(crate) lane: usize,
     pub(crate) outgoing: Outgoing,
@@ -25,6 +28,9 @@ pub(crate) struct Stage {
     /// Some of it was given to devices.
     settles_devices: bool,
     pub(crate) console: Lines,
+    /// Events of rules that failed, and whether one is being told.
+    failure_events: Lines,
+    is_telling_failure: bool,
     pub(crate) topic: Vec<u8>,
     pub(crate) text: Vec<u8>,
     /// For rules that keep nothing.
@@ -46,6 +52,8 @@ impl Stage {
             is_unsettled: false,
             settles_devices: false,
             console: Lines::new(shared.settings.console_lines_per_s),
+            failure_events: Lines::new(FAILURE_EVENTS_PER_S),
+            is_telling_failure: false,
             topic: Vec::new(),
             text: Vec::new(),
             spare: RuleState::default(),
@@ -93,6 +101,19 @@ impl Stage {
     /// Publishers are to wait while the devices say so.
     pub(crate) fn note_devices_full(&mut self) {
         self.are_devices_full = true;
+    }
+
+    /// Whether a failure may be told to other rules now; then [`Stage::end_failure_event`] is called when it has been.
+    pub(crate) fn begin_failure_event(&mut self, now_ms: u64) -> bool {
+        if self.is_telling_failure || !self.failure_events.take(now_ms) {
+            return false;
+        }
+        self.is_telling_failure = true;
+        true
+    }
+
+    pub(crate) fn end_failure_event(&mut self) {
+        self.is_telling_failure = false;
     }
 
     pub(crate) fn note_full(&mut self, sink: SinkId) {

@@ -255,3 +255,30 @@ fn a_rule_whose_messages_are_dropped_is_told_of_it() {
     // It may be no more.
     hooks.discarded("out", tag);
 }
+
+#[test]
+fn other_rules_hear_of_a_failure_once() {
+    let sink = Arc::new(Sink::default());
+    let engine = Engine::new(Settings::default(), 1);
+    engine.set_outlet(sink.clone());
+    let failing = json!({
+        "sql": "SELECT topic FROM \"t/#\"", "actions": [{"kind": "republish", "topic": "a/${none}"}],
+    });
+    engine.put("bad", Some(&failing));
+    let sql = "SELECT rule_name, error_message, topic FROM \"$EVENT.RULE_FAILED\"";
+    engine.put("r", Some(&to_sink(sql)));
+    // It fails, too, which nobody hears of.
+    let also_failing = json!({"sql": sql, "actions": failing["actions"]});
+    engine.put("worse", Some(&also_failing));
+    let mut hooks = engine.hooks().hooks_for(0);
+    publish(&mut *hooks, "t/1");
+    let expected = r#"{"rule_name":"bad","error_message":"topic: ${none} is null","topic":"t/1"}"#;
+    assert_eq!(*sink.rows.lock().unwrap(), [expected]);
+    let error = engine.status("worse").and_then(|status| status.last_error);
+    assert_eq!(error.map(|error| error.kind), Some("action"));
+    for _ in 0..500 {
+        publish(&mut *hooks, "t/2");
+    }
+    let told = sink.rows.lock().unwrap().len();
+    assert!((2..=200).contains(&told), "bounded: {told}");
+}
