@@ -134,7 +134,12 @@ impl<T: Authenticator> Authenticator for Guarded<T> {
                 return Ok(answer);
             }
             let answer = self.ask(self.inner.check(request)).await?;
-            cache.put(key, answer.clone(), Instant::now());
+            // The work for a user who does not exist is done once, as that for one who does.
+            let kept = match &answer {
+                Answer::Unknown(_) => Answer::Ignore,
+                answer => answer.clone(),
+            };
+            cache.put(key, kept, Instant::now());
             Ok(answer)
         })
     }

@@ -39,6 +39,8 @@ enum Key {
     Pair(IpAddr, String),
     Address(IpAddr),
     Name(String),
+    /// Of a secret that many share, by what it is called.
+    Secret(IpAddr, String),
     /// Of tokens of devices that do not exist.
     Tokens(IpAddr),
 }
@@ -101,6 +103,25 @@ impl Attempts {
         }
     }
 
+    /// The same as [`Self::blocked_for`] for a shared secret, of which failures count for the pair alone.
+    pub(crate) fn secret_blocked_for(
+        &self,
+        from: IpAddr,
+        name: &str,
+        now: Instant,
+    ) -> Option<Duration> {
+        let (max_failures, window) = self.limits();
+        let memory = self.lock();
+        let known = memory.failures.get(&secret_key(from, name))?;
+        let left = window.checked_sub(now.saturating_duration_since(known.since))?;
+        (known.count >= max_failures && !left.is_zero()).then_some(left)
+    }
+
+    pub(crate) fn secret_failed(&self, from: IpAddr, name: &str, now: Instant) {
+        let (_, window) = self.limits();
+        self.lock().count(secret_key(from, name), window, now);
+    }
+
     /// A device showed a token that nobody has. How long the address has to wait, if it did so too often.
     pub(crate) fn token_failed(&self, from: IpAddr, now: Instant) -> Option<Duration> {
         let (max_failures, window) = self.limits();
@@ -144,6 +165,10 @@ impl AttemptMemory {
         known.count = known.count.saturating_add(1);
         *known
     }
+}
+
+fn secret_key(from: IpAddr, name: &str) -> Key {
+    Key::Secret(network(from), shortened(name))
 }
 
 /// A guess at a name of megabytes shall not be remembered as such.

@@ -246,20 +246,23 @@ async fn offer(mut call: Call) -> Outcome {
 
 async fn provision(mut call: Call) -> Outcome {
     let body = body_of(&mut call).await?;
-    if let Err(error) = serde_json::from_slice::<Map<String, Value>>(&body) {
+    let request = serde_json::from_slice::<Map<String, Value>>(&body).map_err(|error| {
         let detail = format!("The body has to be a JSON object: {error}.");
-        return Err(Problem::bad_request(detail));
-    }
-    // Secrets are guessed by address, too.
-    let (attempts, name) = (&call.app.gatekeeper.attempts, call.from.to_string());
-    if let Some(left) = attempts.blocked_for(call.from, &name, Instant::now()) {
-        let detail = "Too many requests from this address were refused.";
+        Problem::bad_request(detail)
+    })?;
+    // Secrets are guessed by address and key, so that one key does not keep out devices of another.
+    let key = request.get("provisionDeviceKey").and_then(Value::as_str);
+    let key = key.unwrap_or_default().to_owned();
+    let attempts = &call.app.gatekeeper.attempts;
+    if let Some(left) = attempts.secret_blocked_for(call.from, &key, Instant::now()) {
+        let detail =
+            "Too many requests with this provisionDeviceKey from this address were refused.";
         return Err(Problem::too_many_requests(left.as_secs() + 1, detail));
     }
     let from = call.from;
     let answered = ask(&call, move |door, _| Ok(door.provision(from, &body))).await?;
     if answered.is_err() {
-        attempts.failed(call.from, &name, Instant::now());
+        attempts.secret_failed(call.from, &key, Instant::now());
     }
     let (Ok(answer) | Err(answer)) = answered;
     call::ok(answer)

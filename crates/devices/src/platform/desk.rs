@@ -50,6 +50,7 @@ pub(super) enum Job {
     /// A client wants to be registered.
     Provision {
         client_id: Box<str>,
+        /// `None`: over a Unix socket.
         from: Option<IpAddr>,
         request: Box<[u8]>,
     },
@@ -228,9 +229,24 @@ pub(super) fn start(platform: &Platform) -> std::io::Result<()> {
                     from,
                     request,
                 } => {
-                    let answer = platform.provision(from, &request);
-                    let (Ok(answer) | Err(answer)) = answer;
                     let teller = &platform.inner.parts.teller;
+                    let attempts = &platform.inner.provisioning_attempts;
+                    let key = super::provisioning::key_of(&request);
+                    let now_ms = crate::now_ms();
+                    if attempts.is_blocked(from, &key, now_ms) {
+                        tracing::warn!(
+                            client_id = &*client_id,
+                            ?from,
+                            "provisioning refused: too many failures for this key; client disconnected"
+                        );
+                        teller.send_away(&client_id);
+                        return;
+                    }
+                    let answer = platform.provision(from, &request);
+                    if answer.is_err() {
+                        attempts.failed(from, &key, now_ms);
+                    }
+                    let (Ok(answer) | Err(answer)) = answer;
                     let letter = Letter {
                         topic: PROVISION_RESPONSE.to_owned(),
                         payload: answer.to_string(),

@@ -2,6 +2,7 @@
 //! goes to attributes, states, tags and claims.
 
 mod answers;
+mod attempts;
 mod connections;
 mod desk;
 mod entrance;
@@ -30,6 +31,7 @@ use crate::{Admission, Device, DeviceChange, Directory, ProductId, Registry, Sta
 
 pub use entrance::{Entrance, NotTaken};
 
+use attempts::ProvisioningAttempts;
 use connections::Connections;
 use desk::{Desk, Job};
 use errand::Errand;
@@ -84,6 +86,7 @@ struct Inner {
     pipeline: OnceLock<Arc<Pipeline>>,
     connections: Connections,
     desk: Desk,
+    provisioning_attempts: ProvisioningAttempts,
 }
 
 impl Platform {
@@ -99,6 +102,7 @@ impl Platform {
                 pipeline: OnceLock::new(),
                 connections: Connections::default(),
                 desk: Desk::default(),
+                provisioning_attempts: ProvisioningAttempts::default(),
             }),
         };
         desk::start(&platform)?;
@@ -228,7 +232,7 @@ impl Clients for Platform {
             desk.push(Job::Provision {
                 client_id: client.client_id.into(),
                 from: match client.peer {
-                    Some(Peer::Tcp(address)) => Some(address.ip()),
+                    Some(Peer::Tcp(address)) => Some(address.ip().to_canonical()),
                     Some(Peer::Unix) | None => None,
                 },
                 request: request.into(),

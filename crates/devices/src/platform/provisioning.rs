@@ -28,6 +28,20 @@ struct Wanted {
     gateway: Option<bool>,
 }
 
+/// The product's key in a request; empty if it cannot be read.
+pub(super) fn key_of(request: &[u8]) -> String {
+    #[derive(Deserialize, Default)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Key {
+        provision_device_key: String,
+    }
+    match request.len() > MAX_REQUEST_BYTES {
+        true => String::new(),
+        false => serde_json::from_slice(request)
+            .map_or_else(|_| String::new(), |key: Key| key.provision_device_key),
+    }
+}
+
 /// A device that has registered itself.
 pub struct Registration<'a> {
     pub device: &'a Device,

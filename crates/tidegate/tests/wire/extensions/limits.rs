@@ -1,6 +1,7 @@
 //! The node's limits. Those a CONNACK announces are in `mqtt5/connack.rs`, those of queues in `queue_policies.rs`.
 
 use super::*;
+use crate::support::Random;
 
 #[test]
 fn a_session_holds_so_many_subscriptions() {
@@ -279,4 +280,150 @@ fn packets_over_the_servers_maximum_are_refused_before_connect_too() {
             "{packet:?}"
         );
     }
+}
+
+#[test]
+fn the_bytes_of_subscriptions_are_bounded() {
+    let settings = "limits.max_subscription_bytes_per_session=10KiB";
+    let Some(node) = node_with(&[settings]) else {
+        return;
+    };
+    let base = unique("bytes/");
+    let long = |number: u32| format!("{base}/{number}/{}", "x".repeat(4000));
+    let mut raw = client(node);
+    let subscribe = |number| Subscribe::new(1).filter(long(number), 0);
+    assert_eq!(raw.subscribe_for_codes(&subscribe(1)), [0]);
+    assert_eq!(raw.subscribe_for_codes(&subscribe(2)), [0]);
+    let full = reason::QUOTA_EXCEEDED;
+    assert_eq!(raw.subscribe_for_codes(&subscribe(3)), [full]);
+    // One it has may be replaced, and one that goes makes room.
+    assert_eq!(raw.subscribe_for_codes(&subscribe(2)), [0]);
+    raw.unsubscribe(&long(1));
+    assert_eq!(raw.subscribe_for_codes(&subscribe(3)), [0]);
+}
+
+#[test]
+fn a_connect_that_is_too_large_is_refused_with_its_first_bytes() {
+    let Some(node) = node_with(&["limits.max_connect_bytes=1KiB"]) else {
+        return;
+    };
+    let will = |bytes: usize| {
+        let will = Will::new("gone", vec![b'x'; bytes]);
+        connect(&unique("c")).will(will)
+    };
+    let (mut raw, _) = Raw::connect_for_connack(node, &will(500));
+    // Behind CONNECT the packet size counts.
+    raw.publish_qos1("large", vec![b'x'; 5000], 1);
+    let mut raw = Raw::open(node, 5);
+    raw.send(&will(2000).bytes()[..100]);
+    raw.expect_closed();
+}
+
+#[test]
+fn a_packet_that_has_begun_becomes_whole_in_time_or_ends_the_connection() {
+    let Some(node) = node_with(&["limits.packet_timeout_s=1"]) else {
+        return;
+    };
+    let mut raw = Raw::connect(node, &connect(&unique("c")).keep_alive(0));
+    raw.ping();
+    // A PUBLISH of 100 bytes, of which two come.
+    raw.send(b"\x30\x64");
+    raw.expect_closed();
+    // Who sends nothing is left alone.
+    let mut idle = Raw::connect(node, &connect(&unique("c")).keep_alive(0));
+    let mut other = Raw::connect(node, &connect(&unique("c")).keep_alive(0));
+    other.send(b"\x30\x64");
+    other.expect_closed();
+    idle.ping();
+}
+
+#[test]
+fn unfinished_packets_of_all_clients_have_a_bound() {
+    let Some(node) = node_with(&["limits.max_partial_bytes_per_shard=256KiB"]) else {
+        return;
+    };
+    // Half a MiB announced, and most of it sent, by each of a few.
+    let body = vec![b'x'; 100_000];
+    let mut greedy: Vec<Raw> = (0..16)
+        .map(|_| {
+            let mut raw = client(node);
+            raw.send(b"\x30\x80\x80\x20");
+            raw.try_send(&body);
+            raw
+        })
+        .collect();
+    // A listener may take half of it on a shard, so that most of them have to go.
+    eventually("those beyond the bound are closed", || {
+        let closed = greedy
+            .iter_mut()
+            .filter_map(|raw| (!raw.try_send(b"x")).then_some(()));
+        closed.count() >= 10
+    });
+    let mut other = client(node);
+    other.ping();
+}
+
+#[test]
+fn clients_of_other_protocols_are_closed_at_once_and_the_log_says_what_they_speak() {
+    if external().is_some() {
+        return;
+    }
+    let node = Node::start(&["--shards", "1"]);
+    let mut tls = Raw::open(&node, 5);
+    tls.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
+    tls.expect_closed();
+    eventually("the log says so", || {
+        let log = node.log();
+        log.contains("speaks TLS") && log.contains("mqtts")
+    });
+    let mut http = Raw::open(&node, 5);
+    http.send(b"POST / HTTP/1.1\r\n");
+    http.expect_closed();
+}
+
+#[test]
+fn mutated_packets_do_not_disturb_others() {
+    let Some(node) = node_with(&[]) else {
+        return;
+    };
+    let mut random = Random::new(Random::seed());
+    let topic = unique("mutated/");
+    let (mut receiver, mut sender) = (client(node), client(node));
+    receiver.subscribe(&topic, 0);
+    let session = connect(&unique("m")).bytes();
+    let packets = [
+        session.clone(),
+        Publish::new("mutated", vec![b'x'; 50]).qos(1, 1).bytes(5),
+        Subscribe::new(1).filter("a/+/#", 1).bytes(5),
+        Unsubscribe::new(2).filter("a/+/#").bytes(5),
+        ack(kind::PUBREL, 1),
+        vec![0xe0, 0x00],
+    ];
+    for round in 0..2000 {
+        let mut raw = Raw::open(node, 5);
+        let begins = random.below(4) > 0;
+        if begins {
+            raw.try_send(&session);
+        }
+        let mut packet = packets[random.below(packets.len())].clone();
+        for _ in 0..=random.below(3) {
+            let at = random.below(packet.len());
+            match random.below(3) {
+                0 => packet[at] = random.next() as u8,
+                1 => packet.truncate(at.max(1)),
+                _ => packet.insert(at, random.next() as u8),
+            }
+        }
+        raw.try_send(&packet);
+        if round % 100 == 0 {
+            sender.publish(&topic, round.to_string());
+            receiver.recv_message(&topic, round.to_string());
+        }
+    }
+    let metrics = crate::listeners::get(node, "/metrics");
+    let panics = metrics
+        .body
+        .lines()
+        .find_map(|line| line.strip_prefix("tidegate_connection_panics_total "));
+    assert_eq!(panics, Some("0"));
 }
