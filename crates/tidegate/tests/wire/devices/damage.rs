@@ -239,7 +239,7 @@ fn refused_by_a_node(data_dir: &Path) {
         .to_str()
         .unwrap();
     let cases: [(&str, usize); 5] = [
-        (oldest, 0),
+        (oldest, 3),
         (oldest, 4),
         ("store/state/0.jnl", 3),
         ("store/state/0.jnl", 6),
