@@ -1,6 +1,5 @@
 //! Devices on the broker's shards: who of the clients is one, and what they publish, handed to the pipeline.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use broker::hooks::{

@@ -239,7 +239,7 @@ pub(super) fn start(platform: &Platform) -> std::io::Result<()> {
                             ?from,
                             "provisioning refused: too many failures for this key; client disconnected"
                         );
-                        teller.send_away(&client_id);
+                        teller.send_away(std::slice::from_ref(&client_id));
                         return;
                     }
                     let answer = platform.provision(from, &request);

@@ -486,7 +486,7 @@ fn devices_behind_a_gateway_keep_their_names_and_kinds() {
     ] {
         setup.send(&gateway, connect, json!({"device": device, "type": kind}));
     }
-    let id = crate::id::id_for_name("Device A");
+    let id = id_for_name("Device A");
     let device = setup.registry.device(&id).unwrap().unwrap();
     assert_eq!(
         (device.name(), device.name_at_gateway()),

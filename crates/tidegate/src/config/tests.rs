@@ -605,7 +605,6 @@ fn each_kind_fits_its_field() {
                 Kind::Levels => vec!["info".into()],
                 Kind::Proxies => vec!["unix,10.0.0.0/8".into()],
                 Kind::Targets => vec!["link-local, 10.0.0.0/8".into()],
-                Kind::Proxies => vec!["10.0.0.0/8, unix".into()],
                 Kind::Fsync => vec!["always".into(), "5ms".into()],
                 Kind::Credential => vec![credential()],
             };
