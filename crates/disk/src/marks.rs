@@ -2,7 +2,7 @@
 //!
 //! The file is mapped into memory: setting a mark is one store, without a system call, and survives the end of the process. A
 //! power failure may keep a newer mark than the log it belongs to, because nothing orders the two on disk. The file therefore
-//! names the boot of the system it was written in: [`Reading::is_same_boot`] says whether marks of unsynced data can be trusted.
+//! names the boot of the system it was written in: `is_same_boot` of [`Reading`] says whether marks of unsynced data can be trusted.
 //!
 //! Layout, little-endian: `TGMARKS1`, CRC32C of bytes 12 to 63 (4), number of marks (4), boot id (36 bytes of text), zeros up to
 //! 128; then 8 bytes for each mark, the number in the lower 48 bits and a check of it in the upper 16.

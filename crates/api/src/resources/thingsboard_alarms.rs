@@ -41,6 +41,7 @@ const IGNORED: [Parameter; 3] = [
 /// An alarm as ThingsBoard's clients read it. Times are milliseconds since 1970; 0: not yet.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "ThingsboardAlarm")]
 struct Alarm {
     id: EntityId,
     created_time: u64,

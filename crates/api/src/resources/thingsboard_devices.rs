@@ -58,6 +58,7 @@ impl EntityId {
 
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "ThingsboardDevice")]
 struct Device {
     id: EntityId,
     /// Milliseconds since 1970.
@@ -78,6 +79,7 @@ struct Device {
 /// A device as ThingsBoard's clients write it. Other fields are ignored.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "ThingsboardDeviceInput")]
 struct DeviceInput {
     /// For a device that is there already.
     #[serde(default)]
@@ -94,6 +96,7 @@ struct DeviceInput {
 /// Credentials as ThingsBoard's clients write them. Other fields are ignored.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "ThingsboardCredentialsInput")]
 struct CredentialsInput {
     device_id: Option<EntityId>,
     /// `ACCESS_TOKEN`, `MQTT_BASIC` or `X509_CERTIFICATE`; `ACCESS_TOKEN` without it.
@@ -108,6 +111,7 @@ struct CredentialsInput {
 }
 
 #[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "ThingsboardDeviceWithCredentials")]
 struct DeviceWithCredentials {
     device: DeviceInput,
     credentials: CredentialsInput,
@@ -116,6 +120,7 @@ struct DeviceWithCredentials {
 /// Credentials without their secrets, which are not stored in a form that could be shown.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "ThingsboardCredentials")]
 struct Credentials {
     device_id: EntityId,
     credentials_type: &'static str,
@@ -126,6 +131,7 @@ struct Credentials {
 /// A product, which ThingsBoard calls a type of devices.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "ThingsboardDeviceType")]
 struct DeviceType {
     #[serde(rename = "type")]
     name: String,
@@ -187,6 +193,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .answers::<Device>(200, "The device."),
         write(post("/api/device", "thingsboardSaveDevice", save))
             .summary("Create or change a device, as ThingsBoard does")
+            .problem(404, "There is no device with the `id`.")
+            .problem(
+                409,
+                "There is a device with this name, or a credential is in use.",
+            )
             .parameters(&[ACCESS_TOKEN])
             .body::<DeviceInput>()
             .answers::<Device>(200, "The device."),
@@ -196,6 +207,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             save_with_credentials,
         ))
         .summary("Create a device with credentials, as ThingsBoard does")
+        .problem(404, "There is no device with the `id`.")
+        .problem(
+            409,
+            "There is a device with this name, or a credential is in use.",
+        )
         .body::<DeviceWithCredentials>()
         .answers::<Device>(200, "The device."),
         one(write(delete(
@@ -221,6 +237,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             set_credentials,
         ))
         .summary("Replace a device's credentials, as ThingsBoard does")
+        .problem(404, "There is no such device.")
+        .problem(409, "A credential is in use.")
         .body::<CredentialsInput>()
         .answers::<Credentials>(200, "The new credentials, without the secret."),
     ]

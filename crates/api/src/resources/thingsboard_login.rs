@@ -47,6 +47,7 @@ struct Pair {
 /// An operator or an API key as ThingsBoard's clients read a user.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "ThingsboardUser")]
 struct User {
     id: EntityId,
     tenant_id: EntityId,

@@ -62,7 +62,9 @@ fn a_data_directory_takes_one_node_at_a_time() {
 fn a_taken_port_names_listener_address_setting_and_what_to_do() {
     let node = Node::start(&[]);
     let folder = tempfile::tempdir().unwrap();
-    let data_dir = folder.path().to_str().unwrap();
+    // A directory that the node creates is private; it warns of one that others may enter.
+    let data_dir = folder.path().join("data");
+    let data_dir = data_dir.to_str().unwrap();
     let (mqtt, http) = (node.address("mqtt"), node.address("http"));
     let serve = ["serve", "--data-dir", data_dir, "--ws", "off"];
     let set = format!("listener.extra.bind={mqtt}");

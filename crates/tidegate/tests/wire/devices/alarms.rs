@@ -331,8 +331,8 @@ fn rules_raise_alarms_and_telemetry_and_hear_of_devices() {
     );
     rule(
         "tell",
-        "SELECT * FROM \"$EVENT.DEVICE\" WHERE deviceId = 'd' AND kind <> 'property'",
-        json!([{"kind": "republish", "topic": "heard/${kind}/${key}", "qos": 1}]),
+        "SELECT *, coalesce(key, 'none') AS about FROM \"$EVENT.DEVICE\" WHERE deviceId = 'd' AND kind <> 'property'",
+        json!([{"kind": "republish", "topic": "heard/${kind}/${about}", "qos": 1}]),
     );
     let mut listener = Raw::client(&node, 5);
     listener.subscribe("heard/#", 1);
@@ -363,9 +363,9 @@ fn rules_raise_alarms_and_telemetry_and_hear_of_devices() {
     );
     assert_eq!(next("heard/alarm/leaking")["value"]["change"], "cleared");
     let raw = connect(&node, "d");
-    assert_eq!(next("heard/online/null")["productId"], "meter");
+    assert_eq!(next("heard/online/none")["productId"], "meter");
     raw.disconnect();
-    next("heard/offline/null");
+    next("heard/offline/none");
     put(&node, "devices/d/attributes/shared", &json!({"a": 1}));
     assert_eq!(
         next("heard/attributes/shared")["properties"],

@@ -316,7 +316,9 @@ fn a_connect_that_is_too_large_is_refused_with_its_first_bytes() {
     raw.publish_qos1("large", vec![b'x'; 5000], 1);
     let mut raw = Raw::open(node, 5);
     raw.send(&will(2000).bytes()[..100]);
-    raw.expect_closed();
+    let refused = raw.packets_until_closed();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert_eq!(refused[0].reason, reason::PACKET_TOO_LARGE, "{refused:?}");
 }
 
 #[test]
@@ -328,12 +330,14 @@ fn a_packet_that_has_begun_becomes_whole_in_time_or_ends_the_connection() {
     raw.ping();
     // A PUBLISH of 100 bytes, of which two come.
     raw.send(b"\x30\x64");
-    raw.expect_closed();
+    let told = raw.packets_until_closed();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].kind, kind::DISCONNECT, "{told:?}");
     // Who sends nothing is left alone.
     let mut idle = Raw::connect(node, &connect(&unique("c")).keep_alive(0));
     let mut other = Raw::connect(node, &connect(&unique("c")).keep_alive(0));
     other.send(b"\x30\x64");
-    other.expect_closed();
+    other.packets_until_closed();
     idle.ping();
 }
 

@@ -36,7 +36,11 @@ fn a_rule_is_tried_without_being_made() {
             "rules/test",
             json!({"rule": {"sql": statement}, "event": {}}),
         ),
-        ("PUT", "rules/r", json!({"sql": statement, "actions": []})),
+        (
+            "POST",
+            "rules",
+            json!({"name": "r", "sql": statement, "actions": []}),
+        ),
     ] {
         let (status, problem) = api(&node, method, path, &body);
         let detail = problem["detail"].as_str().unwrap_or_default();
@@ -46,8 +50,9 @@ fn a_rule_is_tried_without_being_made() {
         assert!(status == 422 && detail.contains(&excerpt), "{problem}");
     }
     // What is accepted but hardly meant so is said.
-    let doubtful = json!({"sql": "SELECT 1 AS v FROM \"t\" WHERE topic LIKE 't/+'"});
-    let (status, made) = api(&node, "PUT", "rules/doubtful", &doubtful);
+    let doubtful =
+        json!({"name": "doubtful", "sql": "SELECT 1 AS v FROM \"t\" WHERE topic LIKE 't/+'"});
+    let (status, made) = api(&node, "POST", "rules", &doubtful);
     let warning = made["warnings"][0].as_str().unwrap_or_default();
     assert!(
         status == 201 && warning.contains("topic =~ 't/+'"),
