@@ -202,12 +202,14 @@ async fn run_tasks(setup: ShardSetup) {
         stopped: tokio::sync::Notify::new(),
     });
     tokio::task::spawn_local(flush::flush(shard.clone()));
-    tokio::task::spawn_local(tick(shard.clone(), sys_interval_s));
     let entrances = shard.clone();
     let opening = tokio::task::spawn_local(async move {
         if let Some(durable) = durable {
             restore(&entrances, durable).await;
         }
+        // Not before every shard knows what the others subscribe to: wills and delayed messages that were due while the node
+        // was down would be published to nobody.
+        tokio::task::spawn_local(tick(entrances.clone(), sys_interval_s));
         for listener in listeners {
             entrances.listen(listener);
         }
