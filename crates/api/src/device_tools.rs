@@ -80,6 +80,9 @@ pub trait DeviceTools: Send + Sync + 'static {
 
     fn get(&self, id: &str) -> Result<Option<ShownDevice>, DeviceProblem>;
 
+    /// The id that a device with this name gets where nobody gives one: the name itself if it can be an id.
+    fn id_for_name(&self, name: &str) -> String;
+
     /// Makes or replaces a device; `expected` is the version that has to be there, 0 that there is none, `None` whatever.
     /// `true`: it was made. What was made for it is told in `issued`, once.
     fn put(
@@ -147,6 +150,10 @@ impl DeviceTools for NoDeviceTools {
 
     fn get(&self, _: &str) -> Result<Option<ShownDevice>, DeviceProblem> {
         Ok(None)
+    }
+
+    fn id_for_name(&self, name: &str) -> String {
+        name.to_owned()
     }
 
     fn put(

@@ -30,7 +30,8 @@ fn check(text: &str) -> Result<Box<str>, InvalidId> {
 
 /// The id for a name that a device or its gateway has chosen: the name itself if it can be one; otherwise what of it can be in an id,
 /// and a digest of the whole, so that the same name always has the same id and another name another one.
-pub(crate) fn id_for_name(name: &str) -> Cow<'_, str> {
+#[must_use]
+pub fn id_for_name(name: &str) -> Cow<'_, str> {
     const DIGEST_BYTES: usize = 5;
     if check(name).is_ok() {
         return Cow::Borrowed(name);

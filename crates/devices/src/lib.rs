@@ -37,7 +37,7 @@ pub use credential::{
 };
 pub use device::Device;
 pub use directory::{Admission, Directory, Found, Shown};
-pub use id::{DeviceId, InvalidId, ProductId};
+pub use id::{DeviceId, InvalidId, ProductId, id_for_name};
 pub use model::{Model, UnknownKeys};
 pub use product::{
     CredentialKind, Definition, Dialect, InvalidProduct, KIND as PRODUCT_KIND, Mode, Product,

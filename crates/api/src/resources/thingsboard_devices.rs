@@ -1,7 +1,7 @@
 //! Devices on ThingsBoard's paths: look them up by name, list, create and delete them, set their credentials.
 //!
 //! ThingsBoard's names may hold blanks and slashes, ids of devices here may not. A device that is created here gets the
-//! name as its name, and as its id the name with other characters in place of those; an id or a name finds it again.
+//! name as its name and an id made of the name, as devices behind gateways do; an id or a name finds it again.
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
@@ -34,8 +34,6 @@ const ACTIVE: Parameter = Parameter {
     shape: Shape::Flag,
     about: "`true`: devices that are online; `false`: devices that are offline.",
 };
-/// Longest id of a device, in bytes.
-const MAX_ID_BYTES: usize = 64;
 
 /// An id as ThingsBoard writes it.
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -244,31 +242,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-/// The id of a device with this name: the name, with `-` for each run of characters that ids cannot have.
-fn id_of_name(name: &str) -> String {
-    let mut id = String::with_capacity(name.len());
-    for character in name.trim().chars() {
-        let is_allowed = !character.is_whitespace()
-            && !character.is_control()
-            && !matches!(character, '/' | '+' | '#');
-        match is_allowed {
-            true => id.push(character),
-            false if id.ends_with('-') => {}
-            false => id.push('-'),
-        }
-    }
-    while id.len() > MAX_ID_BYTES {
-        id.pop();
-    }
-    id
-}
-
 /// The device with this id, or with the name that its id was made of.
 fn find(tools: &dyn DeviceTools, name: &str) -> Result<Option<Value>, DeviceProblem> {
     if let Some(device) = tools.get(name)? {
         return Ok(Some(device.value));
     }
-    let device = tools.get(&id_of_name(name))?;
+    let device = tools.get(&tools.id_for_name(name))?;
     let device = device.map(|device| device.value);
     Ok(device.filter(|device| device["name"] == name))
 }
@@ -376,11 +355,10 @@ async fn write(call: &Call, input: DeviceInput, credentials: Option<Value>) -> O
         ));
     }
     let given = input.id.map(|id| id.id);
-    let id = given.clone().unwrap_or_else(|| id_of_name(&name));
     let profile = input.device_profile_id.map(|profile| profile.id);
     let product = input.product.or(profile);
-    let subject = id.clone();
     let saved = ask(&call.app, move |tools| {
+        let id = given.clone().unwrap_or_else(|| tools.id_for_name(&name));
         let current = tools.get(&id)?;
         let mut fields = match (&current, given) {
             (Some(device), Some(_)) => device.value.as_object().cloned().unwrap_or_default(),
@@ -415,7 +393,7 @@ async fn write(call: &Call, input: DeviceInput, credentials: Option<Value>) -> O
         true => "device.create",
         false => "device.change",
     };
-    audit::action(call, action, Some(&subject), None).await;
+    audit::action(call, action, device.value["id"].as_str(), None).await;
     call::ok(shown(&device.value))
 }
 
@@ -514,17 +492,4 @@ async fn set_credentials(mut call: Call) -> Outcome {
         &device_id,
         &device.value["credentials"][0],
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::id_of_name;
-
-    #[test]
-    fn names_become_ids() {
-        assert_eq!(id_of_name("Device A"), "Device-A");
-        assert_eq!(id_of_name(" hall / 3 + #4 "), "hall-3-4");
-        assert_eq!(id_of_name("pump-7"), "pump-7");
-        assert_eq!(id_of_name(&"ä".repeat(100)).len(), 64);
-    }
 }

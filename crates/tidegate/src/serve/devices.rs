@@ -399,6 +399,10 @@ impl DeviceTools for Devices {
         shown.transpose().map_err(problem)
     }
 
+    fn id_for_name(&self, name: &str) -> String {
+        devices::id_for_name(name).into_owned()
+    }
+
     fn put(
         &self,
         id: &str,
