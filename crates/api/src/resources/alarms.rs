@@ -258,11 +258,12 @@ pub(super) async fn ask<T: Send + 'static>(
     asked.map_err(problem)
 }
 
-fn no_alarm(id: &str) -> Problem {
+pub(super) fn no_alarm(id: &str) -> Problem {
     Problem::not_found(format!("There is no alarm {id}."))
 }
 
-fn id_of(call: &Call) -> Result<u64, Problem> {
+/// The number of the alarm in the path.
+pub(super) fn id_of(call: &Call) -> Result<u64, Problem> {
     let id = call.path("id");
     id.parse().map_err(|_| no_alarm(id))
 }

@@ -129,7 +129,8 @@ pub(super) async fn ask<T: Send + 'static>(
     asked.map_err(problem)
 }
 
-fn number(call: &Call) -> Result<u64, Problem> {
+/// The number of the command in the path.
+pub(super) fn number(call: &Call) -> Result<u64, Problem> {
     let id = call.path("id");
     id.parse()
         .map_err(|_| Problem::not_found(format!("There is no command {id:?}.")))

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::alarms::ask;
+use super::alarms::{ask, id_of, no_alarm};
 use super::thingsboard_devices::EntityId;
 use super::thingsboard_pages::{PAGING, PageData, PageNumber};
 use crate::access::Role;
@@ -15,7 +15,6 @@ use crate::audit;
 use crate::call::{self, Call};
 use crate::endpoint::{Endpoint, Outcome, delete, get, post};
 use crate::parameters::{Parameter, Shape, text, time_ms};
-use crate::problem::Problem;
 
 const SEARCH_STATUS: Parameter = Parameter {
     name: "searchStatus",
@@ -227,17 +226,10 @@ fn has_any(tools: &dyn AlarmTools, query: &mut AlarmQuery) -> Result<bool, Alarm
     }
 }
 
-fn number(call: &Call) -> Result<u64, Problem> {
-    let id = call.path("id");
-    id.parse()
-        .map_err(|_| Problem::not_found(format!("There is no alarm {id}.")))
-}
-
 async fn read(call: Call) -> Outcome {
-    let id = number(&call)?;
+    let id = id_of(&call)?;
     let alarm = ask(&call.app, move |tools| tools.get(id)).await?;
-    let alarm = alarm.ok_or_else(|| Problem::not_found(format!("There is no alarm {id}.")));
-    call::ok(shown(&alarm?))
+    call::ok(shown(&alarm.ok_or_else(|| no_alarm(call.path("id")))?))
 }
 
 async fn acknowledge(call: Call) -> Outcome {
@@ -257,7 +249,7 @@ async fn change(
     action: &'static str,
     change: fn(&dyn AlarmTools, u64, &str) -> Result<Value, AlarmProblem>,
 ) -> Outcome {
-    let (id, who) = (number(&call)?, call.who.name.clone());
+    let (id, who) = (id_of(&call)?, call.who.name.clone());
     let changed = ask(&call.app, move |tools| match change(tools, id, &who) {
         Err(AlarmProblem::Conflict(detail)) => {
             let alarm = tools.get(id)?.ok_or(AlarmProblem::NotFound(detail))?;
@@ -273,7 +265,7 @@ async fn change(
 }
 
 async fn remove(call: Call) -> Outcome {
-    let id = number(&call)?;
+    let id = id_of(&call)?;
     ask(&call.app, move |tools| tools.remove(id)).await?;
     audit::action(&call, "alarm.delete", Some(call.path("id")), None).await;
     Ok((StatusCode::OK, axum::Json(true)).into_response())

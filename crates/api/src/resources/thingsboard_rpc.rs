@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::command_sending::{Sent, sent};
-use super::commands::ask;
+use super::commands::{ask, number};
 use super::thingsboard_devices::EntityId;
 use super::thingsboard_pages::{PAGING, PageData, PageNumber};
 use crate::access::{Role, now_ms};
@@ -264,12 +264,6 @@ fn shown(command: &Value) -> PersistentRpc {
             .find(|(own, _)| *own == state)
             .map_or("QUEUED", |(_, theirs)| theirs),
     }
-}
-
-fn number(call: &Call) -> Result<u64, Problem> {
-    let id = call.path("id");
-    id.parse()
-        .map_err(|_| Problem::not_found(format!("There is no command {id:?}.")))
 }
 
 async fn read(call: Call) -> Outcome {
