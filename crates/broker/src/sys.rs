@@ -79,6 +79,7 @@ pub(crate) fn publish(shard: &mut Shard) {
             from_client_id: "",
             from_username: "",
             is_derived: false,
+            number: 0,
         });
     }
 }

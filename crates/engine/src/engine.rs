@@ -97,6 +97,7 @@ impl Engine {
         let rows = Rows::new(settings.window_queue_bytes);
         let shared = Shared {
             node_ip: crate::shared::node_ip(),
+            node_id_bits: crate::shared::node_id_bits(&settings.node_name),
             environment: settings.environment(),
             settings,
             snapshot: Arc::new(ArcSwap::default()),

@@ -185,7 +185,9 @@ impl Ears {
             false => Lineage::default(),
         };
         let looked = looked(kind, topic, client_id, qos);
+        let id = self.shared.message_id(message);
         self.tell(&looked, None, lineage, |event| {
+            event.id = Some(id);
             event.username = username;
             event.peer = peer;
             event.socket = socket;
@@ -318,7 +320,9 @@ impl Hooks for Ears {
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
         let now_ms = Some(message.received_ms);
         let looked = looked(EventKind::Publish, topic, message.from_client_id, qos);
+        let id = self.shared.message_id(message);
         self.tell(&looked, now_ms, Lineage(origin.tag), |event| {
+            event.id = Some(id);
             event.username = some(message.from_username);
             event.peer = address(origin.client.and_then(|client| client.peer));
             event.socket = origin.client.and_then(|client| client.local.copied());

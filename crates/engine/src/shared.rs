@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use broker::Handle;
-use broker::hooks::{Interest, Outgoing};
+use broker::hooks::{Interest, MessageView, Outgoing};
 use rules::EventKind;
 use rules::index::Index;
 
@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     /// The node's address, of events that came over no connection.
     pub(crate) node_ip: String,
+    /// Bits 32 to 79 of the ids of messages: messages of nodes with different names have different ids.
+    pub(crate) node_id_bits: u128,
     pub(crate) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(crate) rows: Rows,
     pub(crate) outlet: OnceLock<Arc<dyn Outlet>>,
@@ -64,7 +66,21 @@ pub(crate) fn node_ip() -> String {
     }
 }
 
+/// A hash of the node's name, at its place in the id of a message.
+pub(crate) fn node_id_bits(name: &str) -> u128 {
+    let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+    let hash = digest.as_ref()[..6].iter();
+    hash.fold(0, |bits, &byte| bits << 8 | u128::from(byte)) << 32
+}
+
 impl Shared {
+    /// The identity of a message, for the `id` of all events about it: 48 bits of the time it was received, 48 of the node, 32 of
+    /// its number among the messages of that millisecond.
+    #[inline]
+    pub(crate) fn message_id(&self, message: &MessageView<'_>) -> u128 {
+        u128::from(message.received_ms) << 80 | self.node_id_bits | u128::from(message.number)
+    }
+
     fn lock_serials(&self) -> MutexGuard<'_, HashMap<u64, Weak<Bound>>> {
         self.by_serial
             .lock()

@@ -112,6 +112,7 @@ impl Engine {
             retain: trial.retain,
             payload: Some(&trial.payload),
             received_at_ms: Some(at_ms),
+            id: Some(u128::from(at_ms) << 80 | self.shared.node_id_bits),
             extra,
             ..Event::new(kind_of(bound.rule.sources()), at_ms)
         };

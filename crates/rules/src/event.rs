@@ -19,8 +19,7 @@ pub struct Event<'m> {
     pub node_ip: &'m str,
     /// `MQTT`, or what the client speaks.
     pub protocol: &'m str,
-    /// The message's identity on this node; written as 32 hexadecimal digits. `None`: it is derived from what all events about a
-    /// message know, so that they agree about it.
+    /// The message's identity, the same in all events about it; written as 32 hexadecimal digits.
     pub id: Option<u128>,
     pub client_id: &'m str,
     pub username: Option<&'m str>,

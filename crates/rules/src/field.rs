@@ -1,9 +1,7 @@
 //! Fields of events: one small number each, known under the spellings of both dialects.
 
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::SocketAddr;
 
-use foldhash::fast::FixedState;
 use mqtt::Property;
 
 use crate::context::Dialect;
@@ -214,8 +212,9 @@ impl Field {
         match self {
             F::Protocol => *out = Value::Str(event.protocol),
             F::Id => {
-                let id = event.id.or_else(|| derived_id(event));
-                *out = id.map_or(Value::Undefined, |id| Value::Str(hex(id, arena)))
+                *out = event
+                    .id
+                    .map_or(Value::Undefined, |id| Value::Str(hex(id, arena)))
             }
             F::Timestamp => *out = Value::Int(event.timestamp_ms as i64),
             F::ClientId => *out = Value::Str(event.client_id),
@@ -476,17 +475,6 @@ fn version_name(level: u8) -> &'static str {
         4 => "MQTT_3_1_1",
         _ => "MQTT_5",
     }
-}
-
-/// The identity of a message by what every event about it knows. Two messages have the same one only if the same was published
-/// twice in a millisecond.
-fn derived_id(event: &Event<'_>) -> Option<u128> {
-    let (topic, payload, received_at_ms) = (event.topic?, event.payload?, event.received_at_ms?);
-    let mut hasher = FixedState::default().build_hasher();
-    hasher.write(topic.as_bytes());
-    hasher.write_u8(0xff);
-    hasher.write(payload);
-    Some(u128::from(received_at_ms) << 80 | u128::from(hasher.finish()) << 16)
 }
 
 fn hex(id: u128, arena: &Arena) -> &str {

@@ -401,6 +401,7 @@ impl Shard {
             from_client_id: &session.client_id,
             from_username: session.username.as_deref().unwrap_or(""),
             is_derived: false,
+            number: 0,
         };
         Will {
             message: Message::new(&view),

@@ -87,7 +87,7 @@ const LINKED: u8 = 1 << 5;
 const DERIVED: u8 = 1 << 6;
 
 /// The head of a message: when it came and expires, then the lengths of what follows it, then flags.
-const HEAD: usize = 8 + 8 + 4 + 4 + 2 + 2 + 2 + 1;
+const HEAD: usize = 8 + 8 + 4 + 4 + 4 + 2 + 2 + 2 + 1;
 
 impl Batch {
     pub(crate) fn size(&self) -> usize {
@@ -115,10 +115,11 @@ impl Batch {
         head[8..16].copy_from_slice(&view.expires_ms.to_le_bytes());
         head[16..20].copy_from_slice(&(properties.len() as u32).to_le_bytes());
         head[20..24].copy_from_slice(&(inline.len() as u32).to_le_bytes());
-        head[24..26].copy_from_slice(&(view.topic.len() as u16).to_le_bytes());
-        head[26..28].copy_from_slice(&(view.from_client_id.len() as u16).to_le_bytes());
-        head[28..30].copy_from_slice(&(view.from_username.len() as u16).to_le_bytes());
-        head[30] = flags;
+        head[24..28].copy_from_slice(&view.number.to_le_bytes());
+        head[28..30].copy_from_slice(&(view.topic.len() as u16).to_le_bytes());
+        head[30..32].copy_from_slice(&(view.from_client_id.len() as u16).to_le_bytes());
+        head[32..34].copy_from_slice(&(view.from_username.len() as u16).to_le_bytes());
+        head[34] = flags;
         let out = &mut self.bytes;
         out.extend_from_slice(&head);
         out.extend_from_slice(view.topic.as_bytes());
@@ -155,6 +156,7 @@ impl Batch {
             };
             let (received_ms, expires_ms) = (head.u64(), head.u64());
             let (properties_len, inline_len) = (head.u32() as usize, head.u32() as usize);
+            let number = head.u32();
             let [topic_len, client_id_len, username_len] = [head.u16(), head.u16(), head.u16()];
             let flags = head.take(1)[0];
             let text = text_of(reader.take(topic_len + client_id_len + username_len));
@@ -184,6 +186,7 @@ impl Batch {
                 from_client_id,
                 from_username,
                 is_derived: flags & DERIVED != 0,
+                number,
             };
             Crossing {
                 view,

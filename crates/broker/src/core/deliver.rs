@@ -52,6 +52,8 @@ pub(crate) struct Delivery {
     pub(crate) journal: Option<Box<Journal>>,
     pub(crate) watched: Watched,
     sample_in: u32,
+    /// Number of the message received last, see [`MessageView::number`].
+    number: u32,
 }
 
 /// One message on its way to any number of sessions: what they share.
@@ -164,7 +166,20 @@ impl Delivery {
             journal: None,
             watched: Watched::default(),
             sample_in: SAMPLE_EVERY,
+            number: 0,
         }
+    }
+
+    /// Numbers the messages of shard `id`; see [`MessageView::number`].
+    pub(crate) fn number_messages_of(&mut self, id: u16) {
+        self.number = u32::from(id) & 0xff;
+    }
+
+    /// The number of a message that was received just now.
+    #[inline]
+    pub(crate) fn next_number(&mut self) -> u32 {
+        self.number = self.number.wrapping_add(0x100);
+        self.number
     }
 
     #[inline]

@@ -178,6 +178,7 @@ impl Shard {
             from_client_id: draft.client_id,
             from_username: draft.username,
             is_derived: draft.tag != 0,
+            number: self.delivery.next_number(),
         };
         let origin = Origin {
             tag: draft.tag,

@@ -142,6 +142,7 @@ impl Shard {
         let view = MessageView {
             received_ms: now_ms,
             expires_ms,
+            number: self.delivery.next_number(),
             ..view
         };
         self.metrics().inc(Metric::WillsPublished);

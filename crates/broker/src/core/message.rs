@@ -29,6 +29,8 @@ pub struct MessageView<'a> {
     pub from_username: &'a str,
     /// Hooks have asked for it, see [`Hooks::outgoing`](crate::hooks::Hooks::outgoing).
     pub is_derived: bool,
+    /// Tells messages apart that this node received in the same millisecond: the shard in the low 8 bits, a counter above.
+    pub number: u32,
 }
 
 impl<'a> MessageView<'a> {
@@ -65,6 +67,7 @@ impl MessageView<'_> {
             from_client_id: "",
             from_username: "",
             is_derived: false,
+            number: 0,
         }
     }
 
@@ -99,10 +102,14 @@ pub(crate) struct Message {
     topic_len: u16,
     client_id_len: u16,
     username_len: u16,
-    qos: QoS,
-    retain: bool,
-    is_derived: bool,
+    number: u32,
+    /// QoS, retain and derived: [`QOS`], [`RETAIN`], [`DERIVED`].
+    flags: u8,
 }
+
+const QOS: u8 = 3;
+const RETAIN: u8 = 1 << 2;
+const DERIVED: u8 = 1 << 3;
 
 impl Message {
     pub(crate) fn new(view: &MessageView<'_>) -> Self {
@@ -113,6 +120,9 @@ impl Message {
             }
             None => None,
         };
+        let mut flags = view.qos as u8;
+        flags |= if view.retain { RETAIN } else { 0 };
+        flags |= if view.is_derived { DERIVED } else { 0 };
         let properties = view.properties.as_bytes();
         // User names may be up to 65,535 bytes like every MQTT string, so every length but one fits 16 bits.
         let inline = if large.is_some() {
@@ -141,9 +151,8 @@ impl Message {
             topic_len: view.topic.len() as u16,
             client_id_len: view.from_client_id.len() as u16,
             username_len: view.from_username.len() as u16,
-            qos: view.qos,
-            retain: view.retain,
-            is_derived: view.is_derived,
+            number: view.number,
+            flags,
         }
     }
 
@@ -159,13 +168,14 @@ impl Message {
             properties: Properties::from_validated(properties),
             payload: self.large.as_deref().unwrap_or(inline),
             shared_payload: self.large.as_ref(),
-            qos: self.qos,
-            retain: self.retain,
+            qos: QoS::try_from(self.flags & QOS).expect("written from a QoS"),
+            retain: self.flags & RETAIN != 0,
             received_ms: self.received_ms,
             expires_ms: self.expires_ms,
             from_client_id: &text[..client_id_len],
             from_username: &text[client_id_len..topic_at],
-            is_derived: self.is_derived,
+            is_derived: self.flags & DERIVED != 0,
+            number: self.number,
         }
     }
 

@@ -24,7 +24,7 @@ fn refused(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> Closing {
 }
 
 #[inline]
-pub(super) fn view_of<'p>(publish: &Publish<'p>, now_ms: u64) -> MessageView<'p> {
+pub(super) fn view_of<'p>(publish: &Publish<'p>, now_ms: u64, number: u32) -> MessageView<'p> {
     MessageView {
         topic: publish.topic,
         properties: publish.properties,
@@ -37,6 +37,7 @@ pub(super) fn view_of<'p>(publish: &Publish<'p>, now_ms: u64) -> MessageView<'p>
         from_client_id: "",
         from_username: "",
         is_derived: false,
+        number,
     }
 }
 
@@ -238,7 +239,7 @@ impl Shard {
     /// Checks a message that is here for the first time and sends it on its way; the answer is for its publisher.
     #[inline]
     fn admit(&mut self, session: u32, publish: &Publish<'_>) -> Result<ReasonCode, Closing> {
-        let mut view = view_of(publish, self.now_ms());
+        let mut view = view_of(publish, self.now_ms(), self.delivery.next_number());
         let mut delay_s = None;
         if view.topic.starts_with('$') {
             if let Some(rest) = view.topic.strip_prefix(DELAYED) {

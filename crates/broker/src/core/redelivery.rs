@@ -34,7 +34,7 @@ impl Shard {
 
     #[cold]
     fn tell_restored(&mut self, session: u32, publish: &Publish<'_>) -> Result<(), Closing> {
-        let view = view_of(publish, self.now_ms());
+        let view = view_of(publish, self.now_ms(), self.delivery.next_number());
         // A delayed message is in the store as a whole, and hooks hear of it when it is due.
         let is_told_otherwise = view.topic.starts_with(DELAYED) || view.topic.starts_with(SYS);
         if !is_told_otherwise && self.is_refused(session, &view)?.is_none() {

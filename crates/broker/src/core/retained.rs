@@ -320,6 +320,7 @@ mod tests {
             from_client_id: "",
             from_username: "",
             is_derived: false,
+            number: 0,
         };
         retained.store(&view, &Limits::default()).unwrap();
     }

@@ -133,6 +133,7 @@ impl Shard {
         let mut delivery =
             Delivery::new(metrics, node.limits.clone(), node.retained.clone(), hooks);
         delivery.now_ms = now_ms;
+        delivery.number_messages_of(id);
         Self {
             id,
             shards,

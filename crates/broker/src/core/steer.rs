@@ -154,6 +154,7 @@ impl Shard {
             from_client_id: text("from", &from.client_id)?,
             from_username: text("from", &from.username)?,
             is_derived: false,
+            number: self.delivery.next_number(),
         };
         let sent = send(self, &view);
         self.close_doomed();
@@ -270,6 +271,7 @@ impl Shard {
             from_client_id: "",
             from_username: "",
             is_derived: false,
+            number: 0,
         };
         match self.retain(&view, None) {
             Ok(()) => Ok(true),

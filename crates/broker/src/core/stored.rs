@@ -46,6 +46,7 @@ impl<'a> Reader<'a> {
 const RETAIN: u8 = 1 << 2;
 const EXPIRES: u8 = 1 << 3;
 const DERIVED: u8 = 1 << 4;
+const NUMBERED: u8 = 1 << 5;
 
 fn qos_of(flags: u8) -> Option<QoS> {
     QoS::try_from(flags & 3).ok()
@@ -59,10 +60,14 @@ pub(crate) fn message_head(view: &MessageView<'_>, head: &mut Packed<'_>) {
     flags |= if view.retain { RETAIN } else { 0 };
     flags |= if expires { EXPIRES } else { 0 };
     flags |= if view.is_derived { DERIVED } else { 0 };
+    flags |= if view.number != 0 { NUMBERED } else { 0 };
     head.byte(flags);
     head.number(view.received_ms);
     if expires {
         head.number(view.expires_ms);
+    }
+    if view.number != 0 {
+        head.number(u64::from(view.number));
     }
     head.number(view.topic.len() as u64);
     head.number(view.from_client_id.len() as u64);
@@ -70,12 +75,16 @@ pub(crate) fn message_head(view: &MessageView<'_>, head: &mut Packed<'_>) {
     head.number(view.properties.as_bytes().len() as u64);
 }
 
-/// How many bytes [`message_head`] takes: at most 41.
+/// How many bytes [`message_head`] takes: at most 46.
 #[inline]
 pub(crate) fn message_head_len(view: &MessageView<'_>) -> usize {
     let expires = match view.expires_ms {
         NEVER_MS => 0,
         expires_ms => varint::len(expires_ms),
+    };
+    let number = match view.number {
+        0 => 0,
+        number => varint::len(u64::from(number)),
     };
     let lens = [
         view.topic.len(),
@@ -84,7 +93,7 @@ pub(crate) fn message_head_len(view: &MessageView<'_>) -> usize {
         view.properties.as_bytes().len(),
     ];
     let lens = lens.map(|len| varint::len(len as u64));
-    1 + varint::len(view.received_ms) + expires + lens.iter().sum::<usize>()
+    1 + varint::len(view.received_ms) + expires + number + lens.iter().sum::<usize>()
 }
 
 /// A whole message as it is stored.
@@ -118,6 +127,10 @@ pub(crate) fn read_message(body: &[u8]) -> Option<Message> {
         0 => NEVER_MS,
         _ => reader.number()?,
     };
+    let number = match flags & NUMBERED {
+        0 => 0,
+        _ => u32::try_from(reader.number()?).ok()?,
+    };
     let lens = [
         reader.number()?,
         reader.number()?,
@@ -138,6 +151,7 @@ pub(crate) fn read_message(body: &[u8]) -> Option<Message> {
         from_client_id,
         from_username,
         is_derived: flags & DERIVED != 0,
+        number,
     }))
 }
 
@@ -360,7 +374,7 @@ mod tests {
     fn a_message_comes_back_as_it_was_and_no_part_of_one_does() {
         let mut properties = PropertiesBuf::new();
         properties.push(Property::ContentType("text/plain"));
-        for expires_ms in [NEVER_MS, 1_700_000_005_000] {
+        for (expires_ms, number) in [(NEVER_MS, 0), (1_700_000_005_000, 70_000)] {
             let view = MessageView {
                 topic: "a/b",
                 properties: properties.as_properties(),
@@ -373,6 +387,7 @@ mod tests {
                 from_client_id: "c1",
                 from_username: "",
                 is_derived: false,
+                number,
             };
             let bytes = message_bytes(&view);
             let message = read_message(&bytes).unwrap();
@@ -381,7 +396,7 @@ mod tests {
             assert_eq!(read.properties.as_bytes(), view.properties.as_bytes());
             assert_eq!((read.qos, read.retain), (QoS::ExactlyOnce, true));
             assert_eq!(read.received_ms, view.received_ms);
-            assert_eq!(read.expires_ms, expires_ms);
+            assert_eq!((read.expires_ms, read.number), (expires_ms, number));
             assert_eq!((read.from_client_id, read.from_username), ("c1", ""));
             for cut in 0..bytes.len() - view.payload.len() {
                 assert!(read_message(&bytes[..cut]).is_none(), "{cut}");

@@ -274,6 +274,21 @@ fn all_events_about_a_message_have_its_id() {
 }
 
 #[test]
+fn equal_messages_of_one_millisecond_have_different_ids() {
+    let (node, mut watcher) = watched("SELECT id FROM \"t\"");
+    let mut sender = Raw::connect(&node, &Connect::new(5, "sender"));
+    let mut packets = Vec::new();
+    for _ in 0..50 {
+        packets.extend(Publish::new("t", "x").bytes(5));
+    }
+    sender.send(&packets);
+    let ids: std::collections::HashSet<String> = (0..50)
+        .map(|_| told(&mut watcher)["id"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(ids.len(), 50);
+}
+
+#[test]
 fn dropped_for_all_and_for_one_are_two_events() {
     let (node, mut watcher) = watched(
         "SELECT event, clientid, from_clientid, reason FROM \"$events/message/dropped\", \
