@@ -7,13 +7,14 @@
 //! Invariants:
 //! - a filter exists exactly as long as it has a subscriber here, a group member anywhere, or a bit of another shard;
 //! - a trie node exists exactly as long as a wildcard filter ends at or below it;
-//! - a cache entry is valid if its `generation` is the tree's: filters with wildcards that come or go, and changes
-//!   under merged results, advance the generation; a filter without wildcards that comes or goes only removes its
-//!   own topic's entry.
+//! - a cache entry is valid if its `generation` is the tree's, or if no wildcard filter that changed since then matches its
+//!   topic: each change of a wildcard filter or of its subscribers advances the generation and is listed in `recent_changes`;
+//!   a change of a filter without wildcards only removes the entry of its own topic.
 
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};
 use slab::Slab;
+use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::rc::Rc;
 
@@ -27,6 +28,9 @@ const NONE: u32 = u32::MAX;
 const CACHE_TOPICS: usize = 32 * 1024;
 /// Merged targets over all kept results; keeps many topics times many overlapping subscribers bounded.
 const CACHE_TARGETS: usize = 1 << 20;
+
+/// Changes of wildcard filters that cache entries are compared with before they are computed again.
+const RECENT_CHANGES: usize = 64;
 
 pub(crate) struct Filter {
     pub(crate) text: Rc<str>,
@@ -120,6 +124,8 @@ pub(crate) struct SubscriptionTree {
     cache: HashTable<Cached>,
     cached_targets: usize,
     generation: u64,
+    /// The wildcard filters of the latest generations, the newest at the end.
+    recent_changes: VecDeque<Rc<str>>,
     /// Hashes of topics missed lately: a topic is kept on its second miss, so that a stream of topics that never
     /// repeat does not pay for being remembered.
     missed: Box<[u32]>,
@@ -127,6 +133,9 @@ pub(crate) struct SubscriptionTree {
     unkept: MatchSet,
     found: Vec<FilterId>,
     pending: Vec<(u32, u32)>,
+    /// Results that were not taken from the cache.
+    #[cfg(test)]
+    pub(crate) computed: u64,
 }
 
 impl Default for SubscriptionTree {
@@ -143,6 +152,7 @@ impl Default for SubscriptionTree {
             cache: HashTable::new(),
             cached_targets: 0,
             generation: 0,
+            recent_changes: VecDeque::with_capacity(RECENT_CHANGES),
             missed: vec![0; 4096].into_boxed_slice(),
             unkept: MatchSet {
                 locals: Locals::None,
@@ -151,6 +161,8 @@ impl Default for SubscriptionTree {
             },
             found: Vec::new(),
             pending: Vec::new(),
+            #[cfg(test)]
+            computed: 0,
         }
     }
 }
@@ -199,7 +211,7 @@ impl SubscriptionTree {
                 hasher.hash_one(&*filters[id as usize].text)
             });
         if mqtt::has_wildcards(text) {
-            self.insert_wildcard(text, id);
+            self.insert_wildcard(self.filters[id as usize].text.clone(), id);
         } else {
             self.forget_topic(text);
         }
@@ -220,7 +232,7 @@ impl SubscriptionTree {
             entry.remove();
         }
         if mqtt::has_wildcards(&text) {
-            self.remove_wildcard(&text);
+            self.remove_wildcard(text);
         } else {
             self.forget_topic(&text);
         }
@@ -285,13 +297,29 @@ impl SubscriptionTree {
 
     /// Results that were computed from this filter's content, not only its existence, are no longer true.
     fn changed_under(&mut self, id: FilterId) {
-        let text = &self.filters[id as usize].text;
-        if mqtt::has_wildcards(text) {
-            self.generation += 1;
+        let text = self.filters[id as usize].text.clone();
+        if mqtt::has_wildcards(&text) {
+            self.advance_generation(text);
         } else {
-            let text = text.clone();
             self.forget_topic(&text);
         }
+    }
+
+    fn advance_generation(&mut self, changed_filter: Rc<str>) {
+        if self.recent_changes.len() == RECENT_CHANGES {
+            self.recent_changes.pop_front();
+        }
+        self.recent_changes.push_back(changed_filter);
+        self.generation += 1;
+    }
+
+    /// Whether a result of an earlier generation still holds: no filter that changed since then matches the topic.
+    fn is_unaffected(&self, topic: &str, since_generation: u64) -> bool {
+        let changes = self.generation - since_generation;
+        changes <= self.recent_changes.len() as u64
+            && (self.recent_changes.iter().rev())
+                .take(changes as usize)
+                .all(|filter| !mqtt::filter_matches(filter, topic))
     }
 
     fn forget_topic(&mut self, topic: &str) {
@@ -304,10 +332,10 @@ impl SubscriptionTree {
         }
     }
 
-    fn insert_wildcard(&mut self, text: &str, id: FilterId) {
+    fn insert_wildcard(&mut self, text: Rc<str>, id: FilterId) {
         let mut at = 0;
         let mut ends_with_hash = false;
-        for level in mqtt::levels(text) {
+        for level in mqtt::levels(&text) {
             at = match level {
                 "#" => {
                     ends_with_hash = true;
@@ -338,14 +366,14 @@ impl SubscriptionTree {
             node.filter = Some(id);
         }
         self.wildcard_filters += 1;
-        self.generation += 1;
+        self.advance_generation(text);
     }
 
-    fn remove_wildcard(&mut self, text: &str) {
+    fn remove_wildcard(&mut self, text: Rc<str>) {
         let mut path = Vec::new();
         let mut at = 0;
         let mut ends_with_hash = false;
-        for level in mqtt::levels(text) {
+        for level in mqtt::levels(&text) {
             let next = match level {
                 "#" => {
                     ends_with_hash = true;
@@ -376,7 +404,7 @@ impl SubscriptionTree {
             at = parent;
         }
         self.wildcard_filters -= 1;
-        self.generation += 1;
+        self.advance_generation(text);
     }
 
     /// All filters that match `topic`, in `self.found`.
@@ -511,6 +539,20 @@ impl SubscriptionTree {
     #[cold]
     #[inline(never)]
     fn match_anew(&mut self, hash: u64, topic: &str) -> (&MatchSet, &Slab<Filter>) {
+        let kept = |cached: &Cached| *cached.topic == *topic;
+        if let Some(index) = self.cache.find_bucket_index(hash, kept) {
+            let generation = self.generation;
+            let since = self.cache.get_bucket(index).map(|cached| cached.generation);
+            if since.is_some_and(|since| self.is_unaffected(topic, since)) {
+                let cached = self.cache.get_bucket_mut(index).expect("found just now");
+                cached.generation = generation;
+                return (&cached.set, &self.filters);
+            }
+        }
+        #[cfg(test)]
+        {
+            self.computed += 1;
+        }
         self.collect(topic);
         let set = self.build();
         let slot = &mut self.missed[hash as usize % 4096];

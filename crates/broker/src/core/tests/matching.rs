@@ -1,17 +1,94 @@
 //! The subscription tree against the obvious matcher, over random subscriptions that come and go.
 
-use mqtt::SubscriptionOptions;
+use mqtt::{QoS, SubscriptionOptions};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::sublist::Subscriber;
 use crate::core::tree::{Locals, SubscriptionTree};
 
+/// Shards besides the tree's own.
+const SHARDS: u16 = 3;
+
 #[derive(Debug, Clone)]
 enum Change {
-    Subscribe { session: u32, filter: String },
-    Unsubscribe { which: usize },
-    Match { topic: String },
+    Subscribe {
+        session: u32,
+        filter: String,
+        options: SubscriptionOptions,
+        identifier: u32,
+    },
+    Unsubscribe {
+        which: usize,
+    },
+    AddGroup {
+        filter: String,
+        name: &'static str,
+    },
+    RemoveGroup {
+        which: usize,
+    },
+    SetRemote {
+        filter: String,
+        shard: u16,
+        is_wanted: bool,
+    },
+    Match {
+        topic: String,
+    },
+}
+
+/// Everything a message on a topic depends on.
+#[derive(Debug, Default, PartialEq)]
+struct Matches {
+    /// Per session: merged options and all subscription identifiers.
+    sessions: BTreeMap<u32, (SubscriptionOptions, Vec<u32>)>,
+    groups: BTreeSet<(String, String)>,
+    remote: u64,
+}
+
+#[derive(Default)]
+struct Model {
+    subscriptions: BTreeMap<(u32, String), (SubscriptionOptions, u32)>,
+    groups: BTreeSet<(String, &'static str)>,
+    remote: BTreeSet<(String, u16)>,
+}
+
+impl Model {
+    fn matches(&self, topic: &str) -> Matches {
+        let mut matches = Matches::default();
+        for ((session, filter), &(options, identifier)) in &self.subscriptions {
+            if !mqtt::filter_matches(filter, topic) {
+                continue;
+            }
+            let merged = matches.sessions.entry(*session);
+            let (merged, identifiers) = merged.or_insert((options, Vec::new()));
+            // [MQTT-3.3.4-2], and no local and retain as published by the most permissive subscription.
+            merged.qos = merged.qos.max(options.qos);
+            merged.no_local &= options.no_local;
+            merged.retain_as_published |= options.retain_as_published;
+            identifiers.extend((identifier != 0).then_some(identifier));
+            identifiers.sort_unstable();
+        }
+        for (filter, name) in &self.groups {
+            if mqtt::filter_matches(filter, topic) {
+                matches.groups.insert((filter.clone(), (*name).to_owned()));
+            }
+        }
+        for (filter, shard) in &self.remote {
+            if mqtt::filter_matches(filter, topic) {
+                matches.remote |= 1 << shard;
+            }
+        }
+        matches
+    }
+
+    fn filters(&self) -> BTreeSet<&str> {
+        let subscriptions = self.subscriptions.keys().map(|(_, filter)| filter.as_str());
+        let groups = self.groups.iter().map(|(filter, _)| filter.as_str());
+        let remote = self.remote.iter().map(|(filter, _)| filter.as_str());
+        subscriptions.chain(groups).chain(remote).collect()
+    }
 }
 
 fn level() -> impl Strategy<Value = &'static str> {
@@ -36,66 +113,149 @@ fn filter() -> impl Strategy<Value = String> {
         .prop_filter("a filter has a character", |filter| !filter.is_empty())
 }
 
+fn options() -> impl Strategy<Value = SubscriptionOptions> {
+    (0..3_u8, any::<bool>(), any::<bool>()).prop_map(|(qos, no_local, retain_as_published)| {
+        SubscriptionOptions {
+            qos: QoS::try_from(qos).expect("a QoS"),
+            no_local,
+            retain_as_published,
+            ..SubscriptionOptions::default()
+        }
+    })
+}
+
 fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
-        3 => (0..8_u32, filter()).prop_map(|(session, filter)| Change::Subscribe { session, filter }),
+        3 => (0..8_u32, filter(), options(), 0..4_u32).prop_map(|(session, filter, options, identifier)| {
+            Change::Subscribe { session, filter, options, identifier }
+        }),
         2 => (0..64_usize).prop_map(|which| Change::Unsubscribe { which }),
-        4 => topic().prop_map(|topic| Change::Match { topic }),
+        1 => (filter(), prop_oneof![Just("g1"), Just("g2")])
+            .prop_map(|(filter, name)| Change::AddGroup { filter, name }),
+        1 => (0..16_usize).prop_map(|which| Change::RemoveGroup { which }),
+        1 => (filter(), 0..SHARDS, any::<bool>())
+            .prop_map(|(filter, shard, is_wanted)| Change::SetRemote { filter, shard, is_wanted }),
+        5 => topic().prop_map(|topic| Change::Match { topic }),
     ]
 }
 
-fn matched(tree: &mut SubscriptionTree, topic: &str) -> Vec<u32> {
+fn matches(tree: &mut SubscriptionTree, topic: &str) -> Matches {
     let (set, filters) = tree.matches(topic);
-    let mut sessions: Vec<u32> = match &set.locals {
-        Locals::None => Vec::new(),
-        Locals::One(filter) => filters[*filter as usize]
-            .subscribers
-            .iter()
-            .map(|s| s.session)
-            .collect(),
-        Locals::Merged(targets) => targets.iter().map(|t| t.subscriber.session).collect(),
+    let mut matches = Matches {
+        remote: set.remote,
+        ..Matches::default()
     };
-    sessions.sort_unstable();
-    sessions
+    let mut add = |subscriber: &Subscriber, more: &[u32]| {
+        let first = (subscriber.identifier != 0).then_some(subscriber.identifier);
+        let mut identifiers: Vec<u32> = first.into_iter().chain(more.iter().copied()).collect();
+        identifiers.sort_unstable();
+        let of_session = (subscriber.options, identifiers);
+        let twice = matches.sessions.insert(subscriber.session, of_session);
+        assert!(twice.is_none(), "a session is a target once");
+    };
+    match &set.locals {
+        Locals::None => {}
+        Locals::One(filter) => {
+            let subscribers = filters[*filter as usize].subscribers.iter();
+            subscribers.for_each(|subscriber| add(subscriber, &[]));
+        }
+        Locals::Merged(targets) => {
+            for target in targets {
+                add(
+                    &target.subscriber,
+                    target.more_ids.as_deref().unwrap_or(&[]),
+                );
+            }
+        }
+    }
+    let groups: Vec<_> = set.groups.to_vec();
+    for group in groups {
+        let group = tree.group(group);
+        let filter = tree.filter(group.filter).text.to_string();
+        assert!(matches.groups.insert((filter, group.name.to_string())));
+    }
+    matches
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn the_tree_says_what_the_obvious_matcher_says(changes in prop::collection::vec(change(), 1..120)) {
+    fn the_tree_matches_what_a_scan_of_all_subscriptions_matches(
+        changes in prop::collection::vec(change(), 1..150),
+    ) {
         let mut tree = SubscriptionTree::default();
-        let mut model: BTreeSet<(u32, String)> = BTreeSet::new();
+        let mut model = Model::default();
         for change in changes {
             match change {
-                Change::Subscribe { session, filter } => {
+                Change::Subscribe { session, filter, options, identifier } => {
                     let id = tree.find_or_insert(&filter);
-                    let options = SubscriptionOptions::default();
-                    let is_new = tree.subscribe(id, Subscriber { session, identifier: 0, options });
-                    prop_assert_eq!(is_new, model.insert((session, filter)));
+                    let is_new = tree.subscribe(id, Subscriber { session, identifier, options });
+                    let replaced = model.subscriptions.insert((session, filter), (options, identifier));
+                    prop_assert_eq!(is_new, replaced.is_none());
                 }
                 Change::Unsubscribe { which } => {
-                    let Some((session, filter)) = model.iter().nth(which).cloned() else { continue };
+                    let nth = model.subscriptions.keys().nth(which).cloned();
+                    let Some((session, filter)) = nth else { continue };
                     let id = tree.find(&filter).expect("it was subscribed to");
                     prop_assert!(tree.unsubscribe(id, session));
                     tree.remove_if_unused(id);
-                    model.remove(&(session, filter));
+                    model.subscriptions.remove(&(session, filter));
+                }
+                Change::AddGroup { filter, name } => {
+                    let id = tree.find_or_insert(&filter);
+                    tree.find_or_insert_group(id, name);
+                    model.groups.insert((filter, name));
+                }
+                Change::RemoveGroup { which } => {
+                    let Some((filter, name)) = model.groups.iter().nth(which).cloned() else { continue };
+                    let id = tree.find(&filter).expect("it has a group");
+                    let group = tree.find_group(id, name).expect("the group was added");
+                    tree.remove_group_if_unused(group);
+                    model.groups.remove(&(filter, name));
+                }
+                Change::SetRemote { filter, shard, is_wanted } => {
+                    let id = tree.find_or_insert(&filter);
+                    tree.set_remote(id, shard, is_wanted);
+                    tree.remove_if_unused(id);
+                    match is_wanted {
+                        true => model.remote.insert((filter, shard)),
+                        false => model.remote.remove(&(filter, shard)),
+                    };
                 }
                 Change::Match { topic } => {
-                    let expected: BTreeSet<u32> = model
-                        .iter()
-                        .filter(|(_, filter)| mqtt::filter_matches(filter, &topic))
-                        .map(|(session, _)| *session)
-                        .collect();
-                    let expected: Vec<u32> = expected.into_iter().collect();
-                    // Three times: the first is computed, the second kept, the third read from what was kept.
+                    let expected = model.matches(&topic);
+                    // Three times: the first is computed, the second cached, the third read from the cache.
                     for _ in 0..3 {
-                        prop_assert_eq!(&matched(&mut tree, &topic), &expected, "topic {}", topic);
+                        prop_assert_eq!(&matches(&mut tree, &topic), &expected, "topic {}", topic);
                     }
                 }
             }
         }
-        let left: BTreeSet<String> = model.into_iter().map(|(_, filter)| filter).collect();
-        prop_assert_eq!(tree.filters.len(), left.len(), "filters nobody needs are gone");
+        prop_assert_eq!(tree.filters.len(), model.filters().len(), "filters nobody needs are gone");
     }
+}
+
+#[test]
+fn a_change_of_a_wildcard_filter_leaves_results_of_other_topics_in_the_cache() {
+    let mut tree = SubscriptionTree::default();
+    let subscriber = |session| Subscriber {
+        session,
+        identifier: 0,
+        options: SubscriptionOptions::default(),
+    };
+    let a = tree.find_or_insert("a/+");
+    tree.subscribe(a, subscriber(1));
+    for _ in 0..3 {
+        matches(&mut tree, "a/1");
+    }
+    let computed = tree.computed;
+    for session in 0..1_000 {
+        let b = tree.find_or_insert("b/#");
+        tree.subscribe(b, subscriber(session));
+        assert_eq!(matches(&mut tree, "a/1").sessions.len(), 1);
+        tree.unsubscribe(b, session);
+        tree.remove_if_unused(b);
+    }
+    assert_eq!(tree.computed, computed);
 }
