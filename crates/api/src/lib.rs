@@ -52,7 +52,7 @@ pub use device_tools::{
 };
 pub use fleet_tools::{FleetTools, NoFleetTools, Pulled};
 pub use node::{Answer, Node, NotReady, Program, SettingError, SettingInfo};
-pub use objects::{Invalid, ObjectRules, RuledKind};
+pub use objects::{DeclaredObject, Invalid, ObjectRules, RuledKind};
 pub use rule_tools::{NoRuleTools, RuleTools};
 pub use server::{Error, bind, serve};
 pub use socket::HttpListener;

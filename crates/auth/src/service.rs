@@ -1,6 +1,6 @@
 //! Everything that says who may come in and what they may do, in one place for all shards.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     shop: Workshop,
     chain: ArcSwap<Chain>,
     configured: Vec<Arc<Entry>>,
+    /// Kinds and ids of the objects of the configuration: stored ones of the same id have no effect.
+    declared: HashSet<(&'static str, String)>,
     /// Whether the configuration has rules or sources of them.
     has_rules: bool,
     sources: Arc<Sources>,
@@ -125,8 +127,18 @@ impl Auth {
         };
         let _entered = runtime.enter();
         let mut configured = Vec::new();
-        for (at, value) in settings.authenticators.iter().enumerate() {
-            match settings::authenticator(value, &shop) {
+        let ids = settings.authenticator_ids();
+        for (at, (value, id)) in settings.authenticators.iter().zip(&ids).enumerate() {
+            let mut value = value.clone();
+            // What is not a table, or has no text as its name, is told by what reads it.
+            if let Some(fields) = value.as_object_mut()
+                && fields
+                    .get("name")
+                    .is_none_or(|name| name.as_str().is_some_and(|name| !name.is_empty()))
+            {
+                fields.insert("name".to_owned(), id.as_str().into());
+            }
+            match settings::authenticator(&value, &shop) {
                 Ok(entry) => configured.extend(entry.map(Arc::new)),
                 Err(message) => tell("auth.authenticator", at, message),
             }
@@ -162,6 +174,9 @@ impl Auth {
         let has_rules = !settings.rules.is_empty() || !settings.rule_sources.is_empty();
         let rights = Arc::new(Rights::new(policy(limits, has_rules), rules));
         runtime.spawn(keep_time(Arc::downgrade(&rights)));
+        let of = |kind| move |id| (kind, id);
+        let declared = (ids.into_iter().map(of(objects::AUTHENTICATOR)))
+            .chain(settings.rule_ids().into_iter().map(of(objects::ACL_RULE)));
         let shared = Shared {
             rights,
             bans: Bans::default(),
@@ -171,6 +186,7 @@ impl Auth {
             shop,
             chain: ArcSwap::from_pointee(Chain::new(configured.clone())),
             configured,
+            declared: declared.collect(),
             has_rules,
             sources: Arc::new(Sources {
                 sources,
@@ -270,6 +286,9 @@ impl Auth {
     /// Reads an object; gives a ban back. One that cannot be read (a file it names has gone) closes and never opens.
     fn keep(&self, kind: &str, id: &str, value: Option<&Value>) -> Option<Ban> {
         let shared = &self.shared;
+        if (shared.declared.iter()).any(|(of, known)| *of == kind && known == id) {
+            return None;
+        }
         let _entered = shared.shop.runtime.enter();
         let mut object = value.and_then(|value| match objects::read(kind, value, &shared.shop) {
             Ok(object) => Some(object),

@@ -31,6 +31,30 @@ pub struct Settings {
     pub rules: Vec<Value>,
 }
 
+impl Settings {
+    /// The ids of [`Self::authenticators`], in their order: the name or the type, with a number where one before has it.
+    pub fn authenticator_ids(&self) -> Vec<String> {
+        let mut ids: Vec<String> = Vec::new();
+        for value in &self.authenticators {
+            let text = |field: &str| value.get(field).and_then(Value::as_str);
+            let name = text("name").filter(|name| !name.is_empty());
+            let name = name.or(text("type")).unwrap_or("authenticator");
+            let numbered = (2..).map(|number| format!("{name}-{number}"));
+            let mut candidates = std::iter::once(name.to_owned()).chain(numbered);
+            ids.extend(candidates.find(|id| !ids.contains(id)));
+        }
+        ids
+    }
+
+    /// The ids of [`Self::rules`], in their order.
+    pub fn rule_ids(&self) -> Vec<String> {
+        let numbers = 1..=self.rules.len();
+        numbers
+            .map(|number| format!("file-rule-{number}"))
+            .collect()
+    }
+}
+
 /// What one number or word says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -299,4 +323,29 @@ pub(crate) fn rule(value: &Value) -> Result<Option<(i64, Rule)>, String> {
     rest.remove("description");
     let rule = Rule::from_json(&Value::Object(rest))?;
     Ok(is_enabled.then_some((order, rule)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn authenticators_of_the_configuration_have_distinct_ids() {
+        let settings = Settings {
+            authenticators: vec![
+                json!({"type": "http", "name": "jwt"}),
+                json!({"type": "jwt"}),
+                json!({"type": "jwt"}),
+                json!({"type": "jwt", "name": ""}),
+                json!(1),
+            ],
+            rules: vec![json!({}), json!({})],
+            ..Settings::default()
+        };
+        let ids = settings.authenticator_ids();
+        assert_eq!(ids, ["jwt", "jwt-2", "jwt-3", "jwt-4", "authenticator"]);
+        assert_eq!(settings.rule_ids(), ["file-rule-1", "file-rule-2"]);
+    }
 }

@@ -265,10 +265,7 @@ impl Engine {
             && before.is_declared
             && !is_declared
         {
-            tracing::warn!(
-                rule = name,
-                "the store has a rule of the name of one of the configuration, which wins"
-            );
+            // The program warns of it, since it knows the place in the file.
             return;
         }
         let standing = before.map(|before| before.standing.clone());

@@ -7,7 +7,9 @@ mod preconditions;
 mod ruled;
 mod schema;
 
+use std::collections::BTreeMap;
 use std::future::Future;
+use std::ops::Bound;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -26,7 +28,7 @@ use crate::endpoint::{Endpoint, Outcome, delete, get, post, put};
 use crate::parameters::{Cursor, ID_CONTAINS};
 use crate::problem::Problem;
 pub(crate) use preconditions::Preconditions;
-pub use ruled::{Invalid, ObjectRules, RuledKind};
+pub use ruled::{DeclaredObject, Invalid, ObjectRules, RuledKind};
 
 /// Objects looked at for one page of a filtered list; a page may end early, its `next` goes on.
 const MAX_LOOKED_AT: usize = 10_000;
@@ -53,6 +55,9 @@ pub(crate) struct Names {
     pub(crate) about: &'static str,
 }
 
+/// Objects that the configuration declares, by id.
+pub(crate) type Declared = BTreeMap<String, DeclaredObject>;
+
 type Accepted<'a> = Pin<Box<dyn Future<Output = Result<Accept, Problem>> + Send + 'a>>;
 
 type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
@@ -78,6 +83,10 @@ pub(crate) trait Kind: Send + Sync + 'static {
     fn names(&self) -> &Names;
     /// As JSON schemas: what a client may write, without the id, and what it sees, without id and version.
     fn schemas(&self, generator: &mut SchemaGenerator) -> (Value, Value);
+    /// The objects that the configuration declares; `None`: it cannot declare any of this kind.
+    fn declared(&self) -> Option<&Declared> {
+        None
+    }
     /// A field of foreign objects that holds the id, in place of the own one.
     fn foreign_id_field(&self) -> Option<&'static str> {
         None
@@ -215,7 +224,7 @@ pub(crate) fn endpoints(kind: &Arc<dyn Kind>) -> Vec<Endpoint> {
             .body_with(schema::create_input(kind.clone()))
             .answers_with(201, "Made.", created)
             .with_location()
-            .problem(409, "There is one with this id already."),
+            .problem(409, "The id is in use, or the configuration declares an object with it."),
         described(read, names.read, format!("Look at {}", names.one))
             .path_parameter(names.id_field, id_about)
             .answers_with(200, "It, as it is now.", view.clone())
@@ -229,29 +238,65 @@ pub(crate) fn endpoints(kind: &Arc<dyn Kind>) -> Vec<Endpoint> {
             .body_with(schema::put_input(kind.clone()))
             .answers_with(200, "Replaced.", view.clone())
             .answers_with(201, "Made.", view)
-            .problem(409, "The last admin has to stay one.")
+            .problem(409, "The configuration declares this object, or it is the last admin.")
             .versioned(),
         described(remove, names.write, format!("Delete {}", names.one))
             .path_parameter(names.id_field, id_about)
             .answers_nothing(204, "Deleted.")
-            .problem(409, "Others name it, and these have to be changed first; the last admin has to stay.")
+            .problem(
+                409,
+                "Other objects name it, the configuration declares it, or it is the last admin.",
+            )
             .versioned(),
     ]
 }
 
-/// The object as a client sees it.
-fn shown(kind: &dyn Kind, app: &App, object: &Object) -> Value {
-    let mut shown = match kind.show(app, &object.value) {
+/// The object as a client sees it, without what is said of where it is kept.
+fn shown_fields(kind: &dyn Kind, app: &App, id: &str, value: &Value) -> Map<String, Value> {
+    let mut shown = match kind.show(app, value) {
         Value::Object(fields) => fields,
         other => Map::from_iter([("value".to_owned(), other)]),
     };
-    let id_field = kind.names().id_field;
     // The id first, for readers; maps of serde_json keep their order by name, so this only adds it.
-    shown.insert(id_field.to_owned(), object.id.clone().into());
+    shown.insert(kind.names().id_field.to_owned(), id.into());
+    shown
+}
+
+/// A stored object as a client sees it.
+fn shown(kind: &dyn Kind, app: &App, object: &Object) -> Value {
+    let mut shown = shown_fields(kind, app, &object.id, &object.value);
+    shown.insert("origin".to_owned(), "api".into());
     shown.insert("version".to_owned(), object.version.into());
     shown.insert("created_at_ms".to_owned(), object.created_ms.into());
     shown.insert("updated_at_ms".to_owned(), object.updated_ms.into());
     Value::Object(shown)
+}
+
+/// A declared object as a client sees it. It has no version: it changes with the configuration, at a start.
+fn shown_declared(kind: &dyn Kind, app: &App, object: &DeclaredObject) -> Value {
+    let mut shown = shown_fields(kind, app, &object.id, &object.value);
+    shown.insert("origin".to_owned(), object.origin.into());
+    shown.insert("declared_at".to_owned(), object.declared_at.clone().into());
+    Value::Object(shown)
+}
+
+/// The object of this id that the configuration declares.
+fn declared<'k>(kind: &'k dyn Kind, id: &str) -> Option<&'k DeclaredObject> {
+    kind.declared()?.get(id)
+}
+
+/// An object of the configuration is changed there. Without this, a stored object of the same id would have no effect.
+fn check_not_declared(kind: &dyn Kind, id: &str) -> Result<(), Problem> {
+    let Some(object) = declared(kind, id) else {
+        return Ok(());
+    };
+    let names = kind.names();
+    Err(Problem::conflict(format!(
+        "The {} {id:?} is declared at {}; change or remove it there and restart the node, or choose another {}.",
+        bare(names.one),
+        object.declared_at,
+        names.id_field,
+    )))
 }
 
 fn etag(version: u64) -> HeaderValue {
@@ -275,25 +320,62 @@ fn bare(one: &str) -> &str {
     one.split_once(' ').map_or(one, |(_, noun)| noun)
 }
 
+/// A row of a list.
+enum Row {
+    Stored(Object),
+    Declared(DeclaredObject),
+}
+
+impl Row {
+    fn id(&self) -> &str {
+        match self {
+            Self::Stored(object) => &object.id,
+            Self::Declared(object) => &object.id,
+        }
+    }
+}
+
+/// Up to `limit` objects behind `after`, stored and declared ones in the order of their ids. A declared one hides the
+/// stored one of the same id.
+fn rows_after(
+    kind: &dyn Kind,
+    objects: &Objects,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<Vec<Row>, store::Error> {
+    let stored = objects.list(kind.names().kind, after, limit)?.into_iter();
+    let stored = stored.filter(|object| declared(kind, &object.id).is_none());
+    let mut rows: Vec<_> = stored.map(Row::Stored).collect();
+    if let Some(declared) = kind.declared() {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let declared = declared.range::<str, _>((from, Bound::Unbounded));
+        let declared = declared.map(|(_, object)| Row::Declared(object.clone()));
+        rows.extend(declared.take(limit));
+        rows.sort_by(|a, b| a.id().cmp(b.id()));
+        rows.truncate(limit);
+    }
+    Ok(rows)
+}
+
 async fn list(kind: Arc<dyn Kind>, call: Call) -> Outcome {
-    let store_kind = kind.names().kind;
     let part = call.query.owned(ID_CONTAINS);
     let limit = call.query.limit();
     let mut after = call.query.after().map(|cursor| cursor.first);
+    let listed = kind.clone();
     let (rows, next) = blocking(&call.app, move |objects| {
         let mut rows = Vec::new();
         let mut looked_at = 0;
         loop {
-            let found = objects.list(store_kind, after.as_deref(), limit + 1)?;
+            let found = rows_after(&*listed, objects, after.as_deref(), limit + 1)?;
             let is_end = found.len() <= limit;
-            for object in found {
+            for row in found {
                 if rows.len() == limit || looked_at == MAX_LOOKED_AT {
                     return Ok((rows, after));
                 }
                 looked_at += 1;
-                after = Some(object.id.clone());
-                if part.as_deref().is_none_or(|part| object.id.contains(part)) {
-                    rows.push(object);
+                after = Some(row.id().to_owned());
+                if part.as_deref().is_none_or(|part| row.id().contains(part)) {
+                    rows.push(row);
                 }
             }
             if is_end {
@@ -307,7 +389,10 @@ async fn list(kind: Arc<dyn Kind>, call: Call) -> Outcome {
     call::ok(Page {
         data: rows
             .iter()
-            .map(|object| shown(&*kind, app, object))
+            .map(|row| match row {
+                Row::Stored(object) => shown(&*kind, app, object),
+                Row::Declared(object) => shown_declared(&*kind, app, object),
+            })
             .collect(),
         next: next.map(|id| Cursor::new(&id, "").encode()),
     })
@@ -315,6 +400,9 @@ async fn list(kind: Arc<dyn Kind>, call: Call) -> Outcome {
 
 async fn read(kind: Arc<dyn Kind>, call: Call) -> Outcome {
     let id = call.path(kind.names().id_field);
+    if let Some(object) = declared(&*kind, id) {
+        return call::ok(shown_declared(&*kind, &call.app, object));
+    }
     let object = get_object(&call.app, kind.names().kind, id).await?;
     let object = object.ok_or_else(|| nothing_there(&*kind, id))?;
     if Preconditions::read(call.headers())?.is_not_modified(object.version) {
@@ -352,6 +440,7 @@ async fn create(kind: Arc<dyn Kind>, mut call: Call) -> Outcome {
         }
     };
     check_id(names.id_field, &id)?;
+    check_not_declared(&*kind, &id)?;
     let _changing = call.app.changing.lock().await;
     if get_object(&call.app, names.kind, &id).await?.is_some() {
         let detail = format!("There is {} {id:?} already.", names.one);
@@ -392,7 +481,11 @@ async fn write(kind: Arc<dyn Kind>, mut call: Call) -> Outcome {
             input.remove(field);
         }
     }
+    if input.get("origin").is_some_and(|origin| origin == "api") {
+        input.remove("origin");
+    }
     check_id(names.id_field, &id)?;
+    check_not_declared(&*kind, &id)?;
     let _changing = call.app.changing.lock().await;
     let current = get_object(&call.app, names.kind, &id).await?;
     preconditions.check(current.as_ref().map(|object| object.version))?;
@@ -461,6 +554,7 @@ async fn remove(kind: Arc<dyn Kind>, call: Call) -> Outcome {
     let names = kind.names();
     let id = call.path(names.id_field).to_owned();
     let preconditions = Preconditions::read(call.headers())?;
+    check_not_declared(&*kind, &id)?;
     let _changing = call.app.changing.lock().await;
     let current = get_object(&call.app, names.kind, &id).await?;
     let current = current.ok_or_else(|| nothing_there(&*kind, &id))?;

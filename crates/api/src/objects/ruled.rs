@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemars::SchemaGenerator;
 use serde_json::Value;
 
-use super::{Accept, Accepted, Kind, Names};
+use super::{Accept, Accepted, Declared, Kind, Names};
 use crate::access::Role;
 use crate::app::App;
 use crate::call;
@@ -65,6 +65,18 @@ pub struct Invalid {
     pub detail: String,
 }
 
+/// An object that the configuration declares: the API shows it and does not change it.
+#[derive(Debug, Clone)]
+pub struct DeclaredObject {
+    pub id: String,
+    /// In the form in which a stored object of the kind is kept, secrets included.
+    pub value: Value,
+    /// Which part of the configuration declares it: `file`, `environment` or `command_line`.
+    pub origin: &'static str,
+    /// Where, such as `tidegate.toml:42`.
+    pub declared_at: String,
+}
+
 /// Who understands these objects. Called on threads that may block.
 pub trait ObjectRules: Send + Sync + 'static {
     /// From what a client wrote, without the id, to what is stored. `current` is what is stored now: secrets that are
@@ -86,6 +98,12 @@ pub trait ObjectRules: Send + Sync + 'static {
     /// What an accepted object hardly means as it is written, for the answer to whoever wrote it.
     fn warnings(&self, kind: RuledKind, stored: &Value) -> Vec<String> {
         let _ = (kind, stored);
+        Vec::new()
+    }
+
+    /// The objects of this kind that the configuration declares.
+    fn declared(&self, kind: RuledKind) -> Vec<DeclaredObject> {
+        let _ = kind;
         Vec::new()
     }
 
@@ -116,6 +134,11 @@ pub(super) fn kinds(rules: &Arc<dyn ObjectRules>) -> Vec<Ruled> {
     .map(|kind| Ruled {
         kind,
         names: names_of(kind),
+        declared: rules
+            .declared(kind)
+            .into_iter()
+            .map(|object| (object.id.clone(), object))
+            .collect(),
         rules: rules.clone(),
     })
     .collect()
@@ -124,6 +147,8 @@ pub(super) fn kinds(rules: &Arc<dyn ObjectRules>) -> Vec<Ruled> {
 pub(super) struct Ruled {
     kind: RuledKind,
     names: Names,
+    /// By id.
+    declared: Declared,
     rules: Arc<dyn ObjectRules>,
 }
 
@@ -308,6 +333,11 @@ fn names_of(kind: RuledKind) -> Names {
 impl Kind for Ruled {
     fn names(&self) -> &Names {
         &self.names
+    }
+
+    /// Bans are not declared: they come and go while the node runs.
+    fn declared(&self) -> Option<&Declared> {
+        (self.kind != RuledKind::Ban).then_some(&self.declared)
     }
 
     /// A rule object of EMQX is known by its `id` and may have a `name` besides.

@@ -13,7 +13,7 @@ pub(super) fn view(kind: Arc<dyn Kind>) -> SchemaOf {
     named(kind, "", |kind, generator| {
         let mut schema = object(kind.schemas(generator).1);
         add_id(&*kind, &mut schema, true);
-        add_version(&mut schema, true);
+        add_origin(&*kind, &mut schema);
         schema
     })
 }
@@ -26,7 +26,7 @@ pub(super) fn created(kind: Arc<dyn Kind>) -> SchemaOf {
     named(kind, "Created", |kind, generator| {
         let mut schema = object(kind.schemas(generator).1);
         add_id(&*kind, &mut schema, true);
-        add_version(&mut schema, true);
+        add_origin(&*kind, &mut schema);
         for (name, about) in kind.once() {
             let property = json!({"type": "string", "description": about});
             add(&mut schema, name, property, true);
@@ -104,16 +104,34 @@ fn add_id(kind: &dyn Kind, schema: &mut Value, is_required: bool) {
     add(schema, kind.names().id_field, property, is_required);
 }
 
-fn add_version(schema: &mut Value, is_required: bool) {
+/// Where the object is kept, and what only stored ones have.
+fn add_origin(kind: &dyn Kind, schema: &mut Value) {
+    let can_be_declared = kind.declared().is_some();
+    let origins: &[&str] = match can_be_declared {
+        true => &["api", "file", "environment", "command_line"],
+        false => &["api"],
+    };
+    let origin = json!({
+        "type": "string", "enum": origins,
+        "description": "`api`: a stored object. Objects of the configuration are changed there.",
+    });
+    add(schema, "origin", origin, true);
+    if can_be_declared {
+        let place = json!({
+            "type": "string",
+            "description": "File and line that declare the object; absent for stored ones.",
+        });
+        add(schema, "declared_at", place, false);
+    }
     for (name, about) in [
         (
             "version",
-            "Grows with every change; the ETag without its quotes.",
+            "Grows with every change; the ETag without its quotes. Only stored objects have one.",
         ),
-        ("created_at_ms", "When it was made."),
+        ("created_at_ms", "When it was stored."),
         ("updated_at_ms", "When it was changed last."),
     ] {
         let property = json!({"type": "integer", "minimum": 0, "description": about});
-        add(schema, name, property, is_required);
+        add(schema, name, property, !can_be_declared);
     }
 }

@@ -84,6 +84,18 @@ pub(super) fn finish(draft: &mut Draft, users: Vec<broker::config::UserConfig>) 
         rule_sources: values(&tables.rule_sources),
         rules: values(&tables.rules),
     };
+    for (kind, ids, tables) in [
+        (
+            auth::objects::AUTHENTICATOR,
+            settings.authenticator_ids(),
+            &tables.authenticators,
+        ),
+        (auth::objects::ACL_RULE, settings.rule_ids(), &tables.rules),
+    ] {
+        let declared = ids.into_iter().zip(tables);
+        let declared = declared.map(|(id, table)| ((kind, id), table.origin.clone()));
+        draft.declared_at.extend(declared);
+    }
     // Nobody is asked here: what is started on this runtime never runs.
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -102,7 +102,10 @@ fn read(
         _ => service.check_sink(&table.value),
     };
     match checked {
-        Ok(()) => declared.push((kind, name, table.value)),
+        Ok(()) => {
+            draft.declared_at.insert((kind, name.clone()), table.origin);
+            declared.push((kind, name, table.value));
+        }
         Err(error)
             if kind != CONNECTOR
                 && error.field == "connector"

@@ -32,6 +32,8 @@ pub(super) struct Draft {
     pub(super) problems: Vec<Problem>,
     /// Who said last what a key is; keys with their section, `listener.NAME.bind` for those of a listener.
     pub(super) origins: HashMap<String, Origin>,
+    /// Where the objects of the configuration are declared, by kind and id.
+    pub(super) declared_at: HashMap<(&'static str, String), Origin>,
 }
 
 /// Which of the things that exist several times a key belongs to.
@@ -57,6 +59,7 @@ impl Draft {
             objects: Vec::new(),
             problems: Vec::new(),
             origins: HashMap::new(),
+            declared_at: HashMap::new(),
         }
     }
 

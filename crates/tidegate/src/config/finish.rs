@@ -93,6 +93,7 @@ pub(super) fn finish(mut draft: Draft, file: Option<PathBuf>, home: &DataHome) -
         log_format: draft.node.log_format,
         file,
         origins: std::mem::take(&mut draft.origins),
+        declared_at: std::mem::take(&mut draft.declared_at),
         broker,
     };
     (config, draft)

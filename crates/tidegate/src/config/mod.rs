@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 
 use api::HttpConfig;
 use broker::config::{BrokerConfig, TlsConfig};
+use serde_json::{Value, json};
 
 use crate::logging::LogFormat;
 pub(crate) use explain::{UnknownSetting, explain};
@@ -48,7 +49,7 @@ pub(crate) struct Config {
     pub(crate) alarms: crate::serve::alarms::Settings,
     pub(crate) commands: devices::command::CommandConfig,
     /// `[[rule]]`: names and what the API would take.
-    pub(crate) declared_rules: Vec<(String, serde_json::Value)>,
+    pub(crate) declared_rules: Vec<(String, Value)>,
     /// `[[connector]]`, `[[sink]]` and `[[source]]`, connectors first.
     pub(crate) declared_connectors: DeclaredObjects,
     /// `[[product]]`: ids and what the API would take.
@@ -77,30 +78,51 @@ pub(crate) struct Config {
     /// For changing them while the node runs.
     pub(crate) running: Running,
     origins: HashMap<String, Origin>,
+    declared_at: HashMap<(&'static str, String), Origin>,
+}
+
+/// An object that the configuration declares. Its value may contain secrets.
+#[derive(Clone)]
+pub(crate) struct Declaration {
+    pub(crate) kind: &'static str,
+    pub(crate) id: String,
+    pub(crate) value: Value,
+    pub(crate) origin: Origin,
 }
 
 impl Config {
-    /// All objects that stand in it: kind, name and what they say, credentials of users left out.
-    pub(crate) fn declared_objects(&self) -> Vec<(&'static str, String, serde_json::Value)> {
-        let of = |kind, objects: &[(String, serde_json::Value)]| {
-            let objects = objects.iter().cloned();
-            objects
-                .map(move |(name, value)| (kind, name, value))
-                .collect::<Vec<_>>()
-        };
-        let users = self.broker.users.iter();
-        let users = users.map(|user| {
-            let name = user.username.clone();
-            (auth::objects::USER, name, serde_json::Value::Null)
+    /// All objects that it declares, in the form in which the store keeps them.
+    pub(crate) fn declared_objects(&self) -> Vec<Declaration> {
+        let users = self.broker.users.iter().map(|user| {
+            let value = json!({"scram": user.credential});
+            (auth::objects::USER, user.username.clone(), value)
         });
-        [
-            users.collect(),
-            of(engine::KIND, &self.declared_rules),
-            of(devices::PRODUCT_KIND, &self.declared_products.0),
-            self.declared_connectors.to_vec(),
-            self.declared_others.to_vec(),
-        ]
-        .concat()
+        let authenticators = self.auth.authenticator_ids().into_iter();
+        let authenticators = authenticators.zip(self.auth.authenticators.iter().cloned());
+        let acl_rules = self.auth.rule_ids().into_iter();
+        let acl_rules = acl_rules.zip(self.auth.rules.iter().cloned());
+        let of = |kind| move |(id, value)| (kind, id, value);
+        let objects = users
+            .chain(authenticators.map(of(auth::objects::AUTHENTICATOR)))
+            .chain(acl_rules.map(of(auth::objects::ACL_RULE)))
+            .chain(self.declared_rules.iter().cloned().map(of(engine::KIND)))
+            .chain((self.declared_products.0.iter().cloned()).map(of(devices::PRODUCT_KIND)))
+            .chain(self.declared_connectors.iter().cloned())
+            .chain(self.declared_others.iter().cloned());
+        let declarations = objects.map(|(kind, id, value)| {
+            let user_key = format!("user.{id}");
+            let origin = match kind {
+                auth::objects::USER => self.origins.get(&user_key),
+                _ => self.declared_at.get(&(kind, id.clone())),
+            };
+            Declaration {
+                origin: origin.unwrap_or(&Origin::Default).clone(),
+                kind,
+                id,
+                value,
+            }
+        });
+        declarations.collect()
     }
 
     /// Who said what a key (`listener.mqtt.bind`) is.

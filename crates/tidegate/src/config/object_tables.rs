@@ -8,7 +8,7 @@ use std::path::Path;
 use devices::alarm::{MAX_NOTIFICATIONS, NOTIFICATION_KIND, check_notification};
 use devices::pull::{self, Pulls};
 use devices::{chain, group};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::auth_tables::AuthTable;
 use super::connector_tables;
@@ -55,8 +55,8 @@ const TABLES: [Table; 4] = [
         name_field: "name",
         most: MAX_NOTIFICATIONS,
         read: |value| {
-            check_notification(&value).map_err(|error| (error.field, error.detail))?;
-            Ok(value)
+            let read = check_notification(&value).map_err(|error| (error.field, error.detail))?;
+            Ok(json!(read))
         },
     },
     Table {
@@ -65,8 +65,9 @@ const TABLES: [Table; 4] = [
         name_field: "id",
         most: chain::MAX_CHAINS,
         read: |value| {
-            chain::Definition::read(&value).map_err(|error| (error.field, error.detail))?;
-            Ok(value)
+            let read = chain::Definition::read(&value);
+            let (read, _) = read.map_err(|error| (error.field, error.detail))?;
+            Ok(json!(read))
         },
     },
     Table {
@@ -75,8 +76,8 @@ const TABLES: [Table; 4] = [
         name_field: "id",
         most: group::MAX_GROUPS,
         read: |value| {
-            group::Definition::read(&value).map_err(|error| (error.field, error.detail))?;
-            Ok(value)
+            let read = group::Definition::read(&value);
+            Ok(json!(read.map_err(|error| (error.field, error.detail))?))
         },
     },
     Table {
@@ -164,7 +165,11 @@ fn read(table: &Table, entry: &AuthTable, declared: &mut DeclaredObjects, draft:
         return draft.problem(origin, key, message);
     }
     match (table.read)(value) {
-        Ok(value) => declared.0.push((table.kind, name.to_owned(), value)),
+        Ok(value) => {
+            let known = (table.kind, name.to_owned());
+            draft.declared_at.insert(known, origin);
+            declared.0.push((table.kind, name.to_owned(), value));
+        }
         Err((field, detail)) => {
             let key = match field.as_str() {
                 "" => (*section).to_owned(),

@@ -38,6 +38,25 @@ impl fmt::Display for Origin {
     }
 }
 
+impl Origin {
+    /// Which part of the configuration it is, in the words of the API.
+    pub(crate) fn part(&self) -> &'static str {
+        match self {
+            Self::Default | Self::File { .. } | Self::WholeFile(_) => "file",
+            Self::Environment(_) => "environment",
+            Self::Set(_) | Self::Flag(_) => "command_line",
+        }
+    }
+
+    /// As a whole line of a file, without the column.
+    pub(crate) fn place(&self) -> String {
+        match self {
+            Self::File { path, line, .. } => format!("{}:{line}", path.display()),
+            other => other.to_string(),
+        }
+    }
+}
+
 /// One thing that is wrong. Never holds the value of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {

@@ -68,7 +68,11 @@ pub(super) fn finish(draft: &mut Draft) -> Declared {
             }
         }
         match Product::read(&id, &table.value, 0) {
-            Ok(_) => products.push((id, table.value)),
+            Ok(_) => {
+                let declared = (devices::PRODUCT_KIND, id.clone());
+                draft.declared_at.insert(declared, table.origin);
+                products.push((id, table.value));
+            }
             Err(errors) => {
                 for error in errors {
                     let key = match error.field.as_str() {

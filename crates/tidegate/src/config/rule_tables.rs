@@ -29,7 +29,11 @@ pub(super) fn finish(draft: &mut Draft) -> Vec<(String, Value)> {
             continue;
         }
         match engine.accept(&name, &table.value) {
-            Ok(rule) => rules.push((name, rule)),
+            Ok(rule) => {
+                let declared = (engine::KIND, name.clone());
+                draft.declared_at.insert(declared, table.origin);
+                rules.push((name, rule));
+            }
             Err(problem) => {
                 let key = format!("rule.{}", problem.field);
                 draft.problem(table.origin, key, format!("{name}: {}", problem.detail));

@@ -74,12 +74,14 @@ impl Kind {
                 ("PASSWORD", "has_password"),
                 ("DESCRIPTION", "description"),
                 ("CHANGED", "updated_at_ms"),
+                ("DECLARED AT", "declared_at"),
             ],
             Self::Authenticators => &[
                 ("ID", "id"),
                 ("TYPE", "type"),
                 ("ENABLED", "enabled"),
                 ("CHANGED", "updated_at_ms"),
+                ("DECLARED AT", "declared_at"),
             ],
             Self::AclRules => &[
                 ("ID", "id"),
@@ -90,6 +92,7 @@ impl Kind {
                 ("USER", "username"),
                 ("CLIENT ID", "client_id"),
                 ("ADDRESS", "address"),
+                ("DECLARED AT", "declared_at"),
             ],
             Self::Bans => &[
                 ("ID", "id"),
@@ -105,12 +108,14 @@ impl Kind {
                 ("SQL", "sql"),
                 ("DESCRIPTION", "description"),
                 ("CHANGED", "updated_at_ms"),
+                ("DECLARED AT", "declared_at"),
             ],
             Self::Connectors => &[
                 ("CONNECTOR", "name"),
                 ("TYPE", "type"),
                 ("DESCRIPTION", "description"),
                 ("CHANGED", "updated_at_ms"),
+                ("DECLARED AT", "declared_at"),
             ],
             Self::Sinks | Self::Sources => &[
                 ("NAME", "name"),
@@ -118,6 +123,7 @@ impl Kind {
                 ("ENABLED", "enabled"),
                 ("DESCRIPTION", "description"),
                 ("CHANGED", "updated_at_ms"),
+                ("DECLARED AT", "declared_at"),
             ],
             Self::Products => &[
                 ("PRODUCT", "id"),
@@ -125,6 +131,7 @@ impl Kind {
                 ("ENABLED", "enabled"),
                 ("DESCRIPTION", "description"),
                 ("CHANGED", "updated_at_ms"),
+                ("DECLARED AT", "declared_at"),
             ],
             Self::Notifications => &[
                 ("NOTIFICATION", "name"),
@@ -133,11 +140,13 @@ impl Kind {
                 ("SEVERITIES", "severities"),
                 ("TO", "to"),
                 ("DESCRIPTION", "description"),
+                ("DECLARED AT", "declared_at"),
             ],
             Self::Chains => &[
                 ("CHAIN", "id"),
                 ("DESCRIPTION", "description"),
                 ("CHANGED", "updated_at_ms"),
+                ("DECLARED AT", "declared_at"),
             ],
             Self::DeviceGroups => &[
                 ("GROUP", "id"),
@@ -146,6 +155,7 @@ impl Kind {
                 ("TAGS", "tags"),
                 ("DESCRIPTION", "description"),
                 ("CHANGED", "updated_at_ms"),
+                ("DECLARED AT", "declared_at"),
             ],
             Self::PullSources => &[
                 ("SOURCE", "name"),
@@ -153,6 +163,7 @@ impl Kind {
                 ("EVERY", "interval_s"),
                 ("DESCRIPTION", "description"),
                 ("CHANGED", "updated_at_ms"),
+                ("DECLARED AT", "declared_at"),
             ],
             Self::Operators => &[
                 ("OPERATOR", "username"),

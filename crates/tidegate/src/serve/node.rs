@@ -201,6 +201,7 @@ impl Node {
         let opened = tokio::task::spawn_blocking(move || {
             let (devices, store, engine) = opening;
             uses_of_start.warn_of_missing()?;
+            uses_of_start.warn_of_collisions()?;
             let (telemetry, alarms) = settings;
             let (chains, retention) = of_products;
             let series = Ingest::open_series(&data_path, &telemetry, &retention)?;

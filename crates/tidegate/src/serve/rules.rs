@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ::devices::alarm::MAX_NOTIFICATIONS;
-use api::{Invalid, ObjectRules, RuleTools, RuledKind};
+use api::{DeclaredObject, Invalid, ObjectRules, RuleTools, RuledKind};
 use auth::{Auth, objects};
 use engine::{Condition, Count, Engine, Status, Trial};
 use serde_json::{Value, json};
@@ -97,10 +97,21 @@ impl ObjectRules for Rules {
         current: Option<&Value>,
     ) -> Result<Value, Invalid> {
         let stored = kind.stored_as();
-        self.uses.check_owner(stored, id, kind.id_field())?;
         let accepted = self.accept_alone(kind, id, input, current)?;
         self.uses.check_named(stored, &accepted)?;
         Ok(accepted)
+    }
+
+    fn declared(&self, kind: RuledKind) -> Vec<DeclaredObject> {
+        let declared = self.uses.of_kind(kind.stored_as());
+        declared
+            .map(|object| DeclaredObject {
+                id: object.id.clone(),
+                value: object.value.clone(),
+                origin: object.origin.part(),
+                declared_at: object.origin.place(),
+            })
+            .collect()
     }
 
     fn show(&self, kind: RuledKind, stored: &Value) -> Value {

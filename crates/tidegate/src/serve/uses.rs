@@ -13,6 +13,7 @@ use serde_json::Value;
 use store::Objects;
 
 use super::alarms::PLATFORM_KIND;
+use crate::config::Declaration;
 
 const PAGE: usize = 1000;
 /// Those who name an object that are told by name; of others the number.
@@ -77,6 +78,7 @@ fn noun(kind: &str) -> &str {
         chain::KIND => "rule chain",
         group::KIND => "group of devices",
         pull::KIND => "pull source",
+        auth::objects::ACL_RULE => "ACL rule",
         other => other,
     }
 }
@@ -117,18 +119,15 @@ fn names_at<'v>(value: &'v Value, path: &str, place: &str, found: &mut dyn FnMut
 pub(super) struct Uses {
     objects: Objects,
     registry: Registry,
-    declared: Arc<[(&'static str, String, Value)]>,
+    declared: Arc<[Declaration]>,
     declared_names: Arc<HashSet<(&'static str, String)>>,
 }
 
 impl Uses {
-    /// `declared`: kind, name and what they say.
-    pub(super) fn new(
-        objects: Objects,
-        registry: Registry,
-        declared: Vec<(&'static str, String, Value)>,
-    ) -> Self {
-        let names = declared.iter().map(|(kind, name, _)| (*kind, name.clone()));
+    pub(super) fn new(objects: Objects, registry: Registry, declared: Vec<Declaration>) -> Self {
+        let names = declared
+            .iter()
+            .map(|object| (object.kind, object.id.clone()));
         Self {
             objects,
             registry,
@@ -142,37 +141,24 @@ impl Uses {
         self.declared_names.contains(&(kind, name.to_owned()))
     }
 
-    /// Whether an object of the store may be changed: what stands in the configuration is changed there.
-    pub(super) fn check_owner(
-        &self,
-        kind: &'static str,
-        name: &str,
-        id_field: &str,
-    ) -> Result<(), Invalid> {
-        if !self.is_declared(kind, name) {
-            return Ok(());
-        }
-        let kind = noun(kind);
-        Err(Invalid {
-            field: id_field.to_owned(),
-            detail: format!(
-                "the {kind} {name:?} stands in the configuration file; change it there."
-            ),
-        })
-    }
-
     /// What the configuration says of an object.
     pub(super) fn declared(&self, kind: &str, name: &str) -> Option<&Value> {
-        let mut declared = self.declared.iter();
-        let found = declared.find(|(of, known, _)| *of == kind && known == name)?;
-        Some(&found.2)
+        let found = self.of_kind(kind).find(|object| object.id == name)?;
+        Some(&found.value)
     }
 
-    /// All objects of a kind that stand in the configuration.
+    /// All objects of a kind that the configuration declares.
+    pub(super) fn of_kind(&self, kind: &str) -> impl Iterator<Item = &Declaration> {
+        self.declared
+            .iter()
+            .filter(move |object| object.kind == kind)
+    }
+
+    /// The same, as names and values.
     pub(super) fn all_declared(&self, kind: &str) -> Vec<(String, Value)> {
-        let declared = self.declared.iter().filter(|(of, _, _)| *of == kind);
+        let declared = self.of_kind(kind);
         declared
-            .map(|(_, name, value)| (name.clone(), value.clone()))
+            .map(|object| (object.id.clone(), object.value.clone()))
             .collect()
     }
 
@@ -286,8 +272,8 @@ impl Uses {
         kind: &'static str,
         each: &mut dyn FnMut(&str, &Value),
     ) -> Result<(), store::Error> {
-        for (_, name, value) in self.declared.iter().filter(|(of, _, _)| *of == kind) {
-            each(name, value);
+        for object in self.of_kind(kind) {
+            each(&object.id, &object.value);
         }
         let mut after: Option<String> = None;
         loop {
@@ -306,18 +292,53 @@ impl Uses {
 
     /// Tells what the configuration names and nobody has. It may still be made.
     pub(super) fn warn_of_missing(&self) -> Result<(), store::Error> {
-        for (kind, name, value) in self.declared.iter() {
-            if let Some((field, missing_kind, missing)) = self.missing(kind, value)? {
+        for object in self.declared.iter() {
+            let missing = self.missing(object.kind, &object.value)?;
+            if let Some((field, missing_kind, missing)) = missing {
                 tracing::warn!(
-                    "the {} {name:?} of the configuration names in {field} the {} {missing:?}, which is not there; \
+                    "the {} {:?} of the configuration names in {field} the {} {missing:?}, which is not there; \
                      declare it, too, or make it",
-                    noun(kind),
+                    noun(object.kind),
+                    object.id,
                     noun(missing_kind),
                 );
             }
         }
         Ok(())
     }
+
+    /// Warns of stored objects that have the id of a declared one, and from now on of each that a restored backup brings.
+    pub(super) fn warn_of_collisions(&self) -> Result<(), store::Error> {
+        for object in self.declared.iter() {
+            if self.objects.get(object.kind, &object.id)?.is_some() {
+                warn_of_collision(object);
+            }
+        }
+        let declared = self.declared.clone();
+        let objects = self.objects.clone();
+        self.objects.on_change(Box::new(move |change| {
+            let mut declared = declared.iter();
+            let collides = declared.find(|o| o.kind == change.kind && o.id == change.id);
+            if let Some(object) = collides
+                && matches!(objects.get(object.kind, &object.id), Ok(Some(_)))
+            {
+                warn_of_collision(object);
+            }
+        }));
+        Ok(())
+    }
+}
+
+fn warn_of_collision(object: &Declaration) {
+    let (kind, id) = (noun(object.kind), object.id.as_str());
+    let declared_at = object.origin.place();
+    tracing::warn!(
+        kind,
+        id,
+        declared_at,
+        "a stored object has the id of one that the configuration declares; the stored one has no effect until the \
+         configuration no longer declares it"
+    );
 }
 
 /// The first place at which an object names another one.

@@ -165,7 +165,7 @@ fn sinks_of_the_configuration_work_and_stay() {
         "/api/v1/sinks/archive",
         &json!({"connector": "disk", "file": "other"}),
     );
-    assert_eq!(refused.status, 422, "{}", refused.body);
+    assert_eq!(refused.status, 409, "{}", refused.body);
     let status = send(&node, &token, "GET", "/api/v1/sink-status", &Value::Null);
     assert_eq!(status.body["data"][0]["is_declared"], true);
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod connectors;
+mod declared;
 mod effects;
 mod push;
 mod schemathesis;

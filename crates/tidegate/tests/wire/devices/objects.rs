@@ -201,9 +201,10 @@ fn products_of_the_configuration_are_there_and_stay_as_they_are() {
     say(&mut raw, json!({"t": 20}));
     say(&mut raw, json!({"t": 51}));
     assert_eq!(latest(&node, "d"), json!({"t": 20.0}));
-    let (field, detail) = refused(&node, "products/meter", json!({}));
-    assert_eq!(field, "id");
-    assert!(detail.contains("configuration file"), "{detail}");
+    let (status, answer) = api(&node, "PUT", "products/meter", &json!({}));
+    assert_eq!(status, 409, "{answer}");
+    let detail = answer["detail"].as_str().unwrap();
+    assert!(detail.contains("tidegate.toml:1;"), "{detail}");
     assert_eq!(get(&node, "device-counts")["products"]["meter"], 1);
 }
 

@@ -143,7 +143,7 @@ fn rules_of_the_configuration_run_and_cannot_be_changed_over_the_api() {
     assert_eq!(status(&node, "declared")["is_declared"], true);
     let rule = json!({"name": "declared", "sql": "SELECT 1 AS n FROM \"t\""});
     let (status, problem) = api(&node, "POST", "rules", &rule);
-    assert_eq!(status, 422, "{problem}");
+    assert_eq!(status, 409, "{problem}");
     let bad = config.replace("SELECT qos", "SELECT qos,,");
     let Err(why) = Node::try_start(&[], &bad) else {
         panic!("a node with a bad rule has started");
