@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 const ROUNDS: u32 = 5_000_000;
 const TOPIC: &str = "devices/device-0000017/up/temperature";
 const CLIENT: Client<'_> = Client {
+    last_address: None,
     local: None,
     client_id: "device-0000017",
     username: None,

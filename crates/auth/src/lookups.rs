@@ -286,6 +286,7 @@ mod tests {
                 client_id: username,
                 username: Some(username),
                 peer: Some(Peer::Unix),
+                last_address: None,
                 local: None,
                 version: Version::V5,
                 connection: Default::default(),

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mqtt::{Properties, ReasonCode, SubscriptionOptions};
+use mqtt::{ReasonCode, SubscriptionOptions};
 use store::Health;
 use tokio::sync::broadcast;
 
 use crate::control::{Event, EventKind};
 use crate::hooks::{
-    Accepted, Client, DropReason, Hooks, HooksFactory, Interest, MessageView, RefusedConnect,
+    Accepted, Client, DropReason, Hooks, HooksFactory, Interest, MessageView, Origin, PacketFacts,
+    RefusedConnect,
 };
 
 /// Events kept for a listener that is behind.
@@ -181,7 +182,7 @@ impl Hooks for Teller {
         client: &Client<'_>,
         filter: &str,
         options: SubscriptionOptions,
-        _properties: Properties<'_>,
+        _packet: PacketFacts<'_>,
     ) {
         self.events.tell(EventKind::Subscribed {
             client_id: client.client_id.into(),
@@ -190,14 +191,26 @@ impl Hooks for Teller {
         });
     }
 
-    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str, _properties: Properties<'_>) {
+    fn unsubscribed(
+        &mut self,
+        client: &Client<'_>,
+        filter: &str,
+        _options: SubscriptionOptions,
+        _packet: PacketFacts<'_>,
+    ) {
         self.events.tell(EventKind::Unsubscribed {
             client_id: client.client_id.into(),
             topic_filter: filter.into(),
         });
     }
 
-    fn dropped(&mut self, client: Option<&Client<'_>>, message: &MessageView<'_>, why: DropReason) {
+    fn dropped(
+        &mut self,
+        client: Option<&Client<'_>>,
+        message: &MessageView<'_>,
+        _origin: &Origin<'_>,
+        why: DropReason,
+    ) {
         let client_id = client.map(|client| client.client_id);
         if let Some(count) = self.drops.count(client_id, why, now_ms()) {
             self.events.tell(EventKind::Dropped {

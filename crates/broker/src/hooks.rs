@@ -102,6 +102,8 @@ pub struct Client<'a> {
     pub username: Option<&'a str>,
     /// None once the session is without a connection.
     pub peer: Option<Peer>,
+    /// The address that a session without a connection was connected from last, if the node has not been restarted since.
+    pub last_address: Option<SocketAddr>,
     /// The node's address that it is connected to; `None`: it is not, or not over TCP.
     pub local: Option<&'a SocketAddr>,
     pub version: Version,
@@ -186,6 +188,22 @@ pub struct Origin<'a> {
     pub dup: bool,
     /// Of a message that hooks have asked for, see [`Draft`]; else 0.
     pub tag: u64,
+}
+
+/// What hooks may know of a SUBSCRIBE, an UNSUBSCRIBE or an acknowledgement.
+#[derive(Debug, Clone, Copy)]
+pub struct PacketFacts<'a> {
+    /// 0: there was no packet.
+    pub packet_id: u16,
+    pub properties: Properties<'a>,
+}
+
+impl PacketFacts<'_> {
+    /// The control plane has done it, or the node itself.
+    pub const NONE: Self = Self {
+        packet_id: 0,
+        properties: Properties::EMPTY,
+    };
 }
 
 /// The answer to an authentication.
@@ -410,19 +428,26 @@ pub trait Hooks {
         let _ = client_id;
     }
 
-    /// `properties` are those of the packet; of what the control plane subscribes there are none.
+    /// `packet` is the SUBSCRIBE; what the control plane subscribes has none.
     fn subscribed(
         &mut self,
         client: &Client<'_>,
         filter: &str,
         options: SubscriptionOptions,
-        properties: Properties<'_>,
+        packet: PacketFacts<'_>,
     ) {
-        let _ = (client, filter, options, properties);
+        let _ = (client, filter, options, packet);
     }
 
-    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str, properties: Properties<'_>) {
-        let _ = (client, filter, properties);
+    /// `options` are those of the subscription that has ended; `packet` is the UNSUBSCRIBE, if there was one.
+    fn unsubscribed(
+        &mut self,
+        client: &Client<'_>,
+        filter: &str,
+        options: SubscriptionOptions,
+        packet: PacketFacts<'_>,
+    ) {
+        let _ = (client, filter, options, packet);
     }
 
     /// Whether [`Hooks::publish`] wants to be told of messages on a topic. Asked before anything is made ready for it, so that
@@ -458,14 +483,15 @@ pub trait Hooks {
         let _ = (client, message, packet_id);
     }
 
+    /// A subscriber has acknowledged a message with this packet.
     fn acked(
         &mut self,
         client: &Client<'_>,
         message: &MessageView<'_>,
-        packet_id: u16,
+        packet: PacketFacts<'_>,
         kind: AckKind,
     ) {
-        let _ = (client, message, packet_id, kind);
+        let _ = (client, message, packet, kind);
     }
 
     /// A QoS 1 or 2 message waits for a client without a connection.
@@ -473,9 +499,16 @@ pub trait Hooks {
         let _ = (client, message);
     }
 
-    /// A message was dropped for one subscriber, or for all (`client` is `None`).
-    fn dropped(&mut self, client: Option<&Client<'_>>, message: &MessageView<'_>, why: DropReason) {
-        let _ = (client, message, why);
+    /// A message was dropped for one subscriber, or for all (`client` is `None`). `origin` has the publisher if the message was dropped
+    /// when it came in; a message that its publisher may not publish is dropped for the publisher itself.
+    fn dropped(
+        &mut self,
+        client: Option<&Client<'_>>,
+        message: &MessageView<'_>,
+        origin: &Origin<'_>,
+        why: DropReason,
+    ) {
+        let _ = (client, message, origin, why);
     }
 
     fn ping(&mut self, client: &Client<'_>) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use broker::hooks::{
-    Accepted, Backpressure, Client, Hooks, HooksFactory, Interest, MessageView, Origin, Settled,
-    Verdict, carries_secret,
+    Accepted, Backpressure, Client, Hooks, HooksFactory, Interest, MessageView, Origin,
+    PacketFacts, Settled, Verdict, carries_secret,
 };
 use hashbrown::HashMap;
-use mqtt::{Properties, QoS, SubscriptionOptions};
+use mqtt::{QoS, SubscriptionOptions};
 
 use crate::dialect;
 use crate::ingest::{Admission, Lane, Message, Pipeline, Speaker};
@@ -151,7 +151,7 @@ impl Hooks for Ears {
         client: &Client<'_>,
         filter: &str,
         _: SubscriptionOptions,
-        _: Properties<'_>,
+        _: PacketFacts<'_>,
     ) {
         if let Some(device) = self.devices.get(client.client_id) {
             self.clients.subscribed(&device.speaker, filter);
@@ -321,6 +321,7 @@ mod tests {
             client_id,
             username: None,
             peer: Some(Peer::Unix),
+            last_address: None,
             local: None,
             version: Version::V311,
             connection: Default::default(),
@@ -370,7 +371,7 @@ mod tests {
             username: None,
             password: None,
             will: None,
-            properties: Properties::EMPTY,
+            properties: mqtt::Properties::EMPTY,
             bridge: false,
         };
         for client_id in ["5", "somebody"] {

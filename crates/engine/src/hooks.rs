@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arc_swap::{ArcSwap, Cache};
 use broker::hooks::{
     Accepted, AckKind, Action, Authorization, Backpressure, Client, DropReason, Hooks,
-    HooksFactory, Interest, MessageView, Origin, Outgoing, Peer, RefusedConnect, Settled, Verdict,
-    carries_secret,
+    HooksFactory, Interest, MessageView, Origin, Outgoing, PacketFacts, Peer, RefusedConnect,
+    Settled, Verdict, carries_secret,
 };
 use mqtt::{Properties, QoS, ReasonCode, SubscriptionOptions, Version};
 use rules::index::Looked;
@@ -154,7 +154,7 @@ impl Ears {
     ) {
         self.tell(looked, None, Lineage::default(), |event| {
             event.username = client.username;
-            event.peer = address(client.peer);
+            event.peer = address_of(client);
             event.socket = client.local.copied();
             fill(event);
         });
@@ -166,7 +166,7 @@ impl Ears {
         kind: EventKind,
         client: Option<&Client<'e>>,
         message: &MessageView<'e>,
-        packet_id: u16,
+        packet: PacketFacts<'e>,
         (reason, emqx_reason): (Option<&'e str>, Option<&'e str>),
     ) {
         if self.is_ignored(message.topic) {
@@ -177,7 +177,7 @@ impl Ears {
             Some(client) => client.username,
             None => some(message.from_username),
         };
-        let peer = client.and_then(|client| address(client.peer));
+        let peer = client.and_then(address_of);
         let socket = client.and_then(|client| client.local.copied());
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
         let lineage = match message.is_derived {
@@ -193,7 +193,8 @@ impl Ears {
             event.socket = socket;
             event.retain = message.retain;
             event.payload = Some(message.payload);
-            event.message_id = (packet_id > 0).then_some(packet_id);
+            event.message_id = (packet.packet_id > 0).then_some(packet.packet_id);
+            event.ack_properties = packet.properties;
             event.received_at_ms = Some(message.received_ms);
             event.from_client_id = some(message.from_client_id);
             event.from_username = some(message.from_username);
@@ -217,6 +218,22 @@ fn address(peer: Option<Peer>) -> Option<SocketAddr> {
     match peer {
         Some(Peer::Tcp(address)) => Some(address),
         Some(Peer::Unix) | None => None,
+    }
+}
+
+/// A packet of which only the identifier is known.
+fn packet_of(packet_id: u16) -> PacketFacts<'static> {
+    PacketFacts {
+        packet_id,
+        ..PacketFacts::NONE
+    }
+}
+
+/// Where a client is connected from, or was last.
+fn address_of(client: &Client<'_>) -> Option<SocketAddr> {
+    match client.peer {
+        Some(peer) => address(Some(peer)),
+        None => client.last_address,
     }
 }
 
@@ -341,20 +358,15 @@ impl Hooks for Ears {
 
     fn delivered(&mut self, client: &Client<'_>, message: &MessageView<'_>, packet_id: u16) {
         let reasons = (None, None);
-        self.tell_message(
-            EventKind::Delivered,
-            Some(client),
-            message,
-            packet_id,
-            reasons,
-        );
+        let packet = packet_of(packet_id);
+        self.tell_message(EventKind::Delivered, Some(client), message, packet, reasons);
     }
 
     fn acked(
         &mut self,
         client: &Client<'_>,
         message: &MessageView<'_>,
-        packet_id: u16,
+        packet: PacketFacts<'_>,
         kind: AckKind,
     ) {
         let word = match kind {
@@ -363,15 +375,21 @@ impl Hooks for Ears {
             AckKind::PubComp => "comp",
         };
         let reasons = (Some(word), None);
-        self.tell_message(EventKind::Acked, Some(client), message, packet_id, reasons);
+        self.tell_message(EventKind::Acked, Some(client), message, packet, reasons);
         // PUBCOMP says nothing new of the message.
         if kind != AckKind::PubComp {
             let kind = EventKind::MessageAcked;
-            self.tell_message(kind, Some(client), message, packet_id, reasons);
+            self.tell_message(kind, Some(client), message, packet, reasons);
         }
     }
 
-    fn dropped(&mut self, client: Option<&Client<'_>>, message: &MessageView<'_>, why: DropReason) {
+    fn dropped(
+        &mut self,
+        client: Option<&Client<'_>>,
+        message: &MessageView<'_>,
+        origin: &Origin<'_>,
+        why: DropReason,
+    ) {
         let reason = why.as_str();
         let reasons = (Some(reason), emqx_drop_reason(why));
         let mut message = *message;
@@ -380,22 +398,31 @@ impl Hooks for Ears {
             message.from_client_id = client.client_id;
             message.from_username = client.username.unwrap_or_default();
         }
-        let distinct = match client {
-            Some(_) => EventKind::DeliveryDropped,
-            None => EventKind::MessageDropped,
+        // What comes in and goes to nobody is dropped for all, also if it is its publisher who may not publish it.
+        let distinct = match (client, origin.client) {
+            (Some(_), None) => EventKind::DeliveryDropped,
+            _ => EventKind::MessageDropped,
         };
+        let client = origin.client.as_ref().or(client);
+        let packet = packet_of(origin.packet_id);
         for kind in [EventKind::Dropped, distinct] {
-            self.tell_message(kind, client, &message, 0, reasons);
+            self.tell_message(kind, client, &message, packet, reasons);
         }
         if why == DropReason::NoSubscribers && message.qos != QoS::AtMostOnce {
             let reasons = (Some(reason), None);
-            self.tell_message(EventKind::Offline, client, &message, 0, reasons);
+            self.tell_message(EventKind::Offline, client, &message, packet, reasons);
         }
     }
 
     fn kept(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
         let reasons = (None, None);
-        self.tell_message(EventKind::Offline, Some(client), message, 0, reasons);
+        self.tell_message(
+            EventKind::Offline,
+            Some(client),
+            message,
+            PacketFacts::NONE,
+            reasons,
+        );
     }
 
     fn connected(&mut self, client: &Client<'_>, accepted: &Accepted<'_>) {
@@ -521,21 +548,29 @@ impl Hooks for Ears {
         client: &Client<'_>,
         filter: &str,
         options: SubscriptionOptions,
-        properties: Properties<'_>,
+        packet: PacketFacts<'_>,
     ) {
         let qos = Some(options.qos as u8);
         let looked = looked(EventKind::Subscribed, Some(filter), client.client_id, qos);
-        self.tell_client(&looked, client, |event| event.properties = properties);
+        self.tell_client(&looked, client, |event| {
+            event.message_id = (packet.packet_id > 0).then_some(packet.packet_id);
+            event.properties = packet.properties;
+        });
     }
 
-    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str, properties: Properties<'_>) {
-        let looked = looked(
-            EventKind::Unsubscribed,
-            Some(filter),
-            client.client_id,
-            None,
-        );
-        self.tell_client(&looked, client, |event| event.properties = properties);
+    fn unsubscribed(
+        &mut self,
+        client: &Client<'_>,
+        filter: &str,
+        options: SubscriptionOptions,
+        packet: PacketFacts<'_>,
+    ) {
+        let qos = Some(options.qos as u8);
+        let looked = looked(EventKind::Unsubscribed, Some(filter), client.client_id, qos);
+        self.tell_client(&looked, client, |event| {
+            event.message_id = (packet.packet_id > 0).then_some(packet.packet_id);
+            event.properties = packet.properties;
+        });
     }
 
     fn ping(&mut self, client: &Client<'_>) {

@@ -42,6 +42,8 @@ pub struct Event<'m> {
     pub from_username: Option<&'m str>,
     /// Properties of the packet: those of the message, the connection, or the subscription.
     pub properties: Properties<'m>,
+    /// Properties of the packet that acknowledges the message.
+    pub ack_properties: Properties<'m>,
     /// Why: of a drop, a disconnection, a refusal, a failed rule; which acknowledgement.
     pub reason: Option<&'m str>,
     /// EMQX's word for it, where that is another.
@@ -109,6 +111,7 @@ impl<'m> Event<'m> {
             from_client_id: None,
             from_username: None,
             properties: Properties::EMPTY,
+            ack_properties: Properties::EMPTY,
             reason: None,
             emqx_reason: None,
             result: None,

@@ -31,6 +31,7 @@ pub(crate) enum Field {
     MessageId,
     Payload,
     Properties,
+    AckProperties,
     ReceivedAt,
     FromClientId,
     FromUsername,
@@ -95,7 +96,7 @@ const NAMES: &[(&str, Field)] = &[
     ("sub_props", F::Properties),
     ("unsub_props", F::Properties),
     ("disconn_props", F::Properties),
-    ("puback_props", F::Properties),
+    ("puback_props", F::AckProperties),
     ("publish_received_at", F::ReceivedAt),
     ("from_clientid", F::FromClientId),
     ("fromClientId", F::FromClientId),
@@ -264,7 +265,8 @@ impl Field {
             }
             F::MessageId => *out = number(event.message_id.map(u64::from)),
             F::Payload => *out = event.payload.map_or(Value::Undefined, Value::Bytes),
-            F::Properties => *out = properties(event, arena),
+            F::Properties => *out = properties(event.properties, arena),
+            F::AckProperties => *out = ack_properties(event, arena),
             F::ReceivedAt => *out = number(event.received_at_ms),
             F::FromClientId => *out = text(event.from_client_id),
             F::FromUsername => *out = text(event.from_username),
@@ -407,7 +409,12 @@ fn emqx_columns(kind: EventKind) -> Columns {
             "id": Id, "peerhost": ClientIp, "topic": Topic, "qos": Qos, "flags": Flags, "payload": Payload,
             "pub_props": Properties, "publish_received_at": ReceivedAt,
         }),
-        EventKind::Delivered | EventKind::Acked | EventKind::MessageAcked | EventKind::Offline => {
+        EventKind::Acked | EventKind::MessageAcked => columns!(emqx {
+            "id": Id, "from_clientid": FromClientId, "from_username": FromUsername, "peerhost": ClientIp, "topic": Topic,
+            "qos": Qos, "flags": Flags, "payload": Payload, "pub_props": Properties, "puback_props": AckProperties,
+            "publish_received_at": ReceivedAt,
+        }),
+        EventKind::Delivered | EventKind::Offline => {
             columns!(emqx {
                 "id": Id, "from_clientid": FromClientId, "from_username": FromUsername, "peerhost": ClientIp, "topic": Topic,
                 "qos": Qos, "flags": Flags, "payload": Payload, "pub_props": Properties, "publish_received_at": ReceivedAt,
@@ -444,7 +451,7 @@ fn emqx_columns(kind: EventKind) -> Columns {
             "peerhost": ClientIp, "topic": Topic, "qos": Qos, "sub_props": Properties,
         }),
         EventKind::Unsubscribed => columns!(emqx {
-            "peerhost": ClientIp, "topic": Topic, "unsub_props": Properties,
+            "peerhost": ClientIp, "topic": Topic, "qos": Qos, "unsub_props": Properties,
         }),
         EventKind::Ping => columns!(emqx {
             "sockname": SockName, "proto_name": ProtoName, "proto_ver": ProtoVer, "keepalive": KeepAlive,
@@ -454,6 +461,14 @@ fn emqx_columns(kind: EventKind) -> Columns {
         EventKind::RuleFailed => columns!(emqx {
             "rule_name": RuleName, "error_message": Reason, "topic": Topic, "payload": Payload,
         }),
+    }
+}
+
+/// Only an acknowledgement has such properties.
+fn ack_properties<'a>(event: &Event<'a>, arena: &'a Arena) -> Value<'a> {
+    match event.kind {
+        EventKind::Acked | EventKind::MessageAcked => properties(event.ack_properties, arena),
+        _ => Value::Undefined,
     }
 }
 
@@ -549,14 +564,14 @@ fn will<'a>(connection: &'a Connection<'a>, arena: &'a Arena) -> Value<'a> {
 
 /// The properties of a packet by their names in the specification, without blanks as EMQX writes them; user properties are a
 /// map under `User-Property`, and a list of keys and values under `User-Property-Pairs`.
-fn properties<'a>(event: &Event<'a>, arena: &'a Arena) -> Value<'a> {
-    if event.properties.is_empty() {
+fn properties<'a>(packet: mqtt::Properties<'a>, arena: &'a Arena) -> Value<'a> {
+    if packet.is_empty() {
         return Value::Map(&[]);
     }
     let mut fields = bumpalo::collections::Vec::new_in(arena);
     let mut user = bumpalo::collections::Vec::new_in(arena);
     let mut pairs = bumpalo::collections::Vec::new_in(arena);
-    for property in event.properties.iter() {
+    for property in packet.iter() {
         let (name, value) = match property {
             Property::UserProperty(name, value) => {
                 let value = Value::Str(value);

@@ -264,6 +264,7 @@ mod tests {
 
     fn ann() -> Client<'static> {
         Client {
+            last_address: None,
             local: None,
             client_id: "c1",
             username: Some("ann"),

@@ -59,6 +59,7 @@ impl Shard {
                 client_id: connect.client_id,
                 username: proven.or(connect.username),
                 peer: Some(connection.peer),
+                last_address: None,
                 local: connection.local.as_ref(),
                 version: connect.version,
                 connection: ConnectionFacts::default(),

@@ -355,6 +355,7 @@ impl Shard {
         };
         connection.window = window.min(limits.max_inflight).max(1);
         session.connection = Some(at);
+        session.last_address = None;
         session.version = connect.version;
         session.clean_start = connect.clean_start;
         session.bridge = connect.bridge && connect.version != Version::V5;

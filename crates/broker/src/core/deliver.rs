@@ -18,7 +18,9 @@ use super::session::{Parcel, QueueSize, Session, Window};
 use super::sublist::{GroupId, NO_GROUP, Subscriber};
 use super::watched::Watched;
 use crate::config::Limits;
-use crate::hooks::{AckKind, Client, ConnectionFacts, DropReason, Hooks, Interest};
+use crate::hooks::{
+    AckKind, Client, ConnectionFacts, DropReason, Hooks, Interest, Origin, PacketFacts,
+};
 use crate::metrics::{Metric, ShardMetrics};
 
 /// Below this, it goes on.
@@ -129,6 +131,7 @@ pub(crate) fn client_of<'a>(session: &'a Session, connections: &'a Slab<Connecti
         client_id: &session.client_id,
         username: session.username.as_deref(),
         peer: connection.map(|connection| connection.peer),
+        last_address: session.last_address.as_deref().copied(),
         local: connection.and_then(|connection| connection.local.as_ref()),
         version: session.version,
         connection: ConnectionFacts {
@@ -579,6 +582,18 @@ impl Delivery {
         view: &MessageView<'_>,
         why: DropReason,
     ) {
+        self.dropped_from(None, session, view, &Origin::default(), why);
+    }
+
+    /// The same of a message that comes in from a session here.
+    pub(crate) fn dropped_from(
+        &mut self,
+        publisher: Option<u32>,
+        session: Option<u32>,
+        view: &MessageView<'_>,
+        origin: &Origin<'_>,
+        why: DropReason,
+    ) {
         self.metrics.inc(match why {
             DropReason::NoSubscribers => Metric::DroppedNoSubscribers,
             DropReason::QueueFull => Metric::DroppedQueueFull,
@@ -593,8 +608,15 @@ impl Delivery {
             self.sessions[session as usize].dropped += 1;
         }
         if self.interest.contains(Interest::DROP) {
-            let client = session.map(|s| client_of(&self.sessions[s as usize], &self.connections));
-            self.hooks.dropped(client.as_ref(), view, why);
+            let client_of =
+                |session: u32| client_of(&self.sessions[session as usize], &self.connections);
+            let client = session.map(client_of);
+            let origin = Origin {
+                client: publisher.map(client_of),
+                ..*origin
+            };
+            let named = with_publisher(&self.sessions, publisher, view);
+            self.hooks.dropped(client.as_ref(), &named, &origin, why);
         }
     }
 
@@ -603,21 +625,21 @@ impl Delivery {
         &mut self,
         session: u32,
         parcel: Option<&Parcel>,
-        packet_id: u16,
+        packet: PacketFacts<'_>,
         kind: AckKind,
     ) {
         if kind != AckKind::PubRec {
             self.metrics.inc(Metric::Acknowledged);
         }
         if !self.watched.is_empty() && kind == AckKind::PubAck {
-            self.watched.acked(session, packet_id);
+            self.watched.acked(session, packet.packet_id);
         }
         if self.interest.contains(Interest::ACK)
             && let Some(parcel) = parcel
         {
             let client = client_of(&self.sessions[session as usize], &self.connections);
             let view = parcel.message.view();
-            self.hooks.acked(&client, &view, packet_id, kind);
+            self.hooks.acked(&client, &view, packet, kind);
         }
     }
 

@@ -10,7 +10,7 @@ use super::publish::SYS;
 use super::shard::Shard;
 use super::sublist::NO_GROUP;
 use super::timers::Timer;
-use crate::hooks::{Action, Authorization, DropReason, Interest};
+use crate::hooks::{Action, Authorization, DropReason, Interest, Origin, Peer};
 use crate::metrics::Metric;
 
 impl Shard {
@@ -81,8 +81,12 @@ impl Shard {
         }
         self.delivery.keep_pending_retained(session_at, at);
         let now_ms = self.now_ms();
+        let peer = self.delivery.connections[at as usize].peer;
         let session = &mut self.delivery.sessions[session_at as usize];
         session.connection = None;
+        if let Peer::Tcp(address) = peer {
+            session.last_address = Some(Box::new(address));
+        }
         session.disconnected_ms = now_ms;
         if let Some(outbound) = &mut session.outbound {
             outbound.connection_lost();
@@ -147,8 +151,9 @@ impl Shard {
         };
         self.metrics().inc(Metric::WillsPublished);
         if !self.may_publish_will(session_at, &view) {
+            let (origin, why) = (Origin::default(), DropReason::NotAuthorized);
             self.delivery
-                .dropped(None, &view, DropReason::NotAuthorized);
+                .dropped_from(Some(session_at), None, &view, &origin, why);
             return;
         }
         self.publish_view(&view, Some(session_at));

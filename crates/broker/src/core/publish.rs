@@ -11,7 +11,9 @@ use super::session::Acked;
 use super::shard::{Flow, Shard};
 use super::stored;
 use super::timers::Timer;
-use crate::hooks::{AckKind, Action, Authorization, DropReason, Interest, Origin, Verdict};
+use crate::hooks::{
+    AckKind, Action, Authorization, DropReason, Interest, Origin, PacketFacts, Verdict,
+};
 use crate::metrics::Metric;
 use store::Space;
 
@@ -38,6 +40,13 @@ pub(super) fn view_of<'p>(publish: &Publish<'p>, now_ms: u64, number: u32) -> Me
         from_username: "",
         is_derived: false,
         number,
+    }
+}
+
+fn packet_of<'a>(ack: &Ack<'a>) -> PacketFacts<'a> {
+    PacketFacts {
+        packet_id: ack.packet_id,
+        properties: ack.properties,
     }
 }
 
@@ -250,8 +259,10 @@ impl Shard {
                 view.topic = topic;
                 delay_s = Some(seconds);
             } else if view.topic.starts_with(SYS) {
+                let origin = origin_of(publish);
+                let why = DropReason::NotAuthorized;
                 self.delivery
-                    .dropped(None, &view, DropReason::NotAuthorized);
+                    .dropped_from(Some(session), None, &view, &origin, why);
                 return Ok(ReasonCode::NOT_AUTHORIZED);
             }
         }
@@ -279,8 +290,9 @@ impl Shard {
             match self.is_allowed(session, &action) {
                 Authorization::Allow => {}
                 Authorization::Deny => {
+                    let (origin, why) = (Origin::default(), DropReason::NotAuthorized);
                     self.delivery
-                        .dropped(Some(session), view, DropReason::NotAuthorized);
+                        .dropped_from(Some(session), Some(session), view, &origin, why);
                     return Ok(Some(ReasonCode::NOT_AUTHORIZED));
                 }
                 Authorization::Disconnect => {
@@ -327,7 +339,7 @@ impl Shard {
         {
             return self.publish_told(view, origin, told);
         }
-        self.send_on(view, origin)
+        self.send_on(view, origin, told)
     }
 
     #[inline(never)]
@@ -339,9 +351,8 @@ impl Shard {
     ) -> ReasonCode {
         let verdict = self.tell_hooks(view, origin, told);
         if verdict == Verdict::Deny {
-            let named = Message::new(&with_publisher(&self.delivery.sessions, origin, view));
             let why = DropReason::NotAuthorized;
-            self.delivery.dropped(origin, &named.view(), why);
+            self.delivery.dropped_from(origin, origin, view, told, why);
             return ReasonCode::NOT_AUTHORIZED;
         }
         let publisher = origin.and_then(|at| self.delivery.sessions[at as usize].connection);
@@ -354,7 +365,7 @@ impl Shard {
                 _ => ReasonCode::SUCCESS,
             };
         }
-        let answer = self.send_on(view, origin);
+        let answer = self.send_on(view, origin, told);
         if verdict == Verdict::Follow {
             self.follow_hooks(publisher);
         }
@@ -405,19 +416,20 @@ impl Shard {
     }
 
     #[inline]
-    fn send_on(&mut self, view: &MessageView<'_>, origin: Option<u32>) -> ReasonCode {
+    fn send_on(
+        &mut self,
+        view: &MessageView<'_>,
+        origin: Option<u32>,
+        told: &Origin<'_>,
+    ) -> ReasonCode {
         let refusal = match view.retain {
             true => self.retain(view, origin).err(),
             false => None,
         };
         let is_wanted = self.route(view, origin);
-        if !is_wanted && self.delivery.interest.contains(Interest::DROP) {
-            let delivery = &mut self.delivery;
-            // Its names lie in a session, which is borrowed here.
-            let named = Message::new(&with_publisher(&delivery.sessions, origin, view));
-            delivery.dropped(None, &named.view(), DropReason::NoSubscribers);
-        } else if !is_wanted {
-            self.delivery.dropped(None, view, DropReason::NoSubscribers);
+        if !is_wanted {
+            let why = DropReason::NoSubscribers;
+            self.delivery.dropped_from(origin, None, view, told, why);
         }
         match (refusal, is_wanted) {
             // Those who subscribe have got it; its publisher learns that it was not kept.
@@ -434,11 +446,11 @@ impl Shard {
     ) -> Result<(), ReasonCode> {
         let limits = &*self.limits;
         if view.payload.len() > limits.max_retained_payload as usize {
-            self.delivery.dropped(None, view, DropReason::TooLarge);
+            self.dropped_at_entry(view, origin, DropReason::TooLarge);
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
         if self.delivery.refuses() {
-            self.delivery.dropped(None, view, DropReason::QueueFull);
+            self.dropped_at_entry(view, origin, DropReason::QueueFull);
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
         let mut named = with_publisher(&self.delivery.sessions, origin, view);
@@ -458,9 +470,21 @@ impl Shard {
             }
         }
         kept.map_err(|_| {
-            self.delivery.dropped(None, view, DropReason::QueueFull);
+            self.dropped_at_entry(view, origin, DropReason::QueueFull);
             ReasonCode::QUOTA_EXCEEDED
         })
+    }
+
+    /// A message was dropped for all as it came in.
+    fn dropped_at_entry(
+        &mut self,
+        view: &MessageView<'_>,
+        publisher: Option<u32>,
+        why: DropReason,
+    ) {
+        let origin = Origin::default();
+        self.delivery
+            .dropped_from(publisher, None, view, &origin, why);
     }
 
     /// A message of the broker itself, or one whose time has come.
@@ -482,7 +506,7 @@ impl Shard {
         let limits = &*self.limits;
         let bytes = view.payload.len() + view.topic.len() + view.properties.as_bytes().len();
         if delay_s > limits.max_delay_s || !self.node.directory.take_delayed(bytes as u64, limits) {
-            self.delivery.dropped(None, view, DropReason::QueueFull);
+            self.dropped_at_entry(view, Some(session), DropReason::QueueFull);
             return ReasonCode::QUOTA_EXCEEDED;
         }
         let at_ms = self.now_ms() + u64::from(delay_s) * 1000;
@@ -528,7 +552,7 @@ impl Shard {
         if let Acked::Done { seq, parcel } = outbound.puback(ack.packet_id) {
             self.delivery.forget_stored(session, seq);
             self.delivery
-                .acked(session, parcel.as_ref(), ack.packet_id, AckKind::PubAck);
+                .acked(session, parcel.as_ref(), packet_of(ack), AckKind::PubAck);
             self.delivery.pump_if_pending(session);
         }
     }
@@ -550,7 +574,7 @@ impl Shard {
                     journal.released(number, seq);
                 }
                 self.delivery
-                    .acked(session, parcel.as_ref(), ack.packet_id, AckKind::PubRec);
+                    .acked(session, parcel.as_ref(), packet_of(ack), AckKind::PubRec);
                 self.ack(at, PacketType::PubRel, ack.packet_id, ReasonCode::SUCCESS);
             }
             Acked::Done { seq, .. } => {
@@ -574,7 +598,7 @@ impl Shard {
         if let Acked::Done { seq, parcel } = outbound.pubcomp(ack.packet_id) {
             self.delivery.forget_stored(session, seq);
             self.delivery
-                .acked(session, parcel.as_ref(), ack.packet_id, AckKind::PubComp);
+                .acked(session, parcel.as_ref(), packet_of(ack), AckKind::PubComp);
             self.delivery.pump_if_pending(session);
         }
     }

@@ -35,6 +35,8 @@ pub(crate) struct Session {
     pub(crate) permissions: Option<std::sync::Arc<dyn Permissions>>,
     /// The connection, if there is one.
     pub(crate) connection: Option<u32>,
+    /// Where its client was connected from, once it is not.
+    pub(crate) last_address: Option<Box<std::net::SocketAddr>>,
     /// Sorted; where in the tree this session stands.
     pub(crate) subscriptions: Vec<(FilterId, GroupId)>,
     /// What they count for.
@@ -68,6 +70,7 @@ impl Session {
             username: None,
             permissions: None,
             connection: None,
+            last_address: None,
             subscriptions: Vec::new(),
             subscription_bytes: 0,
             outbound: None,

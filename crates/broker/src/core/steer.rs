@@ -13,7 +13,7 @@ use super::shard::Shard;
 use super::sublist::{NO_GROUP, Subscriber};
 use super::watched::Watcher;
 use crate::control::{NewSubscription, Publication, Published, Refusal, Told};
-use crate::hooks::Client;
+use crate::hooks::{Client, PacketFacts};
 
 /// Connections looked at in one turn, and those of them that are closed in it.
 const PIECE_LOOKED_AT: usize = 4096;
@@ -336,7 +336,7 @@ impl Shard {
         let Some(&session) = self.by_client_id.get(client_id) else {
             return (false, 0);
         };
-        let code = self.unsubscribe_one(session, filter, mqtt::Properties::EMPTY);
+        let code = self.unsubscribe_one(session, filter, PacketFacts::NONE);
         self.close_doomed();
         (code == ReasonCode::SUCCESS, self.links.last_sequence())
     }

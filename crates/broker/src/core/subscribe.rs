@@ -16,7 +16,7 @@ use super::shard::{Flow, Shard};
 use super::shared::RemoteMembers;
 use super::sublist::{FilterId, GroupId, NO_GROUP, Subscriber};
 use super::tree::{EXCLUSIVE_GROUP, QUEUE_GROUP, filed_under};
-use crate::hooks::{Action, Authorization, Interest};
+use crate::hooks::{Action, Authorization, Interest, PacketFacts};
 use crate::metrics::Metric;
 
 /// A SUBACK that waits for the other shards.
@@ -76,12 +76,16 @@ impl Shard {
             .subscription_identifiers()
             .next()
             .unwrap_or(0);
+        let packet = PacketFacts {
+            packet_id: subscribe.packet_id,
+            properties: subscribe.properties,
+        };
         let mut codes = Vec::with_capacity(subscribe.filters.len());
         let mut sequence = 0;
         let mut retained = Vec::new();
         let mut detail = None;
         for filter in subscribe.filters.iter() {
-            let outcome = self.subscribe_one(session, &filter, identifier, subscribe.properties)?;
+            let outcome = self.subscribe_one(session, &filter, identifier, packet)?;
             codes.push(self.suback_code(at, outcome.code));
             sequence = sequence.max(outcome.sequence);
             retained.extend(outcome.retained);
@@ -150,7 +154,7 @@ impl Shard {
         session_at: u32,
         filter: &SubscribeFilter<'_>,
         identifier: u32,
-        properties: Properties<'_>,
+        packet: PacketFacts<'_>,
     ) -> Result<Outcome, Closing> {
         let limits = self.limits.clone();
         let kind = match mqtt::parse_filter(filter.filter, &self.topic_limits()) {
@@ -276,7 +280,7 @@ impl Shard {
         self.record_subscription(subscriber, filter.filter);
         if self.delivery.interest.contains(Interest::SUBSCRIBE) {
             self.with_client(session_at, |hooks, client| {
-                hooks.subscribed(client, filter.filter, options, properties);
+                hooks.subscribed(client, filter.filter, options, packet);
             });
         }
         Ok(outcome)
@@ -449,7 +453,7 @@ impl Shard {
         session: u32,
         filter: &SubscribeFilter<'_>,
     ) -> Result<(ReasonCode, u64), (ReasonCode, String)> {
-        let outcome = match self.subscribe_one(session, filter, 0, Properties::EMPTY) {
+        let outcome = match self.subscribe_one(session, filter, 0, PacketFacts::NONE) {
             Ok(outcome) => outcome,
             Err(closing) => {
                 let code = closing.code.unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
@@ -474,9 +478,13 @@ impl Shard {
         unsubscribe: &Unsubscribe<'_>,
     ) -> Result<(), Closing> {
         let session = self.session_of(at);
+        let packet = PacketFacts {
+            packet_id: unsubscribe.packet_id,
+            properties: unsubscribe.properties,
+        };
         let mut codes = Vec::with_capacity(unsubscribe.filters.len());
         for filter in unsubscribe.filters.iter() {
-            let code = self.unsubscribe_one(session, filter, unsubscribe.properties);
+            let code = self.unsubscribe_one(session, filter, packet);
             codes.push(code.0);
         }
         let unsuback = UnsubAck {
@@ -495,7 +503,7 @@ impl Shard {
         &mut self,
         session: u32,
         as_written: &str,
-        properties: Properties<'_>,
+        packet: PacketFacts<'_>,
     ) -> ReasonCode {
         let Ok(kind) = mqtt::parse_filter(as_written, &self.topic_limits()) else {
             return ReasonCode::TOPIC_FILTER_INVALID;
@@ -516,10 +524,11 @@ impl Shard {
             return ReasonCode::NO_SUBSCRIPTION_EXISTED;
         };
         subscriptions.remove(place);
+        let options = self.options_of(session, filter, group).unwrap_or_default();
         self.unfile(session, filter, group);
         if self.delivery.interest.contains(Interest::UNSUBSCRIBE) {
             self.with_client(session, |hooks, client| {
-                hooks.unsubscribed(client, as_written, properties)
+                hooks.unsubscribed(client, as_written, options, packet);
             });
         }
         ReasonCode::SUCCESS
@@ -598,7 +607,7 @@ impl Shard {
             });
         }
         for written in denied {
-            self.unsubscribe_one(session_at, &written, Properties::EMPTY);
+            self.unsubscribe_one(session_at, &written, PacketFacts::NONE);
         }
     }
 

@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use mqtt::{Properties, SubscriptionOptions};
+use mqtt::SubscriptionOptions;
 
 use super::{
     Accepted, AckKind, Action, Authentication, Authorization, Backpressure, Client, Credentials,
-    DropReason, Hooks, HooksFactory, Interest, MessageView, Origin, Outgoing, Peer, RefusedConnect,
-    Settled, Verdict,
+    DropReason, Hooks, HooksFactory, Interest, MessageView, Origin, Outgoing, PacketFacts, Peer,
+    RefusedConnect, Settled, Verdict,
 };
 use crate::scram::Credential;
 
@@ -166,15 +166,21 @@ impl Hooks for Linked {
         client: &Client<'_>,
         filter: &str,
         options: SubscriptionOptions,
-        properties: Properties<'_>,
+        packet: PacketFacts<'_>,
     ) {
         self.at(Interest::SUBSCRIBE)
-            .for_each(|hooks| hooks.subscribed(client, filter, options, properties));
+            .for_each(|hooks| hooks.subscribed(client, filter, options, packet));
     }
 
-    fn unsubscribed(&mut self, client: &Client<'_>, filter: &str, properties: Properties<'_>) {
+    fn unsubscribed(
+        &mut self,
+        client: &Client<'_>,
+        filter: &str,
+        options: SubscriptionOptions,
+        packet: PacketFacts<'_>,
+    ) {
         self.at(Interest::UNSUBSCRIBE)
-            .for_each(|hooks| hooks.unsubscribed(client, filter, properties));
+            .for_each(|hooks| hooks.unsubscribed(client, filter, options, packet));
     }
 
     #[inline]
@@ -214,11 +220,11 @@ impl Hooks for Linked {
         &mut self,
         client: &Client<'_>,
         message: &MessageView<'_>,
-        packet_id: u16,
+        packet: PacketFacts<'_>,
         kind: AckKind,
     ) {
         self.at(Interest::ACK)
-            .for_each(|hooks| hooks.acked(client, message, packet_id, kind));
+            .for_each(|hooks| hooks.acked(client, message, packet, kind));
     }
 
     fn kept(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
@@ -226,9 +232,15 @@ impl Hooks for Linked {
             .for_each(|hooks| hooks.kept(client, message));
     }
 
-    fn dropped(&mut self, client: Option<&Client<'_>>, message: &MessageView<'_>, why: DropReason) {
+    fn dropped(
+        &mut self,
+        client: Option<&Client<'_>>,
+        message: &MessageView<'_>,
+        origin: &Origin<'_>,
+        why: DropReason,
+    ) {
         self.at(Interest::DROP)
-            .for_each(|hooks| hooks.dropped(client, message, why));
+            .for_each(|hooks| hooks.dropped(client, message, origin, why));
     }
 
     fn ping(&mut self, client: &Client<'_>) {
@@ -355,6 +367,7 @@ mod tests {
             client_id: "c",
             username: None,
             peer: None,
+            last_address: None,
             local: None,
             version: Version::V5,
             connection: crate::hooks::ConnectionFacts::default(),

@@ -159,6 +159,7 @@ impl Setup {
             client_id: &format!("client-{}", device.id),
             username,
             peer: Some(Peer::Unix),
+            last_address: None,
             local: None,
             version: Version::V311,
             connection: Default::default(),

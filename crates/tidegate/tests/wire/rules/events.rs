@@ -332,3 +332,93 @@ fn a_disconnect_says_when_the_client_came_and_emqx_has_its_own_words() {
     assert!(at("connected_at") > 1_700_000_000_000, "{gone}");
     assert!(at("disconnected_at") >= at("connected_at"), "{gone}");
 }
+
+#[test]
+fn subscriptions_have_the_identifier_of_their_packet() {
+    let (node, mut watcher) = watched(
+        "SELECT event, messageId, topic, qos FROM \"$EVENT.SUBSCRIBE\", \"$EVENT.UNSUBSCRIBE\" \
+         WHERE clientId = 'device'",
+    );
+    let mut device = Raw::connect(&node, &Connect::new(5, "device"));
+    device.subscribe_for_codes(&Subscribe::new(321).filter("a/+", 1));
+    assert_eq!(
+        told(&mut watcher),
+        json!({"event": "session.subscribed", "messageId": 321, "topic": "a/+", "qos": 1})
+    );
+    device.unsubscribe("a/+");
+    let ended = told(&mut watcher);
+    assert!(ended["messageId"].as_u64().is_some(), "{ended}");
+    // EMQX names the QoS that the subscription had.
+    assert_eq!(ended["qos"], 1, "{ended}");
+}
+
+#[test]
+fn drops_say_where_publisher_and_subscriber_are() {
+    let config = "[[auth.rule]]\npermission = \"deny\"\naction = \"publish\"\ntopics = [\"t/secret\"]\n\
+                  [[auth.rule]]\npermission = \"allow\"\n";
+    let node = Node::start_with_config(&[], config);
+    let mut watcher = Raw::connect(&node, &Connect::new(4, "watcher"));
+    watcher.subscribe("out", 0);
+    let sql = "SELECT event, clientid, from_clientid, peerhost, messageId, reason FROM \"$events/message/dropped\", \
+               \"$events/message/delivery_dropped\" WHERE topic =~ 't/#'";
+    republish(&node, "r", sql, "out");
+    let of = |event: &str, client: &str, packet: Value, reason: &str| {
+        json!({
+            "event": event, "clientid": client, "from_clientid": "sender", "peerhost": "127.0.0.1", "messageId": packet,
+            "reason": reason,
+        })
+    };
+    let away = Connect::new(5, "away").properties(Props::new().u32(0x11, 100));
+    let mut receiver = Raw::connect(&node, &away);
+    receiver.subscribe("t/kept", 1);
+    receiver.disconnect();
+    eventually("it is away", || {
+        let (_, client) = api(&node, "GET", "clients/away", &Value::Null);
+        client["connected"] != json!(true)
+    });
+    let mut sender = Raw::connect(&node, &Connect::new(5, "sender"));
+    sender.send_publish(&Publish::new("t/nobody", "x").qos(1, 9));
+    sender.recv(kind::PUBACK);
+    assert_eq!(
+        told(&mut watcher),
+        of("message.dropped", "sender", json!(9), "no_subscribers")
+    );
+    // A subscriber that is away had an address.
+    sender.publish("t/kept", "x");
+    assert_eq!(
+        told(&mut watcher),
+        of("delivery.dropped", "away", Value::Null, "qos0_msg")
+    );
+    // What may not be published is not dropped for a subscriber.
+    sender.publish("t/secret", "x");
+    assert_eq!(
+        told(&mut watcher),
+        of("message.dropped", "sender", Value::Null, "not_authorized")
+    );
+}
+
+#[test]
+fn acknowledgements_have_properties_of_their_own() {
+    let (node, mut watcher) = watched(
+        "SELECT pub_props.'User-Property' AS published, puback_props.'User-Property' AS acknowledged, messageId \
+         FROM \"$events/message/acked\" WHERE topic = 't'",
+    );
+    let mut receiver = Raw::connect(&node, &Connect::new(5, "receiver"));
+    receiver.subscribe("t", 1);
+    let mut sender = Raw::connect(&node, &Connect::new(5, "sender"));
+    let properties = Props::new().pair(0x26, "k", "of the message");
+    sender.send_publish(&Publish::new("t", "x").qos(1, 1).properties(properties));
+    let message = receiver.recv(kind::PUBLISH);
+    let id = message.id();
+    let properties = Props::new().pair(0x26, "k", "of the PUBACK");
+    receiver.send(&crate::support::ack_reason(
+        kind::PUBACK,
+        id,
+        0,
+        &properties,
+    ));
+    assert_eq!(
+        told(&mut watcher),
+        json!({"published": {"k": "of the message"}, "acknowledged": {"k": "of the PUBACK"}, "messageId": id})
+    );
+}
