@@ -95,6 +95,17 @@ pub(crate) fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
+/// The month that a day since 1970-01-01 is in, counted from January of the year 0, so that a year begins at multiples of 12.
+pub(crate) fn month_of(day_number: i64) -> i64 {
+    let (year, month, _) = date_of(day_number);
+    year * 12 + month - 1
+}
+
+/// The first day of such a month.
+pub(crate) fn month_start(month: i64) -> i64 {
+    day_number(month.div_euclid(12), month.rem_euclid(12) + 1, 1)
+}
+
 /// Days since 1970-01-01. Years begin in March here, so that the leap day is the last of a year, and come in eras of 400.
 fn day_number(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };

@@ -53,5 +53,5 @@ pub use template::{Form, Placeholders, Rendered, SqlTemplate, Template};
 pub use tools::{Environment, Tools};
 pub use value::{Arena, OwnedValue, Value};
 pub use view::{Scratch, View};
-pub use window::{Aggregate, AggregateKind, Closed, Sample, Window, WindowKind};
+pub use window::{Aggregate, AggregateKind, CalendarUnit, Closed, Sample, Window, WindowKind};
 pub use zone::Zone;

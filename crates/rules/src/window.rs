@@ -15,7 +15,7 @@ pub struct Window {
     /// One for each different call of an aggregate in SELECT and HAVING: the order of [`Sample::arguments`] and
     /// [`Closed::aggregates`].
     pub aggregates: Box<[Aggregate]>,
-    /// Where the days of windows of whole days begin.
+    /// Where the days of windows of whole days, weeks and months begin.
     pub zone: Zone,
 }
 
@@ -23,6 +23,8 @@ pub struct Window {
 pub enum WindowKind {
     /// One after the other, beginning at multiples of their size since 1970; those of whole days at midnight in the rule's zone.
     Tumbling { size_ms: u64 },
+    /// The same by the calendar of the rule's zone.
+    Calendar { size: u32, unit: CalendarUnit },
     /// One begins every `every_ms`; they overlap if that is less than `size_ms`.
     Hopping { size_ms: u64, every_ms: u64 },
     /// The time before each event; each event closes one.
@@ -31,6 +33,31 @@ pub enum WindowKind {
     Session { gap_ms: u64, max_ms: Option<u64> },
     /// So many events. One begins every `step` events; they overlap if that is less than `events`.
     Count { events: u64, step: u64 },
+}
+
+/// What only a calendar knows the length of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CalendarUnit {
+    /// Begins on Monday.
+    Week,
+    Month,
+}
+
+impl CalendarUnit {
+    /// No more than these are in one window: a year.
+    pub(crate) fn max_size(self) -> u32 {
+        match self {
+            Self::Week => 52,
+            Self::Month => 12,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Week => "week",
+            Self::Month => "month",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -101,6 +128,10 @@ impl fmt::Display for WindowKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tumbling { size_ms } => write!(f, "tumbling({size_ms}ms)"),
+            Self::Calendar { size, unit } => {
+                let plural = if *size == 1 { "" } else { "s" };
+                write!(f, "tumbling({size} {}{plural})", unit.name())
+            }
             Self::Hopping { size_ms, every_ms } => write!(f, "hopping({size_ms}ms, {every_ms}ms)"),
             Self::Sliding { size_ms } => write!(f, "sliding({size_ms}ms)"),
             Self::Session {

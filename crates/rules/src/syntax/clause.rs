@@ -5,7 +5,7 @@ use super::ast::{AliasPart, Body, Expr, Group, Item, ItemKind, Node, Statement, 
 use super::token::{Kind, Symbol};
 use crate::error::{Error, Span};
 use crate::nearest::nearest;
-use crate::window::WindowKind;
+use crate::window::{CalendarUnit, WindowKind};
 use crate::windows::MAX_OVERLAPPING;
 
 /// Words that end an expression, so that no field can have their names without backquotes.
@@ -314,9 +314,7 @@ impl Parser<'_> {
         let name = self.advance().span;
         self.advance();
         let kind = match self.text(name).to_ascii_lowercase().as_str() {
-            "tumbling" => WindowKind::Tumbling {
-                size_ms: self.duration()?,
-            },
+            "tumbling" => self.tumbling()?,
             "sliding" => WindowKind::Sliding {
                 size_ms: self.duration()?,
             },
@@ -363,6 +361,29 @@ impl Parser<'_> {
         Ok(Some((kind, name.to(close.span))))
     }
 
+    /// A time, or weeks or months of the calendar.
+    fn tumbling(&mut self) -> Result<WindowKind, Error> {
+        let start = self.peek().span;
+        let (span, number, unit) = self.number_and_unit(TUMBLING)?;
+        let unit = match unit.as_str() {
+            "w" | "week" | "weeks" => CalendarUnit::Week,
+            "mo" | "mon" | "month" | "months" => CalendarUnit::Month,
+            unit => {
+                let size_ms = self.millis(span, number, unit, TUMBLING)?;
+                return Ok(WindowKind::Tumbling { size_ms });
+            }
+        };
+        let max = unit.max_size();
+        if number.fract() != 0.0 || !(1.0..=f64::from(max)).contains(&number) {
+            let message =
+                "windows of the calendar are of whole weeks or months, and at most a year";
+            let expected = format!("1 to {max} {}s", unit.name());
+            return Err(self.error(start.to(span), message).expected(expected));
+        }
+        let size = number as u32;
+        Ok(WindowKind::Calendar { size, unit })
+    }
+
     fn count_of_events(&mut self, least: u64, most: u64) -> Result<u64, Error> {
         let span = self.peek().span;
         match self.advance().kind {
@@ -377,8 +398,11 @@ impl Parser<'_> {
 
     /// `10s`, `500ms`, `1m`, `2h`, `1d`, also in quotes; from 1 ms to 31 days.
     fn duration(&mut self) -> Result<u64, Error> {
-        const MAX_MS: f64 = 31.0 * 86_400_000.0;
-        const EXPECTED: &str = "a time from 1ms to 31d, such as 500ms, 10s, 5m, 1h or 1d";
+        let (span, number, unit) = self.number_and_unit(DURATION)?;
+        self.millis(span, number, &unit, DURATION)
+    }
+
+    fn number_and_unit(&mut self, expected: &str) -> Result<(Span, f64, String), Error> {
         let token = self.advance();
         let mut span = token.span;
         let (number, unit): (f64, String) = match &token.kind {
@@ -386,7 +410,7 @@ impl Parser<'_> {
                 let number = self.text(token.span).parse().unwrap_or(0.0);
                 let unit = self.peek().clone();
                 if unit.kind != Kind::Word {
-                    return Err(self.error(span, "a time needs a unit").expected(EXPECTED));
+                    return Err(self.error(span, "a time needs a unit").expected(expected));
                 }
                 self.advance();
                 span = span.to(unit.span);
@@ -401,21 +425,26 @@ impl Parser<'_> {
                     text[at..].trim().to_ascii_lowercase(),
                 )
             }
-            _ => return Err(self.error(span, "no time").expected(EXPECTED)),
+            _ => return Err(self.error(span, "no time").expected(expected)),
         };
-        let factor = match unit.as_str() {
+        Ok((span, number, unit))
+    }
+
+    fn millis(&self, span: Span, number: f64, unit: &str, expected: &str) -> Result<u64, Error> {
+        const MAX_MS: f64 = 31.0 * 86_400_000.0;
+        let factor = match unit {
             "ms" => 1.0,
             "s" | "ss" | "sec" | "second" | "seconds" => 1000.0,
             "m" | "mi" | "min" | "minute" | "minutes" => 60_000.0,
             "h" | "hh" | "hour" | "hours" => 3_600_000.0,
             "d" | "dd" | "day" | "days" => 86_400_000.0,
-            _ => return Err(self.error(span, "unknown unit of time").expected(EXPECTED)),
+            _ => return Err(self.error(span, "unknown unit of time").expected(expected)),
         };
         let ms = number * factor;
         if !(1.0..=MAX_MS).contains(&ms) {
             return Err(self
                 .error(span, "no window can be this long")
-                .expected(EXPECTED));
+                .expected(expected));
         }
         Ok(ms as u64)
     }
@@ -430,6 +459,9 @@ impl Parser<'_> {
         }
     }
 }
+
+const DURATION: &str = "a time from 1ms to 31d, such as 500ms, 10s, 5m, 1h or 1d";
+const TUMBLING: &str = "a time from 1ms to 31d, such as 500ms, 10s, 5m, 1h or 1d, or weeks or months of the calendar, such as 1w or 1mo";
 
 fn natural_position(index: &Expr) -> AliasPart {
     match &index.node {

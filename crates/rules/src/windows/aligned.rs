@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::codec::{Damaged, Reader, key_of, put_bytes, put_u64};
 use super::group::{Close, ClosedGroup, Key, Room, Sums, read_key};
 use super::{Added, MAX_OVERLAPPING};
-use crate::calendar::DAY_S;
-use crate::window::{Aggregate, Sample};
+use crate::calendar::{DAY_S, month_of, month_start};
+use crate::window::{Aggregate, CalendarUnit, Sample};
 use crate::zone::Zone;
 
 /// Windows that begin at multiples of a time: tumbling and hopping.
@@ -26,9 +26,18 @@ enum Grid {
     Days {
         size: i64,
         every: i64,
+        /// A day on which one begins.
+        first: i64,
+        zone: Zone,
+    },
+    Months {
+        size: i64,
         zone: Zone,
     },
 }
+
+/// 1970-01-05, the first Monday.
+const FIRST_MONDAY: i64 = 4;
 
 const DAY_MS: u64 = DAY_S as u64 * 1000;
 
@@ -37,14 +46,24 @@ impl Grid {
     fn last_start_ms(&self, at_ms: u64) -> u64 {
         match self {
             Self::Millis { every_ms, .. } => at_ms - at_ms % every_ms,
-            Self::Days { every, zone, .. } => {
+            Self::Days {
+                every, first, zone, ..
+            } => {
                 let day = day_of(at_ms, zone);
-                let mut start = day - day.rem_euclid(*every);
+                let mut start = day - (day - first).rem_euclid(*every);
                 // Clocks that are set back at midnight show a day twice, which is over the second time.
                 while midnight_ms(start + every, zone) <= at_ms {
                     start += every;
                 }
                 midnight_ms(start, zone)
+            }
+            Self::Months { size, zone } => {
+                let month = month_of(day_of(at_ms, zone));
+                let mut start = month - month.rem_euclid(*size);
+                while midnight_ms(month_start(start + size), zone) <= at_ms {
+                    start += size;
+                }
+                midnight_ms(month_start(start), zone)
             }
         }
     }
@@ -57,6 +76,11 @@ impl Grid {
                 let before_ms = midnight_ms(day_of(start_ms, zone) - every, zone);
                 (before_ms < start_ms).then_some(before_ms)
             }
+            Self::Months { size, zone } => {
+                let before = month_of(day_of(start_ms, zone)) - size;
+                let before_ms = midnight_ms(month_start(before), zone);
+                (before_ms < start_ms).then_some(before_ms)
+            }
         }
     }
 
@@ -64,6 +88,10 @@ impl Grid {
         match self {
             Self::Millis { size_ms, .. } => start_ms.saturating_add(*size_ms),
             Self::Days { size, zone, .. } => midnight_ms(day_of(start_ms, zone) + size, zone),
+            Self::Months { size, zone } => {
+                let month = month_of(day_of(start_ms, zone));
+                midnight_ms(month_start(month + size), zone)
+            }
         }
     }
 }
@@ -89,9 +117,29 @@ impl Aligned {
             true => Grid::Days {
                 size: (size_ms / DAY_MS) as i64,
                 every: (every_ms / DAY_MS) as i64,
+                first: 0,
                 zone: zone.clone(),
             },
             false => Grid::Millis { size_ms, every_ms },
+        };
+        Self {
+            grid,
+            windows: BTreeMap::new(),
+        }
+    }
+
+    /// Tumbling windows of weeks or months.
+    pub(super) fn by_calendar(size: u32, unit: CalendarUnit, zone: &Zone) -> Self {
+        let size = i64::from(size.max(1));
+        let zone = zone.clone();
+        let grid = match unit {
+            CalendarUnit::Week => Grid::Days {
+                size: 7 * size,
+                every: 7 * size,
+                first: FIRST_MONDAY,
+                zone,
+            },
+            CalendarUnit::Month => Grid::Months { size, zone },
         };
         Self {
             grid,

@@ -96,6 +96,9 @@ impl Windows {
             WindowKind::Tumbling { size_ms } => {
                 Kept::Aligned(Aligned::new(size_ms, size_ms, &window.zone))
             }
+            WindowKind::Calendar { size, unit } => {
+                Kept::Aligned(Aligned::by_calendar(size, unit, &window.zone))
+            }
             WindowKind::Hopping { size_ms, every_ms } => {
                 Kept::Aligned(Aligned::new(size_ms, every_ms, &window.zone))
             }

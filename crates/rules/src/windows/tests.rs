@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::value::Value;
-use crate::window::{Aggregate, AggregateKind};
+use crate::window::{Aggregate, AggregateKind, CalendarUnit};
 
 fn window(kind: WindowKind) -> Window {
     let aggregate = |kind| Aggregate {
@@ -299,6 +299,88 @@ fn days_begin_at_midnight_in_the_zone() {
     assert_eq!(
         closed(six_hours, &[spring_ms]),
         [format!("\"a\" {start_ms}..{end_ms}: 1 1")]
+    );
+}
+
+#[test]
+fn weeks_and_months_are_those_of_the_calendar() {
+    const HOUR_MS: u64 = 3_600_000;
+    let zone = crate::zone::Zone::parse("Europe/Berlin").expect("a bundled zone");
+    let rows = |size: u32, unit: CalendarUnit, at_ms: &[u64]| {
+        let window = Window {
+            zone: zone.clone(),
+            ..window(WindowKind::Calendar { size, unit })
+        };
+        let mut windows = Windows::new(&window, settings());
+        let arena = Arena::new();
+        let mut lines = Vec::new();
+        for &at_ms in at_ms {
+            let sample = Sample {
+                timestamp_ms: at_ms,
+                key: &[Value::Str("a")],
+                arguments: &[Value::Bool(true), Value::Int(1)],
+            };
+            let added = windows.add(&sample, at_ms, &arena, |_| {});
+            assert_eq!(added, Added::Counted, "{at_ms}");
+            let snapshot = windows.snapshot();
+            windows = Windows::restore(&window, settings(), &snapshot).expect("its own");
+        }
+        windows.advance(u64::MAX / 2, &arena, |closed| lines.push(line(&closed)));
+        lines
+    };
+    let at = |text: &str| {
+        let civil = crate::calendar::Civil::from_local_s(0);
+        let (date, hour) = text.split_once(' ').expect("a date and an hour");
+        let mut parts = date.split('-').map(|part| part.parse().expect("a number"));
+        let mut part = || parts.next().expect("year, month and day");
+        let civil = crate::calendar::Civil {
+            year: part(),
+            month: part(),
+            day: part(),
+            hour: hour.parse().expect("an hour"),
+            ..civil
+        };
+        let local_s = civil.to_local_s().expect("a date");
+        u64::try_from(zone.to_unix_s(local_s)).expect("after 1970") * 1000
+    };
+    let expected = |from: &str, to: &str, count: u32| {
+        format!("\"a\" {}..{}: {count} {count}", at(from), at(to))
+    };
+    // From Monday to Sunday. The last Sunday of March 2024 has 23 hours.
+    let (monday, next) = (at("2024-03-25 0"), at("2024-04-01 0"));
+    assert_eq!(next - monday, (7 * 24 - 1) * HOUR_MS);
+    assert_eq!(
+        rows(1, CalendarUnit::Week, &[monday, next - 1, next]),
+        [
+            expected("2024-03-25 0", "2024-04-01 0", 2),
+            expected("2024-04-01 0", "2024-04-08 0", 1)
+        ]
+    );
+    // A leap year's February, and the end of a year.
+    let events = [
+        at("2024-02-01 0"),
+        at("2024-02-29 23"),
+        at("2024-03-01 0"),
+        at("2024-12-31 23"),
+        at("2025-01-01 0"),
+    ];
+    assert_eq!(
+        rows(1, CalendarUnit::Month, &events),
+        [
+            expected("2024-02-01 0", "2024-03-01 0", 2),
+            expected("2024-03-01 0", "2024-04-01 0", 1),
+            expected("2024-12-01 0", "2025-01-01 0", 1),
+            expected("2025-01-01 0", "2025-02-01 0", 1),
+        ]
+    );
+    // Quarters begin with those of the year.
+    assert_eq!(
+        rows(3, CalendarUnit::Month, &events),
+        [
+            expected("2024-01-01 0", "2024-04-01 0", 3),
+            expected("2024-10-01 0", "2025-01-01 0", 1),
+            expected("2025-01-01 0", "2025-04-01 0", 1),
+        ]
     );
 }
 

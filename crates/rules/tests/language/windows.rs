@@ -1,6 +1,6 @@
 //! GROUP BY with windows: what the rule says of events and of windows that end.
 
-use rules::{Closed, RuleState, Scratch, Tools, Value, WindowKind};
+use rules::{CalendarUnit, Closed, RuleState, Scratch, Tools, Value, WindowKind};
 
 use super::{NOW_MS, publish, rule};
 
@@ -104,6 +104,27 @@ fn windows_of_every_kind() {
             "TUMBLING(1.5h)",
             WindowKind::Tumbling { size_ms: 5_400_000 },
         ),
+        (
+            "tumbling(1w)",
+            WindowKind::Calendar {
+                size: 1,
+                unit: CalendarUnit::Week,
+            },
+        ),
+        (
+            "tumbling('3 months')",
+            WindowKind::Calendar {
+                size: 3,
+                unit: CalendarUnit::Month,
+            },
+        ),
+        (
+            "tumbling(1mo)",
+            WindowKind::Calendar {
+                size: 1,
+                unit: CalendarUnit::Month,
+            },
+        ),
     ] {
         for comma in ["", ","] {
             let rule = rule(&format!(
@@ -118,5 +139,22 @@ fn windows_of_every_kind() {
                 .keys,
             0
         );
+    }
+}
+
+#[test]
+fn windows_of_the_calendar_are_whole_and_tumble() {
+    for (window, part) in [
+        ("tumbling(1.5 months)", "1 to 12 months"),
+        ("tumbling(13mo)", "1 to 12 months"),
+        ("tumbling(53w)", "1 to 52 weeks"),
+        ("hopping(1mo, 1d)", "unknown unit of time"),
+        ("tumbling(1y)", "weeks or months of the calendar"),
+    ] {
+        let sql = format!("SELECT count(*) FROM \"t\" GROUP BY {window}");
+        let error = rules::compile(&sql, &rules::Options::default())
+            .err()
+            .expect(window);
+        assert!(error.to_string().contains(part), "{window}: {error}");
     }
 }
