@@ -39,6 +39,8 @@ pub(crate) struct Evaluator<'a, 'e> {
     /// The columns a template is filled from.
     pub(crate) output: &'a [(&'a str, Value<'a>)],
     pub(crate) closed: Option<Closed<'a>>,
+    /// As in EMQX, an operator or function that gets no value where it needs one is a fault; else it gives null.
+    pub(crate) needs_values: bool,
     steps_left: u32,
     max_steps: u32,
 }
@@ -73,6 +75,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             item: Value::Undefined,
             output: &[],
             closed: None,
+            needs_values: false,
             steps_left: u32::MAX,
             max_steps: u32::MAX,
         }
@@ -152,7 +155,13 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             Op::Path(base, steps) => return self.path(base, plan.steps(steps)),
             Op::Call(function, list) => return self.call(function, list),
             Op::Not(inner) => operators::not(self.evaluate(inner)?, self.context.dialect),
-            Op::Negate(inner) => operators::negate(self.evaluate(inner)?)?,
+            Op::Negate(inner) => {
+                let value = self.evaluate(inner)?;
+                if self.needs_values {
+                    check_present("-", &[value])?;
+                }
+                operators::negate(value)?
+            }
             Op::Binary(op, left, right) => return self.binary(op, left, right),
             Op::IsNull(inner, negated) => Value::Bool(self.evaluate(inner)?.is_null() != negated),
             Op::In(inner, list, negated) => return self.is_in(inner, list, negated),
@@ -250,6 +259,9 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             bytes += length(*value);
         }
         self.spend(bytes / BYTES_PER_STEP)?;
+        if self.needs_values && !function.takes_null && !function.passes_null {
+            check_present(function.name, values)?;
+        }
         let result = function.call(&mut self.context, values)?;
         let extra_steps = std::mem::take(&mut self.context.limits.extra_steps) as usize;
         self.spend(length(result) / BYTES_PER_STEP + extra_steps)?;
@@ -278,7 +290,18 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             | BinaryOp::Multiply
             | BinaryOp::Divide
             | BinaryOp::Quotient
-            | BinaryOp::Remainder => operators::arithmetic(op, left, right),
+            | BinaryOp::Remainder => {
+                if self.needs_values {
+                    check_present(op.text(), &[left, right])?;
+                }
+                operators::arithmetic(op, left, right)
+            }
+            _ if self.needs_values && operators::is_unordered(left, right) => Err(Fault::Type {
+                function: op.text(),
+                argument: if operators::is_text(left) { 1 } else { 2 },
+                expected: "a number, as the other side is",
+                found: "text that spells none",
+            }),
             _ => Ok(Value::Bool(operators::compare(
                 op,
                 left,
@@ -470,6 +493,23 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             bumpalo::collections::Vec::with_capacity_in(count as usize, self.view.arena);
         items.extend(numbers);
         Ok(Value::Array(items.into_bump_slice()))
+    }
+}
+
+/// Whether there is a value for each argument.
+#[inline]
+fn check_present(function: &'static str, values: &[Value<'_>]) -> Result<(), Fault> {
+    match values.iter().position(Value::is_null) {
+        None => Ok(()),
+        Some(at) => Err(Fault::Type {
+            function,
+            argument: at + 1,
+            expected: "a value",
+            found: match values[at] {
+                Value::Undefined => "undefined",
+                _ => "null",
+            },
+        }),
     }
 }
 

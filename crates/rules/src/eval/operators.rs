@@ -11,6 +11,14 @@ pub(super) fn is_text(value: Value<'_>) -> bool {
     matches!(value, Value::Str(_) | Value::Bytes(_))
 }
 
+/// A number and a text that spells none: what EMQX does not compare.
+#[inline]
+pub(super) fn is_unordered(left: Value<'_>, right: Value<'_>) -> bool {
+    let is_number = |value| matches!(value, Value::Int(_) | Value::Float(_) | Value::Big(_));
+    (is_number(left) && is_text(right) && right.as_number().is_none())
+        || (is_number(right) && is_text(left) && left.as_number().is_none())
+}
+
 /// Null compares as false with everything in FluxMQ's dialect. What has no order does not either, but that it is not the same is
 /// known.
 pub(super) fn compare(op: BinaryOp, left: Value<'_>, right: Value<'_>, dialect: Dialect) -> bool {

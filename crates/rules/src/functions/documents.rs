@@ -14,7 +14,7 @@ type Result<'a> = std::result::Result<Value<'a>, Fault>;
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
     line("json", (1, 1), "x: any", "string", "Its JSON; text that is JSON already stays as it is.", "json('[1, 2]')", r#""[1, 2]""#, to_json),
-    line("json_encode", (1, 1), "x: any", "string", "Its JSON; text gets quotes.", "json_encode(['a', 1.0, null])", r#""[\"a\",1.0,null]""#, |context, args| Ok(Value::Str(json::text(&args.get(0), context.arena)))),
+    line("json_encode", (1, 1), "x: any", "string", "Its JSON; text gets quotes.", "json_encode(['a', 1.0, null])", r#""[\"a\",1.0,null]""#, |context, args| Ok(Value::Str(json::text(&args.get(0), context.arena)))).passes_null(),
     line("json_decode", (1, 1), "text: string", "any", "The value that JSON tells.", "json_decode('{\"a\": [1, 2]}')", r#"{"a": [1, 2]}"#, decode).alias(&["parseJson"]),
     line("jsonPath", (2, 2), "x: any, path: string", "any", "What a JSONPath ($.a.b[0], [-1], [1:3], *, ..name) selects: one value, or an array if the path has * : or ..; null if nothing.", "jsonPath('{\"user\":{\"name\":\"tom\"}}', '$.user.name')", r#""tom""#, json_path),
     line("jsonKeys", (1, 1), "x: map", "array", "The names of an object's fields; null if it is none.", "jsonKeys('{\"a\":1,\"b\":2}')", r#"["a","b"]"#, |context, args| of_object(context, args, keys)),

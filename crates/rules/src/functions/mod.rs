@@ -53,8 +53,10 @@ pub struct Function {
     pub example: (&'static str, &'static str),
     /// Same arguments, same result: a call with constant arguments may be done once, when the rule is compiled.
     pub pure: bool,
-    /// Whether it wants to see null; all others give null if an argument is null.
+    /// Whether it wants to see null; all others give null if an argument is null, or fail in a rule of EMQX's dialect.
     pub takes_null: bool,
+    /// Whether it gives null for null in EMQX's dialect as well, where other functions that need a value fail.
+    pub passes_null: bool,
     /// How the dialects differ, for people.
     pub differs: Option<&'static str>,
     pub eval: Eval,
@@ -118,6 +120,11 @@ impl Function {
         self
     }
 
+    const fn passes_null(mut self) -> Self {
+        self.passes_null = true;
+        self
+    }
+
     const fn differs(mut self, how: &'static str) -> Self {
         self.differs = Some(how);
         self
@@ -150,6 +157,7 @@ const fn line(
         example: (example, result),
         pure: true,
         takes_null: false,
+        passes_null: false,
         differs: None,
         eval,
     }

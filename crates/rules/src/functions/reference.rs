@@ -12,7 +12,8 @@ const HEAD: &str = "\
 Names are the same in any case and with or without underscores: `isNull`, `is_null` and `ISNULL` are one function. What stands in
 brackets may be left out. The first argument may stand in front: `topic.startsWith('t/')` is `startsWith(topic, 't/')`.
 
-- A null argument makes the result null, unless a function says otherwise (`isNull`, `coalesce`, ...).
+- A null argument makes the result null, unless a function says otherwise (`isNull`, `coalesce`, ...) In EMQX's dialect it is a
+  fault instead, see [Rules](rules.md#null-numbers-text).
 - A wrong type, a value out of range or an overflow is a fault: this rule has no output for this message, the fault is counted,
   and nothing else is touched.
 - Text is counted in characters, not bytes. Numbers may be given as text that spells them, arrays and maps as JSON.

@@ -207,6 +207,105 @@ const EMQX: &[(&str, &str, Comes)] = &[
         NULLS,
         Out(&[r#"{"a":1,"b":null}"#]),
     ),
+    // Where a value is needed there has to be one: the rule fails, and no action gets null.
+    ("SELECT payload.none * 1.8 + 32 AS f", NULLS, Fault("type")),
+    ("SELECT payload.null + 1 AS f", NULLS, Fault("type")),
+    ("SELECT 1 - payload.none AS f", NULLS, Fault("type")),
+    (
+        "SELECT payload.one / payload.none AS f",
+        NULLS,
+        Fault("type"),
+    ),
+    ("SELECT payload.none div 2 AS f", NULLS, Fault("type")),
+    ("SELECT mod(payload.none, 2) AS f", NULLS, Fault("type")),
+    ("SELECT -payload.none AS f", NULLS, Fault("type")),
+    (
+        "SELECT payload.none + payload.none AS f",
+        NULLS,
+        Fault("type"),
+    ),
+    ("SELECT payload.one / 0 AS f", NULLS, Fault("not_a_number")),
+    (
+        "SELECT payload.one div 0 AS f",
+        NULLS,
+        Fault("not_a_number"),
+    ),
+    (
+        "SELECT payload.one - payload.text AS f",
+        NULLS,
+        Fault("type"),
+    ),
+    ("SELECT abs(payload.none) AS f", NULLS, Fault("type")),
+    ("SELECT round(payload.null) AS f", NULLS, Fault("type")),
+    ("SELECT upper(payload.none) AS f", NULLS, Fault("type")),
+    ("SELECT strlen(payload.none) AS f", NULLS, Fault("type")),
+    ("SELECT split(payload.none, '/') AS f", NULLS, Fault("type")),
+    ("SELECT substr(payload.none, 1) AS f", NULLS, Fault("type")),
+    (
+        "SELECT replace(payload.none, 'a', 'b') AS f",
+        NULLS,
+        Fault("type"),
+    ),
+    (
+        "SELECT regex_match(payload.none, 'a') AS f",
+        NULLS,
+        Fault("type"),
+    ),
+    ("SELECT int(payload.none) AS f", NULLS, Fault("type")),
+    ("SELECT float(payload.none) AS f", NULLS, Fault("type")),
+    ("SELECT md5(payload.none) AS f", NULLS, Fault("type")),
+    (
+        "SELECT base64_encode(payload.none) AS f",
+        NULLS,
+        Fault("type"),
+    ),
+    ("SELECT length(payload.none) AS f", NULLS, Fault("type")),
+    ("SELECT first(payload.none) AS f", NULLS, Fault("type")),
+    ("SELECT nth(1, payload.none) AS f", NULLS, Fault("type")),
+    ("SELECT map_keys(payload.none) AS f", NULLS, Fault("type")),
+    ("SELECT bitand(payload.none, 1) AS f", NULLS, Fault("type")),
+    (
+        "SELECT unix_ts_to_rfc3339(payload.none) AS f",
+        NULLS,
+        Fault("type"),
+    ),
+    (
+        "SELECT topic AS t WHERE payload.none + 1 > 0 or true",
+        NULLS,
+        Fault("type"),
+    ),
+    // What EMQX has an answer to.
+    (
+        "SELECT rm_prefix(payload.none, 'a') AS a, map_get('a', payload.none) AS b, map_get('a', payload.none, 3) AS c",
+        NULLS,
+        Out(&[r#"{"a":null,"b":null,"c":3}"#]),
+    ),
+    (
+        "SELECT CASE WHEN is_null(payload.none) THEN 0 ELSE payload.none * 2 END AS a, coalesce(payload.none, 2) * 2 AS b",
+        NULLS,
+        Out(&[r#"{"a":0,"b":4}"#]),
+    ),
+    // A number is not compared with a text that spells none.
+    (
+        "SELECT payload.one = payload.text AS a",
+        NULLS,
+        Fault("type"),
+    ),
+    (
+        "SELECT topic AS t WHERE payload.one != payload.text",
+        NULLS,
+        Fault("type"),
+    ),
+    (
+        "SELECT topic AS t WHERE payload.text > 0.5",
+        NULLS,
+        Fault("type"),
+    ),
+    (
+        "SELECT payload.one = '1' AS a, '0.5' = payload.half AS b, '10' > 9 AS c, payload.text = 'null' AS d",
+        NULLS,
+        Out(&[r#"{"a":true,"b":true,"c":true,"d":true}"#]),
+    ),
     // IN and CASE match values of one type.
     (
         "SELECT payload.one in (1, 2) AS a, payload.one in ('1') AS b, payload.one in (1.0) AS c",
@@ -418,6 +517,11 @@ const FLUXMQ: &[(&str, &str, Comes)] = &[
         "SELECT ifNull(payload.null, 7) as a, coalesce(payload.null, 8) as b",
         NULLS,
         Out(&[r#"{"a":7,"b":8}"#]),
+    ),
+    (
+        "SELECT payload.none + 1 as a, -payload.none as b, upper(payload.none) as c, payload.one != payload.text as d",
+        NULLS,
+        Out(&[r#"{"a":null,"b":null,"c":null,"d":true}"#]),
     ),
     (
         "SELECT topic as t WHERE topic = \"t/a\"",
