@@ -47,7 +47,7 @@ fn object(is_shown: bool, has_devices: bool) -> Value {
                 "enum": ["fluxmq", "emqx", null],
                 "description": "Whose meaning of functions; as FROM says, if not said.",
             },
-            "timezone": nullable("string", "Of functions that print local time and of windows of whole days: an IANA name or an offset; UTC if not said."),
+            "timezone": nullable("string", "Of functions that print local time and of windows of whole days, weeks and months: an IANA name or an offset; UTC if not said."),
             "actions": {
                 "type": "array",
                 "maxItems": 16,

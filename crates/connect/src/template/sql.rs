@@ -1,6 +1,8 @@
 //! SQL with `${...}` for what differs between rows: each becomes a parameter that is bound, never a part of the text. An
 //! `INSERT ... VALUES (...)` is taken apart so that many rows make one statement.
 
+use std::borrow::Cow;
+
 use super::Template;
 use crate::row::{Row, Value};
 use crate::settings::Invalid;
@@ -205,7 +207,7 @@ impl<'t> Scanner<'t> {
                 "${{{inside}}} is a part of a name; names of tables and columns cannot differ between rows"
             ));
         }
-        self.bind(&format!("${{{inside}}}"))?;
+        self.bind(&format!("${{{}}}", without_null_word(inside)))?;
         self.rest = behind;
         Ok(())
     }
@@ -279,6 +281,20 @@ impl<'t> Scanner<'t> {
     fn push_masked(&mut self, quoted: &str) {
         self.text.push_str(quoted);
         self.mask.extend(std::iter::repeat_n('x', quoted.len()));
+    }
+}
+
+/// FluxMQ's examples spell SQL's null as a text where no quotes are: `${ifNull(payload.t, "NULL")}`. A parameter with that text
+/// would be no null.
+fn without_null_word(placeholder: &str) -> Cow<'_, str> {
+    let word = |quoted| {
+        let call = placeholder.trim_end().strip_suffix(')')?.trim_end();
+        let front = call.strip_suffix(quoted)?.trim_end();
+        front.ends_with(',').then(|| format!("{front} null)"))
+    };
+    match word("\"NULL\"").or_else(|| word("'NULL'")) {
+        Some(changed) => Cow::Owned(changed),
+        None => Cow::Borrowed(placeholder),
     }
 }
 
@@ -380,6 +396,49 @@ mod tests {
         });
         assert_eq!(sql.statement(1), "INSERT INTO t VALUES (?)");
         assert_eq!(bound, [(0, "Text(\"'); DROP TABLE t; --\")".to_owned())]);
+    }
+
+    #[test]
+    fn the_insert_of_fluxmq_s_manual_has_nulls_and_both_spellings() {
+        let sql = mysql(
+            "INSERT INTO iot_messages(device_id, topic, message_data, temperature, humidity, created_at, message_hash) VALUES (
+                '${coalesce(jsonPath(msg, \"$.deviceId\"), clientId)}', '${topic}', '${json(msg)}',
+                ${ifNull(jsonPath(msg, \"$.temperature\"), \"NULL\")}, ${ifNull(jsonPath(msg, '$.humidity'), 'NULL')},
+                '${datetime(timestamp)}', '${md5(concat(clientId, topic, str(timestamp)))}')",
+        );
+        let value = serde_json::json!({
+            "payload": "{\"temperature\": 21.5}", "clientId": "c1", "topic": "t/a", "timestamp": 1_690_599_987_495_u64,
+        });
+        let mut bytes = Vec::new();
+        RowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
+        let mut bound = Vec::new();
+        sql.bind(Row::from_bytes(&bytes), |_, value| {
+            bound.push(format!("{value:?}"))
+        });
+        assert!(sql.is_insert());
+        assert_eq!(
+            bound[..6],
+            [
+                "Text(\"c1\")",
+                "Text(\"t/a\")",
+                "Text(\"{\\\"temperature\\\": 21.5}\")",
+                "Float(21.5)",
+                "Null",
+                "Text(\"2023-07-29 03:06:27\")",
+            ]
+        );
+        assert!(
+            bound[6].starts_with("Text(") && bound[6].len() == 32 + 8,
+            "{bound:?}"
+        );
+        // Within quotes, and alone, it is a word.
+        let words = mysql("INSERT INTO t VALUES ('${ifNull(none, \"NULL\")}', ${name})");
+        RowWriter::new(&mut bytes).text("name", "NULL");
+        let mut bound = Vec::new();
+        words.bind(Row::from_bytes(&bytes), |_, value| {
+            bound.push(format!("{value:?}"))
+        });
+        assert_eq!(bound, ["Text(\"NULL\")", "Text(\"NULL\")"]);
     }
 
     #[test]

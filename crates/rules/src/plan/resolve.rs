@@ -4,7 +4,7 @@ use super::aliases::{Alias, same};
 use super::build::{Builder, Refused, TooMuch};
 use super::check;
 use super::methods;
-use super::{Column, NodeId, Op, PutStep, StepOp, Target};
+use super::{Column, NodeId, Op, PutStep, StepOp, Target, Text};
 use crate::context::Dialect;
 use crate::error::{Error, Span};
 use crate::field::Field;
@@ -255,6 +255,13 @@ impl<'s> Resolver<'s> {
             }
             Node::Like(inner, pattern, negated) => {
                 let (inner, pattern_id) = (self.expr(inner)?, self.expr(pattern)?);
+                if let Some(filter) = self.filter_of_like(inner, pattern_id) {
+                    let matched = self.push(Op::MatchFilter(inner, filter), expr.span)?;
+                    return match negated {
+                        true => self.push(Op::Not(matched), expr.span),
+                        false => Ok(matched),
+                    };
+                }
                 if let Some(doubt) = check::like(&self.builder, pattern_id) {
                     self.warn(pattern.span, doubt);
                 }
@@ -744,6 +751,22 @@ impl<'s> Resolver<'s> {
                 .expected("levels between `/`; `+` for one level, `#` for the rest at the end"));
         }
         self.push(Op::MatchFilter(left_id, filter), span)
+    }
+}
+
+impl Resolver<'_> {
+    /// FluxMQ's examples have `topic LIKE 'sensor/+/data'`. No topic has such a level, so that a filter is all it can mean there.
+    fn filter_of_like(&self, subject: NodeId, pattern: NodeId) -> Option<Text> {
+        let Op::Text(filter) = self.builder.op(pattern) else {
+            return None;
+        };
+        let text = self.builder.text_of(filter);
+        let is_filter = self.builder.dialect == Dialect::Fluxmq
+            && matches!(self.builder.op(subject), Op::Field(Field::Topic))
+            && !text.contains('%')
+            && mqtt::levels(text).any(|level| level == "+" || level == "#")
+            && mqtt::validate_topic_filter(text, &mqtt::TopicLimits::NONE).is_ok();
+        is_filter.then_some(filter)
     }
 }
 
