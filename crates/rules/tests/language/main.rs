@@ -4,6 +4,7 @@ mod bounds;
 mod emqx;
 mod errors;
 mod fluxmq;
+mod manual;
 mod operators;
 mod paths;
 mod plans;

@@ -1,0 +1,76 @@
+//! The statements that the pages of the manual show: each compiles, and none has a warning.
+
+use std::path::Path;
+
+use rules::{Options, compile};
+
+/// Blocks of a page with this language behind their fence.
+fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
+    let fence = format!("```{language}\n");
+    let parts = page.split(&fence).skip(1);
+    parts
+        .map(|part| part.split("\n```").next().unwrap_or(part))
+        .collect()
+}
+
+/// Statements within a value of JSON: a rule has its own in `sql`.
+fn statements_of(value: &serde_json::Value, found: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields {
+                match value.as_str().filter(|_| name == "sql") {
+                    Some(sql) => found.push(sql.to_owned()),
+                    None => statements_of(value, found),
+                }
+            }
+        }
+        serde_json::Value::Array(items) => {
+            items.iter().for_each(|item| statements_of(item, found));
+        }
+        _ => {}
+    }
+}
+
+fn is_of_a_rule(sql: &str) -> bool {
+    // Sinks have statements, too.
+    let first = sql.split_whitespace().next().unwrap_or_default();
+    ["SELECT", "FOREACH"].contains(&first.to_ascii_uppercase().as_str()) && sql.contains("FROM")
+}
+
+#[test]
+fn every_statement_of_the_manual_compiles() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let mut pages = Vec::new();
+    for folder in [docs.clone(), docs.join("connectors")] {
+        for entry in std::fs::read_dir(folder).expect("the folder of the manual") {
+            let path = entry.expect("a file").path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for path in pages {
+        let page = std::fs::read_to_string(&path).expect("a page");
+        let mut statements: Vec<String> = Vec::new();
+        statements.extend(blocks(&page, "sql").into_iter().map(str::to_owned));
+        for block in blocks(&page, "json") {
+            match serde_json::from_str(block) {
+                Ok(value) => statements_of(&value, &mut statements),
+                Err(error) => wrong.push(format!("{}: {error}\n{block}", path.display())),
+            }
+        }
+        for sql in statements.iter().filter(|sql| is_of_a_rule(sql)) {
+            count += 1;
+            let problem = match compile(sql, &Options::default()) {
+                Ok(rule) if rule.warnings().is_empty() => continue,
+                Ok(rule) => rule.warnings()[0].to_string(),
+                Err(error) => error.report(),
+            };
+            wrong.push(format!("{}: {problem}\n{sql}", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    assert!(count >= 6, "only {count} statements were found");
+}
