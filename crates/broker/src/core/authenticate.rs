@@ -3,7 +3,7 @@
 
 use mqtt::{Auth, Connect, Direction, Packet, PropertiesBuf, Property, ReasonCode, Version};
 
-use super::connect::{decode_connect, refused};
+use super::connect::{decode_connect, denied, refused};
 use super::connection::{Closing, Connection, Exchange, Grant, Phase};
 use super::shard::{Flow, Shard};
 use crate::hooks::{self, Authentication, Client, ConnectionFacts, Credentials, Interest};
@@ -157,13 +157,8 @@ impl Shard {
                 extra.connect.clone_from(&raw);
                 self.establish(at)
             }
-            (Authentication::Deny(code), _) => {
-                Err(refused(code, "the credentials were not accepted"))
-            }
-            _ => Err(refused(
-                ReasonCode::NOT_AUTHORIZED,
-                "the credentials were not accepted",
-            )),
+            (Authentication::Deny(code), _) => Err(denied(code)),
+            _ => Err(denied(ReasonCode::NOT_AUTHORIZED)),
         };
         match result {
             Ok(flow) => flow,
@@ -233,7 +228,7 @@ impl Shard {
         data: Option<&[u8]>,
     ) -> Result<Flow, Closing> {
         if let Authentication::Deny(code) = self.ask_hooks(at, connect, None) {
-            return Err(refused(code, "the client is not let in"));
+            return Err(denied(code));
         }
         let challenge = self.scram_challenge(at, method, data)?;
         self.delivery.connections[at as usize].phase = Phase::Authenticating;
@@ -290,7 +285,7 @@ impl Shard {
         match self.ask_hooks(at, &connect, Some(&username)) {
             Authentication::Ignore => {}
             Authentication::Allow(given) => self.grant(at, &connect, *given),
-            Authentication::Deny(code) => return Err(refused(code, "the client is not let in")),
+            Authentication::Deny(code) => return Err(denied(code)),
             later @ Authentication::Later(_) => {
                 let serial = self.delivery.connections[at as usize].serial;
                 self.authentications.push((at, serial, later));

@@ -37,6 +37,21 @@ pub(crate) fn refused(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> 
     Closing::new(code, "refused").with_detail(detail)
 }
 
+/// The refusal of an authenticator or a check of bans and limits. The detail fits the code, so that a client
+/// whose credentials are right is not told that they are wrong.
+pub(crate) fn denied(code: ReasonCode) -> Closing {
+    let detail = match code {
+        ReasonCode::BANNED => "the client, its user or its address is banned",
+        ReasonCode::SERVER_UNAVAILABLE => "the credentials cannot be checked now, try again later",
+        ReasonCode::SERVER_BUSY | ReasonCode::CONNECTION_RATE_EXCEEDED => {
+            "too many attempts to connect, try again later"
+        }
+        ReasonCode::BAD_USER_NAME_OR_PASSWORD => "the credentials were not accepted",
+        _ => "the client is not allowed to connect",
+    };
+    refused(code, detail)
+}
+
 impl Shard {
     /// The first packet of a connection; nothing but CONNECT may come [MQTT-3.1.0-1].
     pub(crate) fn first_packet(
@@ -78,7 +93,7 @@ impl Shard {
                 self.grant(at, &connect, *given);
                 self.establish(at)
             }
-            Authentication::Deny(code) => Err(refused(code, "the credentials were not accepted")),
+            Authentication::Deny(code) => Err(denied(code)),
             later @ Authentication::Later(_) => {
                 let connection = &mut self.delivery.connections[at as usize];
                 connection.phase = Phase::Authenticating;

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::error::ClientError;
 use super::options::ConnectOptions;
 use super::session::{Connected, Event, Session};
+use super::tls;
 use super::transport::{Transport, Turn};
 
 /// How long a PINGRESP may take.
@@ -198,7 +199,11 @@ impl<'a> Connection<'a> {
                 }
                 Ok(Turn::Written) => Ok(()),
                 Ok(Turn::Closed) => Err(ClientError::Lost("the broker closed it".into())),
-                Err(error) => Err(ClientError::Lost(error.to_string())),
+                Err(error) => Err(ClientError::Lost(format!(
+                    "{}{}",
+                    tls::describe(&error),
+                    tls::hint(&error),
+                ))),
             },
             () = clock => {
                 if self.pinged.is_some() {

@@ -15,7 +15,7 @@ mod transport;
 pub(crate) use error::ClientError;
 pub(crate) use publish::PubArgs;
 pub(crate) use subscribe::SubArgs;
-pub(crate) use tls::for_https as tls_for_https;
+pub(crate) use tls::{describe as describe_connection_error, for_https as tls_for_https};
 
 /// Runs a client to its end on a runtime of its own.
 pub(crate) fn block_on<T>(

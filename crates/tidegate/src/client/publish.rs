@@ -1,7 +1,7 @@
 //! `tidegate pub`: publishes what the arguments, a file or standard input say, and waits until the broker has
 //! taken it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead as _, Read as _};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::error::ClientError;
 use super::options::{
     ConnectArgs, ConnectOptions, parse_qos, parse_user_property, require_version_5, usage,
 };
-use super::session::{Event, Outgoing};
+use super::session::{Answer, Event, Outgoing};
 
 /// Lines that are read ahead.
 const LINES_AHEAD: usize = 64;
@@ -290,7 +290,7 @@ impl Job {
         let mut is_done = false;
         let mut numbers = HashMap::new();
         let mut published = 0_u64;
-        let mut refused = None;
+        let mut answers = AnswerCounts::default();
         while !is_done || connection.session.in_flight() > 0 {
             let takes_more = !is_done
                 && (self.qos == QoS::AtMostOnce || connection.session.has_quota())
@@ -298,7 +298,7 @@ impl Job {
             tokio::select! {
                 event = connection.progress() => {
                     if let Some(event) = event? {
-                        self.handle(event, &mut numbers, &mut refused, options.debug)?;
+                        self.handle(event, &mut numbers, &mut answers, options.debug)?;
                     }
                 }
                 payload = source.next(), if takes_more => match payload {
@@ -316,7 +316,7 @@ impl Job {
         connection
             .close(self.goodbye, &PropertiesBuf::new())
             .await?;
-        refused.map_or(Ok(()), Err)
+        answers.finish(&self.topic)
     }
 
     fn publish(&self, connection: &mut Connection<'_>, payload: &[u8]) -> Result<u16, ClientError> {
@@ -331,29 +331,21 @@ impl Job {
         connection.session.publish(&message).map_err(usage)
     }
 
-    /// Notes how a message fared; the first refusal is what the program ends with.
+    /// Counts the answer to a message; with `debug` prints each.
     fn handle(
         &self,
         event: Event,
         numbers: &mut HashMap<u16, u64>,
-        refused: &mut Option<ClientError>,
+        answers: &mut AnswerCounts,
         debug: bool,
     ) -> Result<(), ClientError> {
         match event {
             Event::Published { packet_id, answer } => {
                 let number = numbers.remove(&packet_id).unwrap_or_default();
-                // Such as that nobody subscribes to the topic (0x10): told of the first message, of all with --debug.
-                let is_remarkable = answer.reason != ReasonCode::SUCCESS && number == 1;
-                if debug || is_remarkable && !answer.reason.is_error() {
+                if debug {
                     eprintln!("message {number}: {answer}");
                 }
-                if answer.reason.is_error() && refused.is_none() {
-                    *refused = Some(ClientError::Refused {
-                        what: format!("message {number} to {:?}", self.topic),
-                        reason: answer.to_string(),
-                        is_passing: false,
-                    });
-                }
+                answers.add(number, answer);
                 Ok(())
             }
             Event::Disconnected { answer, .. } => Err(ClientError::Refused {
@@ -364,5 +356,63 @@ impl Job {
             // Messages of an older session, for example.
             _ => Ok(()),
         }
+    }
+}
+
+/// How the broker answered the messages, by reason code. There are at most 256 codes.
+#[derive(Default)]
+struct AnswerCounts {
+    acknowledged: u64,
+    by_code: BTreeMap<u8, AnswerCount>,
+}
+
+struct AnswerCount {
+    messages: u64,
+    first_number: u64,
+    first: Answer,
+}
+
+impl AnswerCounts {
+    fn add(&mut self, number: u64, answer: Answer) {
+        self.acknowledged += 1;
+        if answer.reason == ReasonCode::SUCCESS {
+            return;
+        }
+        let count = self.by_code.entry(answer.reason.0).or_insert(AnswerCount {
+            messages: 0,
+            first_number: number,
+            first: answer,
+        });
+        count.messages += 1;
+    }
+
+    /// Prints the codes other than success with their counts, such as that nobody subscribes to the topic
+    /// (0x10). The first refusal is the error that the program ends with.
+    fn finish(self, topic: &str) -> Result<(), ClientError> {
+        let total = self.acknowledged;
+        let is_error = |count: &&AnswerCount| count.first.reason.is_error();
+        let first_refusal = self
+            .by_code
+            .values()
+            .filter(is_error)
+            .min_by_key(|count| count.first_number);
+        for count in self.by_code.values() {
+            let AnswerCount {
+                messages, first, ..
+            } = count;
+            match total {
+                // The error says it.
+                1 if first.reason.is_error() => {}
+                1 => eprintln!("message 1: {first}"),
+                _ => eprintln!("{messages} of {total} messages: {first}"),
+            }
+        }
+        first_refusal.map_or(Ok(()), |count| {
+            Err(ClientError::Refused {
+                what: format!("message {} to {topic:?}", count.first_number),
+                reason: count.first.to_string(),
+                is_passing: false,
+            })
+        })
     }
 }

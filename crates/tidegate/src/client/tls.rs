@@ -8,10 +8,16 @@ use rustls::crypto::ring::default_provider;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::{Error as PemError, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore,
+    SignatureScheme,
+};
 
 use super::error::ClientError;
 use super::options::TlsArgs;
+
+/// Names of a certificate that an error lists.
+const MAX_LISTED_NAMES: usize = 5;
 
 /// What the arguments ask for, with the files read.
 pub(super) fn client_config(arguments: &TlsArgs) -> Result<Arc<ClientConfig>, ClientError> {
@@ -104,19 +110,112 @@ fn unusable(path: &Path, error: &PemError, what: &str) -> ClientError {
     })
 }
 
+/// The error of a connection in plain words; [`hint`] says what to do about it.
+pub(crate) fn describe(error: &std::io::Error) -> String {
+    match tls_error(error) {
+        Some(rustls::Error::InvalidCertificate(problem)) => {
+            format!("the server's certificate {}", describe_certificate(problem))
+        }
+        Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)) => {
+            "the server requires a client certificate".into()
+        }
+        Some(rustls::Error::AlertReceived(alert)) => {
+            format!("the server refused the TLS handshake ({alert:?})")
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn describe_certificate(problem: &CertificateError) -> String {
+    match problem {
+        CertificateError::UnknownIssuer => "is not signed by a trusted authority".into(),
+        CertificateError::Expired => "has expired".into(),
+        CertificateError::ExpiredContext { not_after, .. } => {
+            format!("expired on {}", utc(*not_after))
+        }
+        CertificateError::NotValidYet => "is not valid yet".into(),
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            format!("is not valid before {}", utc(*not_before))
+        }
+        CertificateError::Revoked => "is revoked".into(),
+        CertificateError::NotValidForName => "is for another name".into(),
+        CertificateError::NotValidForNameContext {
+            expected,
+            presented,
+        } => {
+            let names = presented.iter().map(|name| plain_name(name));
+            let names: Vec<_> = names.take(MAX_LISTED_NAMES).collect();
+            let expected = expected.to_str();
+            match presented.len().saturating_sub(names.len()) {
+                _ if names.is_empty() => format!("is not for {expected}: it has no names"),
+                0 => format!("is not for {expected}, only for {}", names.join(", ")),
+                more => format!(
+                    "is not for {expected}, only for {} and {more} more",
+                    names.join(", ")
+                ),
+            }
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "is not meant for servers (extended key usage)".into()
+        }
+        CertificateError::BadEncoding => "cannot be decoded".into(),
+        CertificateError::BadSignature => "has a wrong signature".into(),
+        CertificateError::UnhandledCriticalExtension => {
+            "has a critical extension that is not supported".into()
+        }
+        // webpki's own, which rustls passes on without a variant.
+        CertificateError::Other(other) => match format!("{other:?}") {
+            text if text.contains("CaUsedAsEndEntity") => {
+                "is that of an authority, which servers cannot use".into()
+            }
+            text if text.contains("UnsupportedCertVersion") => {
+                "is not of X.509 version 3, the only one supported".into()
+            }
+            text => format!("is not valid: {}", innermost(&text)),
+        },
+        other => format!("is not valid: {other}"),
+    }
+}
+
+/// rustls writes names as `DnsName("a.example")` or `IpAddress(10.0.0.1)`.
+fn plain_name(name: &str) -> &str {
+    let inside = name
+        .split_once('(')
+        .and_then(|(_, rest)| rest.strip_suffix(')'));
+    inside.unwrap_or(name).trim_matches('"')
+}
+
+/// Of `OtherError(A(B))` the name `B`.
+fn innermost(debug: &str) -> &str {
+    let inside = debug.trim_end_matches(')').rsplit('(').next();
+    inside.unwrap_or(debug)
+}
+
+fn utc(time: UnixTime) -> String {
+    let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).map_or_else(
+        |_| format!("second {seconds} of Unix time"),
+        |time| time.to_string(),
+    )
+}
+
+fn tls_error(error: &std::io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
 /// What to do about a failed handshake, if there is something.
 pub(super) fn hint(error: &std::io::Error) -> &'static str {
-    use rustls::CertificateError::{NotValidForName, NotValidForNameContext, UnknownIssuer};
-    let error = error
-        .get_ref()
-        .and_then(|error| error.downcast_ref::<rustls::Error>());
-    match error {
+    use CertificateError::{NotValidForName, NotValidForNameContext, UnknownIssuer};
+    match tls_error(error) {
         Some(rustls::Error::InvalidCertificate(UnknownIssuer)) => {
             "; name its authority with --cafile FILE (or check nothing with --insecure)"
         }
         Some(rustls::Error::InvalidCertificate(
             NotValidForName | NotValidForNameContext { .. },
         )) => "; give the name in the certificate with --tls-server-name",
+        Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)) => {
+            "; give one with --cert FILE and --key FILE"
+        }
         Some(rustls::Error::InvalidMessage(_)) => "; does that port speak TLS?",
         _ => "",
     }

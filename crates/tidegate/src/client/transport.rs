@@ -76,7 +76,7 @@ impl Transport {
                 }
                 _ => tls::hint(&error),
             };
-            unreachable(error.to_string(), hint)
+            unreachable(tls::describe(&error), hint)
         };
         let stream: Box<dyn Stream> = match &endpoint.address {
             Address::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(failed)?),

@@ -284,8 +284,9 @@ impl Client {
         let stream = TlsConnector::from(Arc::clone(&config))
             .connect(name, stream)
             .await;
-        self.over(stream.map_err(|error| self.unreachable(error))?, request)
-            .await
+        let stream =
+            stream.map_err(|error| self.unreachable(client::describe_connection_error(&error)))?;
+        self.over(stream, request).await
     }
 
     async fn over<S>(

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::program::{Node, certificate, run, run_with_input, subscriber};
+use super::program::{Node, certificate, certificate_with, run, run_with_input, subscriber};
 
 /// A hundred lines through `pub -l` and out of `sub -C 100` again.
 fn lines_pass(how: &[&str], options: &[&str]) {
@@ -88,7 +88,16 @@ fn a_wrong_way_is_told_with_what_to_do() {
         run(&arguments).failed(3)
     };
     let unknown = error(&["-p", &mqtts, "--cafile", &other]);
-    assert!(unknown.contains("--cafile FILE"), "{unknown}");
+    assert!(
+        unknown.contains("is not signed by a trusted authority")
+            && unknown.contains("--cafile FILE"),
+        "{unknown}"
+    );
+    let authority = testkit::Authority::new(folder.path().join("authority"));
+    let authority = authority.file();
+    let self_signed = ["--cafile", authority.to_str().unwrap()];
+    assert_plain(&error(&[&["-p", &mqtts], &self_signed[..]].concat()));
+    assert_plain(&unknown);
     let name = error(&[
         "-p",
         &mqtts,
@@ -97,7 +106,12 @@ fn a_wrong_way_is_told_with_what_to_do() {
         "--tls-server-name",
         "else.example",
     ]);
-    assert!(name.contains("--tls-server-name"), "{name}");
+    assert!(
+        name.contains("certificate is not for else.example, only for localhost, 127.0.0.1;")
+            && name.contains("--tls-server-name"),
+        "{name}"
+    );
+    assert_plain(&name);
     let plain = error(&["-p", &mqtts]);
     assert!(plain.contains("without TLS?"), "{plain}");
     let path = error(&["-p", &ws, "--ws-path", "/nowhere"]);
@@ -109,4 +123,47 @@ fn a_wrong_way_is_told_with_what_to_do() {
         nobody.contains("cannot reach mqtt://127.0.0.1:1: ") && nobody.contains("`tidegate serve`"),
         "{nobody}"
     );
+}
+
+/// No debug representation of Rust.
+fn assert_plain(error: &str) {
+    let signs = [
+        "Error(",
+        "Name(",
+        "UnknownIssuer",
+        "CaUsedAsEndEntity",
+        "{ ",
+    ];
+    assert!(!signs.iter().any(|sign| error.contains(sign)), "{error}");
+}
+
+#[test]
+fn unusable_certificates_of_servers_are_described() {
+    let folder = tempfile::tempdir().unwrap();
+    let ports_and_errors = [
+        (
+            "authority",
+            "is that of an authority, which servers cannot use",
+        ),
+        ("expired", "expired on 2001-01-01T00:00:00Z"),
+    ];
+    for (kind, expected) in ports_and_errors {
+        let (pem, key) = certificate_with(folder.path(), kind, "server", |parameters| match kind {
+            "expired" => parameters.not_after = rcgen::date_time_ymd(2001, 1, 1),
+            _ => parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained),
+        });
+        let node = Node::start(&[
+            "--mqtts",
+            "127.0.0.1:0",
+            "--set",
+            &format!("listener.mqtts.tls.certificate={pem}"),
+            "--set",
+            &format!("listener.mqtts.tls.private_key={key}"),
+        ]);
+        let port = node.port("mqtts");
+        let how = ["-h", "127.0.0.1", "-p", &port, "--cafile", &pem];
+        let error = run(&[&["pub", "-t", "a", "-n"], &how[..]].concat()).failed(3);
+        assert!(error.contains(expected), "{error}");
+        assert_plain(&error);
+    }
 }

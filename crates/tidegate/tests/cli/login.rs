@@ -119,3 +119,43 @@ fn a_client_certificate_is_a_login() {
     let mixed = publish(&["--cert", &ann, "--key", &eve_key]).failed(2);
     assert!(mixed.contains("cannot be used together"), "{mixed}");
 }
+
+#[test]
+fn a_refusal_that_is_not_about_credentials_does_not_blame_them() {
+    let node = Node::start(&[]);
+    let data_dir = node.data_dir();
+    let ctl = |arguments: &[&str]| {
+        let arguments = [
+            &["ctl", "--data-dir", data_dir.to_str().unwrap()],
+            arguments,
+        ]
+        .concat();
+        run(&arguments).succeeded()
+    };
+    let publish = |login: &[&str]| {
+        let message = ["-t", "a", "-m", "x", "-q", "1", "-i", "rogue"];
+        let error = node.publish(&[&message, login].concat()).failed(4);
+        assert!(!error.contains("credentials were not accepted"), "{error}");
+        error
+    };
+    ctl(&["bans", "add", "client_id=rogue"]);
+    let banned = publish(&["-u", "ann", "-P", "pencil"]);
+    assert!(
+        banned.contains(r#"banned (0x8a), "the client, its user or its address is banned""#),
+        "{banned}"
+    );
+
+    // Nobody listens on port 1.
+    let config = "[[auth.authenticator]]\ntype = \"http\"\nurl = \"http://127.0.0.1:1/\"\n";
+    let path = node.folder.path().join("unreachable.toml");
+    std::fs::write(&path, config).unwrap();
+    let other = Node::start(&["--config", path.to_str().unwrap()]);
+    let message = ["-t", "a", "-m", "x", "-q", "1", "-u", "ann", "-P", "pencil"];
+    let unavailable = other.publish(&message).failed(4);
+    assert!(
+        unavailable.contains(
+            r#"server unavailable (0x88), "the credentials cannot be checked now, try again later""#
+        ),
+        "{unavailable}"
+    );
+}

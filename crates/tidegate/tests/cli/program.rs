@@ -251,11 +251,22 @@ pub(crate) fn subscriber(arguments: &[&str]) -> Running {
 
 /// A certificate for localhost and 127.0.0.1 that is its own authority, as PEM files `NAME.pem`, `NAME.key`.
 pub(crate) fn certificate(folder: &Path, name: &str, common_name: &str) -> (String, String) {
+    certificate_with(folder, name, common_name, |_| ())
+}
+
+/// The same with something changed.
+pub(crate) fn certificate_with(
+    folder: &Path,
+    name: &str,
+    common_name: &str,
+    change: impl FnOnce(&mut rcgen::CertificateParams),
+) -> (String, String) {
     let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
     let mut parameters = rcgen::CertificateParams::new(names).unwrap();
     parameters
         .distinguished_name
         .push(rcgen::DnType::CommonName, common_name);
+    change(&mut parameters);
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = parameters.self_signed(&key).unwrap();
     let write = |ending: &str, text: String| {

@@ -121,7 +121,9 @@ pub(crate) struct Session {
     outgoing_aliases: HashMap<u16, String>,
     /// Packet identifiers in use.
     waiting: BTreeMap<u16, Awaits>,
-    /// Those of messages.
+    /// Codes other than success in PUBRECs, such as that nobody subscribes to the topic, until PUBCOMP comes.
+    pubrec_answers: HashMap<u16, Answer>,
+    /// Messages of QoS 1 and 2 that are not done.
     in_flight: usize,
     last_packet_id: u16,
     /// QoS 2 messages handed out whose PUBREL has not come.
@@ -147,6 +149,7 @@ impl Session {
             incoming_aliases: HashMap::new(),
             outgoing_aliases: HashMap::new(),
             waiting: BTreeMap::new(),
+            pubrec_answers: HashMap::new(),
             in_flight: 0,
             last_packet_id: 0,
             incoming_qos2: HashSet::new(),
@@ -164,6 +167,7 @@ impl Session {
         self.incoming_aliases.clear();
         self.outgoing_aliases.clear();
         self.waiting.clear();
+        self.pubrec_answers.clear();
         self.in_flight = 0;
     }
 
@@ -358,6 +362,10 @@ impl Session {
             Packet::PubRec(ack) => {
                 self.expect(ack.packet_id, Awaits::PubRec, "PUBREC")?;
                 self.waiting.insert(ack.packet_id, Awaits::PubComp);
+                if ack.reason != ReasonCode::SUCCESS {
+                    let answer = answer(ack.reason, ack.properties);
+                    self.pubrec_answers.insert(ack.packet_id, answer);
+                }
                 self.acknowledge(PacketType::PubRel, ack.packet_id, ReasonCode::SUCCESS);
                 None
             }
@@ -448,9 +456,14 @@ impl Session {
         self.expect(ack.packet_id, awaits, "an acknowledgement")?;
         self.waiting.remove(&ack.packet_id);
         self.in_flight -= 1;
+        let of_pubrec = self.pubrec_answers.remove(&ack.packet_id);
+        let answer = match of_pubrec {
+            Some(answer) if ack.reason == ReasonCode::SUCCESS => answer,
+            _ => answer(ack.reason, ack.properties),
+        };
         Ok(Event::Published {
             packet_id: ack.packet_id,
-            answer: answer(ack.reason, ack.properties),
+            answer,
         })
     }
 
