@@ -154,3 +154,45 @@ fn connections_and_long_polls_end_with_the_token_or_the_product() {
     assert_eq!(login(&node, &by_token("token-b")).1, super::WRONG);
     eventually("it is offline", || super::state(&node, "b") == "offline");
 }
+
+#[test]
+fn the_secret_of_a_claim_reaches_no_subscriber() {
+    let node = Node::start(&[]);
+    product(&node, "meter", json!({}));
+    with_token(&node, "d", "meter", json!({}));
+    with_token(&node, "g", "meter", json!({"gateway": true}));
+    let mut other = Raw::client(&node, 5);
+    for filter in ["#", "v1/devices/me/claim", "v1/+/claim", "$share/g/#"] {
+        other.subscribe(filter, 1);
+    }
+    let mut victim = connect(&node, "d");
+    let mut gateway = connect(&node, "g");
+    let claim = json!({"secretKey": "hidden", "durationMs": 60_000}).to_string();
+    victim.publish_qos1("v1/devices/me/claim", &claim, 1);
+    let retained = Publish::new("v1/devices/me/claim", &claim).retain();
+    publish_for_code(&mut victim, retained);
+    let behind = json!({"a": {"secretKey": "hidden"}}).to_string();
+    gateway.publish_qos1("v1/gateway/claim", &behind, 1);
+    // Messages of one publisher keep their order: nothing of the claims came before these.
+    let telemetry = "v1/devices/me/telemetry";
+    victim.publish_qos1(telemetry, r#"{"t": 1}"#, 2);
+    gateway.publish_qos1(telemetry, r#"{"t": 2}"#, 2);
+    let mut topics = Vec::new();
+    while topics.len() < 4 {
+        let packet = other.recv_packet();
+        other.acknowledge(&packet);
+        topics.push(packet.topic);
+    }
+    assert_eq!(topics, [telemetry; 4]);
+    // Nor whoever subscribes later.
+    let mut late = Raw::client(&node, 5);
+    late.subscribe("#", 1);
+    victim.publish_qos1(telemetry, r#"{"t": 3}"#, 3);
+    assert_eq!(late.recv_packet().topic, telemetry);
+    // And it is offered all the same.
+    let path = "devices/d/claim";
+    let wanted = json!({"secret": "hidden", "group": "anna"});
+    eventually("it is claimed", || {
+        api(&node, "POST", path, &wanted).0 == 200
+    });
+}
