@@ -89,6 +89,12 @@ pub trait ObjectRules: Send + Sync + 'static {
         current: Option<&Value>,
     ) -> Result<Value, Invalid>;
 
+    /// Whether no other object has what has to be unique of an accepted one. If one has, the answer is 409.
+    fn check_unique(&self, kind: RuledKind, id: &str, stored: &Value) -> Result<(), Invalid> {
+        let _ = (kind, id, stored);
+        Ok(())
+    }
+
     /// Whether an object may go, or why not.
     fn may_go(&self, kind: RuledKind, id: &str) -> Result<(), String> {
         let _ = (kind, id);
@@ -361,16 +367,20 @@ impl Kind for Ruled {
         Box::pin(async move {
             // It may hash a password or look at files.
             let accept = move || {
-                let stored = rules.accept(kind, &id, input, current.as_ref())?;
+                let stored = rules.accept(kind, &id, input, current.as_ref());
+                let stored = stored.map_err(|invalid| match invalid.field.as_str() {
+                    "" => Problem::unprocessable(invalid.detail),
+                    field => Problem::field(field, format!("{field}: {}", invalid.detail)),
+                })?;
+                let unique = rules.check_unique(kind, &id, &stored);
+                unique.map_err(|Invalid { field, detail }| {
+                    Problem::conflict(format!("{field}: {detail}"))
+                })?;
                 let warnings = rules.warnings(kind, &stored);
                 Ok((stored, warnings))
             };
             let accepted = call::blocking(accept, "The object cannot be checked now.").await?;
-            let (stored, warnings) =
-                accepted.map_err(|invalid: Invalid| match invalid.field.as_str() {
-                    "" => Problem::unprocessable(invalid.detail),
-                    field => Problem::field(field, format!("{field}: {}", invalid.detail)),
-                })?;
+            let (stored, warnings) = accepted?;
             let mut accept = Accept::from(stored);
             if !warnings.is_empty() {
                 accept.once.insert("warnings".to_owned(), warnings.into());

@@ -221,6 +221,12 @@ impl Registry {
     ) -> Result<(), Vec<InvalidProduct>> {
         let read = Product::read(id, product, 0)?;
         self.check_product(&read).map_err(|error| vec![error])?;
+        if let Some(owner) = self.owner_of_key(&read) {
+            return Err(vec![InvalidProduct {
+                field: "provisioning.key".to_owned(),
+                message: format!("the product {:?} has this key already", owner.as_str()),
+            }]);
+        }
         let declared = self.inner.declared.write();
         declared
             .unwrap_or_else(PoisonError::into_inner)
@@ -277,19 +283,19 @@ impl Registry {
                 "there are as many products as there may be",
             ));
         }
-        if let Some(provisioning) = &product.definition.provisioning {
-            let is_taken = products.iter().any(|slot| {
-                let other = &slot.get().definition.provisioning;
-                *slot.id() != product.id
-                    && other
-                        .as_ref()
-                        .is_some_and(|other| other.key == provisioning.key)
-            });
-            if is_taken {
-                return Err(wrong("provisioning.key", "another product has this key"));
-            }
-        }
         Ok(())
+    }
+
+    /// The other product that has the provisioning key of this one.
+    pub fn owner_of_key(&self, product: &Product) -> Option<ProductId> {
+        let key = &product.definition.provisioning.as_ref()?.key;
+        let products = self.products();
+        let mut others = products.iter().filter(|slot| *slot.id() != product.id);
+        let owner = others.find(|slot| {
+            let other = &slot.get().definition.provisioning;
+            other.as_ref().is_some_and(|other| other.key == *key)
+        });
+        owner.map(|slot| slot.id().clone())
     }
 
     /// How many devices there are.

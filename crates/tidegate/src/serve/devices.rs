@@ -111,6 +111,26 @@ impl Devices {
         Ok(input)
     }
 
+    /// Whether another product has what is to be unique of this one.
+    pub(super) fn check_product_is_unique(
+        &self,
+        id: &str,
+        stored: &Value,
+    ) -> Result<(), api::Invalid> {
+        // What is no product was refused before.
+        let product = Product::read(id, stored, 0).ok();
+        match product.and_then(|product| self.registry.owner_of_key(&product)) {
+            None => Ok(()),
+            Some(owner) => Err(api::Invalid {
+                field: "provisioning.key".to_owned(),
+                detail: format!(
+                    "the product {:?} has this key already; choose another key.",
+                    owner.as_str()
+                ),
+            }),
+        }
+    }
+
     pub(super) fn show_product(stored: &Value) -> Value {
         let mut shown = stored.clone();
         for (part, secret) in PRODUCT_SECRETS {

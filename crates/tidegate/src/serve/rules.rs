@@ -153,6 +153,13 @@ impl ObjectRules for Rules {
         }
     }
 
+    fn check_unique(&self, kind: RuledKind, id: &str, stored: &Value) -> Result<(), Invalid> {
+        match kind {
+            RuledKind::Product => self.devices.check_product_is_unique(id, stored),
+            _ => Ok(()),
+        }
+    }
+
     fn warnings(&self, kind: RuledKind, stored: &Value) -> Vec<String> {
         match kind {
             RuledKind::Rule => self.engine.warnings(stored),

@@ -432,3 +432,32 @@ fn what_is_pulled_goes_through_the_thing_model_and_the_chain() {
         404
     );
 }
+
+#[test]
+fn a_provisioning_key_that_another_product_has_is_a_conflict() {
+    let node = Node::start(&[]);
+    let with_key =
+        json!({"provisioning": {"mode": "allow_new", "key": "meter-key", "secret": "long enough"}});
+    let (status, answer) = api(&node, "PUT", "products/meter", &with_key);
+    assert_eq!(status, 201, "{answer}");
+    for (method, path, body) in [
+        ("PUT", "products/pump", with_key.clone()),
+        ("POST", "products", {
+            let mut named = with_key.clone();
+            named["id"] = "pump".into();
+            named
+        }),
+    ] {
+        let (status, answer) = api(&node, method, path, &body);
+        assert_eq!(status, 409, "{method}: {answer}");
+        let detail = answer["detail"].as_str().unwrap();
+        assert!(
+            detail.contains("provisioning.key") && detail.contains("\"meter\""),
+            "{detail}"
+        );
+        assert!(!detail.contains("long enough"), "{detail}");
+    }
+    // Its own key is no conflict.
+    let (status, answer) = api(&node, "PUT", "products/meter", &with_key);
+    assert_eq!(status, 200, "{answer}");
+}
