@@ -52,6 +52,7 @@ pub use device_tools::{
 };
 pub use fleet_tools::{FleetTools, NoFleetTools, Pulled};
 pub use node::{Answer, Node, NotReady, Program, SettingError, SettingInfo};
+pub use node::{AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState};
 pub use objects::{DeclaredObject, Invalid, ObjectRules, RuledKind};
 pub use rule_tools::{NoRuleTools, RuleTools};
 pub use server::{Error, bind, serve};

@@ -196,6 +196,10 @@ pub trait Program: Send + Sync + 'static {
     fn settings(&self) -> Vec<SettingInfo>;
     /// Changes a setting until the node stops.
     fn set_setting(&self, key: &str, value: &Value) -> Result<(), SettingError>;
+    /// How the authenticators do, in the order in which they are asked.
+    fn authenticators(&self) -> Vec<AuthenticatorInfo> {
+        Vec::new()
+    }
     /// Metrics of the process that only the program knows, such as the allocator's.
     fn metrics(&self) -> Vec<MetricFamily> {
         Vec::new()
@@ -204,6 +208,41 @@ pub trait Program: Send + Sync + 'static {
     fn rule_metrics(&self) -> Vec<MetricFamily> {
         Vec::new()
     }
+}
+
+/// How an authenticator does, since the node started or the authenticator was changed.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct AuthenticatorInfo {
+    pub id: String,
+    /// Such as `jwt`.
+    pub r#type: String,
+    /// Lower ones are asked first; those of equal order as they are listed.
+    pub order: i64,
+    /// `ok`, or `failing` if its last answer was an error.
+    pub state: AuthenticatorState,
+    /// Clients it let in.
+    pub accepted: u64,
+    /// Clients it refused.
+    pub rejected: u64,
+    /// Clients it left to the next one.
+    pub no_opinion: u64,
+    /// Clients that were refused because it could not answer.
+    pub errors: u64,
+    /// `null`: it has not failed.
+    pub last_error: Option<AuthenticatorFailure>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AuthenticatorState {
+    Ok,
+    Failing,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct AuthenticatorFailure {
+    pub at_ms: u64,
+    pub text: String,
 }
 
 /// A setting as the API shows it.

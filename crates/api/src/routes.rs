@@ -49,6 +49,7 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::retained::endpoints,
         of::publish::endpoints,
         of::rules::endpoints,
+        of::authenticators::endpoints,
         of::connectors::endpoints,
         of::devices::endpoints,
         of::device_events::endpoints,

@@ -8,6 +8,7 @@ use mqtt::ReasonCode;
 
 use crate::authenticator::{Answer, Failure, Identity, Request};
 use crate::settings::Entry;
+use crate::tally::AuthenticatorStatus;
 
 #[derive(Default)]
 pub(crate) struct Chain {
@@ -51,6 +52,7 @@ impl Entry {
         request: &Request,
     ) -> Option<Result<Identity, Refusal>> {
         let (name, client_id) = (&self.name, &request.client_id);
+        self.tally.count(&answer);
         Some(match answer {
             Ok(Answer::Ignore | Answer::Unknown(_)) => return None,
             Ok(Answer::Allow(identity)) => Ok(*identity),
@@ -113,6 +115,14 @@ impl Chain {
             }
         }
         Checked::Judged(self.without_them(request, has_users))
+    }
+
+    /// How each of them does, in their order.
+    pub(crate) fn statuses(&self) -> Vec<AuthenticatorStatus> {
+        let entries = self.entries.iter();
+        entries
+            .map(|entry| entry.tally.status(&entry.name, &entry.kind, entry.order))
+            .collect()
     }
 
     /// Whether the entry at this place answers from the disk.
@@ -222,6 +232,8 @@ mod tests {
                 order,
                 is_own: false,
                 told_ms: Default::default(),
+                kind: "test".into(),
+                tally: Default::default(),
                 authenticator: Box::new(Says(answer)),
             })
         });
@@ -249,6 +261,29 @@ mod tests {
         assert_eq!(refused, Err(Refusal::WrongCredentials));
         let chain_of = chain(vec![(0, allow()), (0, Ok(Answer::Deny))]);
         assert!(chain_of.check(0, &ann(true), false).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_each_answers_is_counted() {
+        let chain_of = chain(vec![
+            (0, Ok(Answer::Ignore)),
+            (1, Err(Failure::new("away"))),
+            (2, Ok(Answer::allow())),
+        ]);
+        let _ = chain_of.check(0, &ann(true), false).await;
+        let [passing, failing, idle] = &chain_of.statuses()[..] else {
+            panic!("three authenticators");
+        };
+        assert_eq!((passing.no_opinion, passing.is_failing), (1, false));
+        assert_eq!((failing.errors, failing.is_failing), (1, true));
+        let error = failing.last_error.as_ref().unwrap();
+        assert!(error.text == "away" && error.at_ms > 0);
+        assert_eq!((idle.accepted, idle.last_error.is_none()), (0, true));
+        let tally = &chain_of.entries[1].tally;
+        tally.count(&Ok(Answer::Deny));
+        let now = tally.status("x", "jwt", 7);
+        assert_eq!((now.rejected, now.is_failing, now.errors), (1, false, 1));
+        assert!(now.last_error.is_some(), "the last error stays");
     }
 
     #[tokio::test]
@@ -295,6 +330,8 @@ mod tests {
             order: 0,
             is_own: true,
             told_ms: Default::default(),
+            kind: "test".into(),
+            tally: Default::default(),
             authenticator: Box::new(NoToken),
         };
         let devices = Chain::new(vec![Arc::new(entry)]);

@@ -29,6 +29,7 @@ mod secret;
 mod service;
 mod settings;
 mod sources;
+mod tally;
 mod template;
 mod tls;
 mod users;
@@ -40,6 +41,7 @@ pub use devices::{
 };
 pub use service::{Auth, SettingsError};
 pub use settings::{Invalid, Limits, NoMatch, OnDenial, Settings};
+pub use tally::{AuthenticatorError, AuthenticatorStatus};
 
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {

@@ -66,6 +66,10 @@ pub(crate) fn instead_of(kind: &str, id: &str, value: &Value) -> Option<Object> 
             order,
             is_own: false,
             told_ms: Default::default(),
+            kind: (value.get("type").and_then(Value::as_str))
+                .unwrap_or_default()
+                .to_owned(),
+            tally: Default::default(),
             authenticator: Box::new(Unreadable),
         }))),
         ACL_RULE => Some(Object::Rule(Some((order, Rule::about_everything(false))))),

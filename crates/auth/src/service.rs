@@ -26,6 +26,7 @@ use crate::password::Checker;
 use crate::rules::{Facts, Policy, Rights, Rule, SessionPermissions};
 use crate::settings::{self, Entry, Invalid, Limits, NoMatch, OnDenial, Settings, Workshop};
 use crate::sources::{Sourced, Sources};
+use crate::tally::AuthenticatorStatus;
 use crate::users::{User, Users};
 
 const CLOCK_TICK: Duration = Duration::from_millis(250);
@@ -330,6 +331,11 @@ impl Auth {
             objects::BAN => shared.kept.put_bans(&shared.bans),
             _ => {}
         }
+    }
+
+    /// How the authenticators do, in the order in which they are asked.
+    pub fn authenticator_statuses(&self) -> Vec<AuthenticatorStatus> {
+        self.shared.chain.load().statuses()
     }
 
     /// Called for each new ban, so that clients it is about can be sent away.

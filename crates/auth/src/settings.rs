@@ -19,6 +19,7 @@ use crate::password::Checker;
 use crate::password_file::PasswordFile;
 use crate::rules::Rule;
 use crate::sources::RuleSource;
+use crate::tally::AnswerTally;
 use crate::users::{BuiltIn, Users};
 
 /// Everything the configuration says.
@@ -151,6 +152,9 @@ pub(crate) struct Entry {
     pub(crate) is_own: bool,
     /// When a failure of it was last told to the log.
     pub(crate) told_ms: AtomicU64,
+    /// Its `type`.
+    pub(crate) kind: String,
+    pub(crate) tally: AnswerTally,
     pub(crate) authenticator: Box<dyn Authenticator>,
 }
 
@@ -281,6 +285,8 @@ pub(crate) fn authenticator(value: &Value, shop: &Workshop) -> Result<Option<Ent
         order: head.order.unwrap_or(0),
         is_own: matches!(head.kind.as_str(), "users" | "devices"),
         told_ms: AtomicU64::new(0),
+        kind: head.kind,
+        tally: AnswerTally::default(),
         authenticator: made,
     }))
 }

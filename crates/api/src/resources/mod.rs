@@ -2,6 +2,7 @@
 
 mod alarm_feed;
 pub(crate) mod alarms;
+pub(crate) mod authenticators;
 pub(crate) mod backup;
 pub(crate) mod clients;
 pub(crate) mod command_sending;

@@ -1,6 +1,7 @@
 //! `tidegate ctl`: steers a node over its HTTP API, with tables for people and JSON for scripts.
 
 mod alarms;
+mod authenticators;
 mod commands;
 mod connectors;
 mod device_commands;
@@ -64,7 +65,7 @@ enum Command {
     Users(objects::Objects),
     /// Ways in which those who connect prove who they are
     #[command(subcommand)]
-    Authenticators(objects::Objects),
+    Authenticators(authenticators::Authenticators),
     /// Rules about who may publish and subscribe what
     #[command(subcommand)]
     Acl(objects::Objects),
@@ -172,7 +173,7 @@ async fn run(command: Command, client: &Client, output: &Output) -> anyhow::Resu
         Command::Retained(command) => command.run(client, output).await,
         Command::Publish(arguments) => arguments.run(client, output).await,
         Command::Users(command) => command.run(Kind::Users, client, output).await,
-        Command::Authenticators(command) => command.run(Kind::Authenticators, client, output).await,
+        Command::Authenticators(command) => command.run(client, output).await,
         Command::Acl(command) => command.run(Kind::AclRules, client, output).await,
         Command::Bans(command) => command.run(Kind::Bans, client, output).await,
         Command::Rules(command) => command.run(client, output).await,

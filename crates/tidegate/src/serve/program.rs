@@ -2,7 +2,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use api::{LiveConfig, SettingError, SettingInfo};
+use api::{
+    AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState, LiveConfig, SettingError,
+    SettingInfo,
+};
 use auth::Auth;
 use broker::Handle;
 use broker::info::MetricFamily;
@@ -109,6 +112,28 @@ impl api::Program for Program {
             setting.origin = "api".to_owned();
         }
         Ok(())
+    }
+
+    fn authenticators(&self) -> Vec<AuthenticatorInfo> {
+        let statuses = self.parts.auth.authenticator_statuses().into_iter();
+        let shown = statuses.map(|status| AuthenticatorInfo {
+            id: status.id,
+            r#type: status.kind,
+            order: status.order,
+            state: match status.is_failing {
+                true => AuthenticatorState::Failing,
+                false => AuthenticatorState::Ok,
+            },
+            accepted: status.accepted,
+            rejected: status.rejected,
+            no_opinion: status.no_opinion,
+            errors: status.errors,
+            last_error: status.last_error.map(|error| AuthenticatorFailure {
+                at_ms: error.at_ms,
+                text: error.text,
+            }),
+        });
+        shown.collect()
     }
 
     fn metrics(&self) -> Vec<MetricFamily> {

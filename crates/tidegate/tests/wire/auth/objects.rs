@@ -138,3 +138,41 @@ fn an_authenticator_joins_the_chain() {
     assert!(!shown.to_string().contains("s3cret"), "{shown}");
     assert_ne!(log_in_as(&node, &as_user("bob", "x")).1.reason, SUCCESS);
 }
+
+#[test]
+fn authenticators_tell_what_they_have_answered() {
+    let config = "[[auth.authenticator]]\ntype = \"http\"\nname = \"web\"\n\
+                  url = \"http://127.0.0.1:9/\"\norder = 5\n";
+    let node = Node::start_with_config(&["--set", "auth.max_failed_logins_per_address=0"], config);
+    make(
+        &node,
+        "users",
+        json!({"username": "ann", "password": "s3cret-pencil"}),
+    );
+    let status = |id: &str| {
+        let (status, page) = api(&node, "GET", "authenticator-status", &Value::Null);
+        assert_eq!(status, 200, "{page}");
+        let rows = page["data"].as_array().unwrap();
+        rows.iter().find(|row| row["id"] == id).unwrap().clone()
+    };
+    assert_eq!(login(&node, "ann", "s3cret-pencil"), SUCCESS);
+    assert_eq!(login(&node, "ann", "wrong"), WRONG);
+    let users = status("users");
+    assert_eq!(
+        (&users["accepted"], &users["rejected"], &users["state"]),
+        (&json!(1), &json!(1), &json!("ok")),
+        "{users}"
+    );
+    assert_eq!(users["last_error"], Value::Null);
+    assert_ne!(login(&node, "bob", "s3cret-too"), SUCCESS);
+    assert_eq!(status("users")["no_opinion"], 1);
+    let web = status("web");
+    assert_eq!(
+        (&web["type"], &web["order"], &web["errors"], &web["state"]),
+        (&json!("http"), &json!(5), &json!(1), &json!("failing")),
+        "{web}"
+    );
+    assert!(web["last_error"]["at_ms"].as_u64() > Some(0), "{web}");
+    assert!(web["last_error"]["text"].as_str() > Some(""), "{web}");
+    assert!(!web.to_string().contains("s3cret"), "{web}");
+}

@@ -1,0 +1,79 @@
+//! What an authenticator has answered so far, for its status.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use crate::authenticator::{Answer, Failure};
+
+/// Longest text of an error that is kept.
+const MAX_ERROR_CHARS: usize = 500;
+
+#[derive(Default)]
+pub(crate) struct AnswerTally {
+    accepted: AtomicU64,
+    rejected: AtomicU64,
+    no_opinion: AtomicU64,
+    errors: AtomicU64,
+    is_failing: AtomicBool,
+    last_error: Mutex<Option<AuthenticatorError>>,
+}
+
+/// The last failure of an authenticator. Contains no secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuthenticatorError {
+    /// In milliseconds since 1970.
+    pub at_ms: u64,
+    pub text: String,
+}
+
+/// How an authenticator does, since it was made or changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuthenticatorStatus {
+    pub id: String,
+    /// Such as `jwt`.
+    pub kind: String,
+    pub order: i64,
+    /// Whether its last answer was a failure.
+    pub is_failing: bool,
+    pub accepted: u64,
+    pub rejected: u64,
+    pub no_opinion: u64,
+    pub errors: u64,
+    pub last_error: Option<AuthenticatorError>,
+}
+
+impl AnswerTally {
+    pub(crate) fn count(&self, answer: &Result<Answer, Failure>) {
+        let count = match answer {
+            Ok(Answer::Allow(_)) => &self.accepted,
+            Ok(Answer::Deny) => &self.rejected,
+            Ok(Answer::Ignore | Answer::Unknown(_)) => &self.no_opinion,
+            Err(Failure(why)) => {
+                let error = AuthenticatorError {
+                    at_ms: crate::now_ms(),
+                    text: why.chars().take(MAX_ERROR_CHARS).collect(),
+                };
+                let last = self.last_error.lock();
+                *last.unwrap_or_else(PoisonError::into_inner) = Some(error);
+                &self.errors
+            }
+        };
+        count.fetch_add(1, Relaxed);
+        self.is_failing.store(answer.is_err(), Relaxed);
+    }
+
+    pub(crate) fn status(&self, id: &str, kind: &str, order: i64) -> AuthenticatorStatus {
+        let last_error = self.last_error.lock();
+        AuthenticatorStatus {
+            id: id.to_owned(),
+            kind: kind.to_owned(),
+            order,
+            is_failing: self.is_failing.load(Relaxed),
+            accepted: self.accepted.load(Relaxed),
+            rejected: self.rejected.load(Relaxed),
+            no_opinion: self.no_opinion.load(Relaxed),
+            errors: self.errors.load(Relaxed),
+            last_error: last_error.unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
