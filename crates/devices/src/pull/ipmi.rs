@@ -138,14 +138,18 @@ impl Ipmi {
 
 impl Asking {
     async fn ask(&self, address: &str) -> Result<String, Failure> {
-        // Names that are not known are the program's to complain about.
-        if let Err(error) = outbound::targets::resolve(address, IPMI_PORT).await
-            && error.kind() == io::ErrorKind::PermissionDenied
-        {
-            return Err(Failure::new(error.to_string()));
-        }
+        // The program gets an address that was checked, never a name: what it finds for a name may be another address.
+        let resolved = outbound::targets::resolve(address, IPMI_PORT).await;
+        let resolved = resolved.map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => Failure::new(error.to_string()),
+            _ => Failure::new(format!(
+                "the name {address} cannot be resolved: {error}; correct hosts[].address, or the name servers of the node's machine"
+            )),
+        })?;
+        let checked = resolved.first().map(|address| address.ip().to_string());
+        let checked = checked.ok_or_else(|| Failure::new(format!("{address} has no address")))?;
         let mut command = Command::new(&self.program);
-        command.args(["-I", self.interface, "-H", address]);
+        command.args(["-I", self.interface, "-H", &checked]);
         if let Some(username) = &self.username {
             command.args(["-U", username]);
         }
@@ -263,7 +267,7 @@ mod tests {
 
         // Without the program the error says what to do. Not a test of its own: a script that is just written cannot be run
         // while another thread starts a program.
-        let settings = json!({"hosts": [{"address": "h", "device": "d"}]});
+        let settings = json!({"hosts": [{"address": "10.0.0.1", "device": "d"}]});
         let failure = ipmi(settings, "no-such-ipmitool".into())
             .ask()
             .await
@@ -272,6 +276,22 @@ mod tests {
             failure.0.contains("install the package ipmitool"),
             "{failure}"
         );
+    }
+
+    /// What the program finds for a name may be another address than the one that was checked.
+    #[tokio::test]
+    async fn the_program_gets_the_checked_address_and_no_name() {
+        let (_directory, program) = fake(&format!(
+            "case \"$4\" in 127.0.0.1|::1) ;; *) echo \"got $4\" >&2; exit 1;; esac\n{SENSORS}"
+        ));
+        let of = |address: &str| json!({"hosts": [{"address": address, "device": "d"}]});
+        let readings = ipmi(of("localhost"), program.clone()).ask().await.unwrap();
+        assert_eq!(readings.rows.len(), 1);
+        let failure = ipmi(of("no-such-host.invalid"), program)
+            .ask()
+            .await
+            .unwrap_err();
+        assert!(failure.0.contains("cannot be resolved"), "{failure}");
     }
 
     #[test]
