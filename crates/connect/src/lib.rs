@@ -36,7 +36,7 @@ pub use connector::Received;
 pub use connector::{Connector, Context, Failure, Kind, Lasting, Reader, Writer, Written};
 pub use kinds::{KINDS, kind};
 pub use machine::circuit::{CircuitState, Health};
-pub use machine::dead::{Letter, Mourner};
+pub use machine::dead::{Letter, Mourner, check as check_dead_letters};
 pub use machine::disk::check as check_disk_queue;
 pub use machine::metrics::{LATENCY_BOUNDS_MS, SinkMetrics};
 pub use machine::queue::Pushed;

@@ -1,4 +1,4 @@
-//! What a data directory has beside the store: telemetry, mailboxes of devices and disk queues of sinks.
+//! What a data directory has beside the store: telemetry, mailboxes of devices, disk queues and dead letters of sinks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use anyhow::Context as _;
 pub(crate) struct Areas {
     telemetry: PathBuf,
     mailboxes: PathBuf,
-    sinks: PathBuf,
+    queues: PathBuf,
+    dead_letters: PathBuf,
     settings: series::Config,
 }
 
@@ -26,7 +27,8 @@ impl Areas {
         Self {
             telemetry: telemetry.unwrap_or_else(|| data_dir.join("telemetry")),
             mailboxes: data_dir.join("mailboxes"),
-            sinks: data_dir.join("sinks").join("queues"),
+            queues: data_dir.join("sinks").join("queues"),
+            dead_letters: data_dir.join("sinks").join("dead-letters"),
             settings: series::Config::default(),
         }
     }
@@ -47,12 +49,20 @@ impl Areas {
                 .push(format!("mailboxes: {messages} messages wait"));
             all.problems.extend(problems);
         }
-        for directory in directories(&self.sinks)? {
+        for directory in directories(&self.queues)? {
             progress("reading the disk queues of sinks");
             let cannot = || format!("cannot read {}", directory.display());
             let (rows, problems) = connect::check_disk_queue(&directory).with_context(cannot)?;
             let name = directory.file_name().unwrap_or_default().to_string_lossy();
             all.found.push(format!("sink {name}: {rows} rows wait"));
+            all.problems.extend(problems);
+        }
+        if self.dead_letters.is_dir() {
+            progress("reading the dead letters of sinks");
+            let cannot = || format!("cannot read {}", self.dead_letters.display());
+            let checked = connect::check_dead_letters(&self.dead_letters);
+            let (letters, problems) = checked.with_context(cannot)?;
+            all.found.push(format!("dead letters: {letters}"));
             all.problems.extend(problems);
         }
         Ok(all)

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use crate::batch::Batch;
 use crate::connector::{Connector, Context, Failure, Kind, Lasting};
 use crate::kinds;
-use crate::machine::dead::Mourner;
+use crate::machine::dead::{self, Mourner};
 use crate::machine::queue::{Pushed, WhenWritten};
 use crate::post::{Head, Post, Refused};
 use crate::row::RowWriter;
@@ -525,7 +525,7 @@ impl Service {
             sink.end(FAREWELL).await;
             for removed in [
                 directory.map(std::fs::remove_dir_all),
-                letters.map(std::fs::remove_file),
+                letters.map(|path| dead::remove(&path)),
             ] {
                 match removed {
                     Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {

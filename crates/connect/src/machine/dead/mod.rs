@@ -1,11 +1,13 @@
 //! Rows that could not be written, with the reason; for people to look at, to send again or to throw away.
 //!
-//! They are held in memory within bounds and noted in a file of JSON lines, one for each letter and one for each removal
-//! (`{"gone": [ids]}`), which is written anew when it is mostly about letters that are gone.
+//! They are held in memory within bounds and noted in a [file](file), which is written anew when it is mostly about letters that
+//! are gone.
+
+mod file;
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::row::Row;
 use crate::settings::DeadLetters as Settings;
+use file::{LettersFile, text_of};
 
 /// The file is written anew when it is so much larger than what is in it.
 const SLACK_BYTES: u64 = 1 << 20;
@@ -46,13 +49,7 @@ struct State {
     letters: VecDeque<Letter>,
     bytes: usize,
     next_id: u64,
-    log: Option<Log>,
-}
-
-struct Log {
-    path: PathBuf,
-    file: File,
-    bytes: u64,
+    log: Option<LettersFile>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -70,6 +67,44 @@ enum Line {
     Gone {
         gone: Vec<u64>,
     },
+    /// The first line.
+    Head {
+        epoch: u64,
+    },
+}
+
+/// Letters in the files of a directory, and what is damaged in them. Nothing is changed.
+///
+/// # Errors
+/// If the file system refuses.
+pub fn check(directory: &Path) -> io::Result<(u64, Vec<String>)> {
+    let (mut letters, mut problems) = (0, Vec::new());
+    for path in file::all_in(directory)? {
+        let mut state = State::new(&Settings::default());
+        let found = file::examine(&path, |line| state.apply(line))?;
+        letters += state.letters.len() as u64;
+        problems.extend(
+            found
+                .iter()
+                .map(|(path, detail)| format!("{}: {detail}", path.display())),
+        );
+    }
+    Ok((letters, problems))
+}
+
+/// Removes the file of a sink.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    file::remove(path)
+}
+
+/// Keeps a copy of a damaged file for whoever wants to look at it.
+fn keep(path: &Path) -> io::Result<()> {
+    if path.is_file() {
+        let mut copy = path.as_os_str().to_owned();
+        copy.push(".damaged");
+        fs::copy(path, PathBuf::from(copy))?;
+    }
+    Ok(())
 }
 
 impl Letter {
@@ -90,22 +125,10 @@ impl Letter {
     }
 }
 
-fn text_of(line: &Line) -> Vec<u8> {
-    let mut text = serde_json::to_vec(line).expect("its fields are plain");
-    text.push(b'\n');
-    text
-}
-
 impl DeadLetters {
-    /// With a file if there is a path: what was noted in it is there again.
+    /// With a file if there is a path: what was noted in it is there again. What is damaged in it is logged.
     pub(crate) fn open(path: Option<&Path>, settings: &Settings) -> io::Result<Self> {
-        let mut state = State {
-            settings: settings.clone(),
-            letters: VecDeque::new(),
-            bytes: 0,
-            next_id: 1,
-            log: None,
-        };
+        let mut state = State::new(settings);
         if let Some(path) = path {
             state.load(path)?;
             state.trim();
@@ -165,43 +188,52 @@ impl DeadLetters {
 }
 
 impl State {
+    fn new(settings: &Settings) -> Self {
+        Self {
+            settings: settings.clone(),
+            letters: VecDeque::new(),
+            bytes: 0,
+            next_id: 1,
+            log: None,
+        }
+    }
+
     fn load(&mut self, path: &Path) -> io::Result<()> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let mut reader = BufReader::new(file);
-        let mut line = Vec::new();
-        while reader.read_until(b'\n', &mut line)? > 0 {
-            match serde_json::from_slice(&line) {
-                Ok(Line::Letter {
+        let problems = file::examine(path, |line| self.apply(line))?;
+        for (path, problem) in &problems {
+            tracing::error!(
+                path = %path.display(),
+                problem,
+                "a file of dead letters is damaged; letters that can be read are there, and a damaged file is kept as *.damaged"
+            );
+            keep(path)?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, line: Line) {
+        match line {
+            Line::Letter {
+                id,
+                at_ms,
+                error,
+                attempts,
+                packed,
+                ..
+            } => {
+                let row = STANDARD.decode(packed).unwrap_or_default();
+                self.next_id = self.next_id.max(id + 1);
+                self.put(Letter {
                     id,
                     at_ms,
                     error,
                     attempts,
-                    packed,
-                    ..
-                }) => {
-                    let row = STANDARD.decode(packed).unwrap_or_default();
-                    self.next_id = self.next_id.max(id + 1);
-                    self.put(Letter {
-                        id,
-                        at_ms,
-                        error,
-                        attempts,
-                        row,
-                    });
-                }
-                Ok(Line::Gone { gone }) => drop(self.remove(Some(&gone))),
-                // The last line of a process that was killed.
-                Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "a line of a file of dead letters cannot be read");
-                }
+                    row,
+                });
             }
-            line.clear();
+            Line::Gone { gone } => drop(self.remove(Some(&gone))),
+            Line::Head { .. } => {}
         }
-        Ok(())
     }
 
     fn put(&mut self, letter: Letter) {
@@ -288,39 +320,26 @@ impl State {
     }
 
     fn note(&mut self, lines: &[u8]) {
-        if let Some(log) = &mut self.log {
-            log.bytes += lines.len() as u64;
-            if let Err(error) = log.file.write_all(lines) {
-                tracing::error!(path = %log.path.display(), %error, "dead letters cannot be written");
-            }
+        if let Some(log) = &mut self.log
+            && let Err(error) = log.append(lines)
+        {
+            tracing::error!(path = %log.path.display(), %error, "dead letters cannot be written");
         }
     }
 
     fn rewrite(&mut self, path: &Path) -> io::Result<()> {
-        if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory)?;
-        }
-        let beside = path.with_extension("new");
-        let mut file = File::create(&beside)?;
-        let mut bytes = 0;
-        for letter in &self.letters {
-            let line = letter.line();
-            bytes += line.len() as u64;
-            file.write_all(&line)?;
-        }
-        file.sync_data()?;
-        fs::rename(&beside, path)?;
-        self.log = Some(Log {
-            path: path.to_owned(),
-            file,
-            bytes,
-        });
+        self.log = Some(LettersFile::create(
+            path,
+            self.letters.iter().map(Letter::line),
+        )?);
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
     use crate::row::RowWriter;
 
@@ -350,7 +369,7 @@ mod tests {
         assert_eq!(ids(&dead.take(Some(vec![2, 9])).await), [2]);
         drop(dead);
         // A process that was killed may leave half a line.
-        let mut file = File::options().append(true).open(&path).unwrap();
+        let mut file = fs::File::options().append(true).open(&path).unwrap();
         file.write_all(b"{\"id\": 4, \"at").unwrap();
         let dead = open();
         assert_eq!(ids(&dead.list(0, 9)), [1, 3]);
@@ -387,5 +406,106 @@ mod tests {
         }
         let length = fs::metadata(&path).unwrap().len();
         assert!(length < 2 * SLACK_BYTES, "{length}");
+    }
+
+    /// What is done to a file, and what it contains then; `None`: it is gone.
+    fn damages(bytes: &[u8]) -> Vec<(String, Option<Vec<u8>>)> {
+        let mut damages = vec![("removed".to_owned(), None)];
+        for end in [0, 1, bytes.len() / 2, bytes.len() - 1] {
+            damages.push((format!("cut at {end}"), Some(bytes[..end].to_vec())));
+        }
+        // The end of a whole line.
+        if let Some(end) = bytes[..bytes.len() - 1].iter().rposition(|&b| b == b'\n') {
+            damages.push((
+                "without the last line".to_owned(),
+                Some(bytes[..=end].to_vec()),
+            ));
+        }
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.to_vec();
+            flipped[at] ^= 4;
+            damages.push((format!("flipped at {at}"), Some(flipped)));
+        }
+        damages
+    }
+
+    #[tokio::test]
+    async fn damage_is_told_and_costs_only_what_was_damaged() {
+        let origin = tempfile::tempdir().unwrap();
+        let path = origin.path().join("s.jsonl");
+        let dead = Arc::new(DeadLetters::open(Some(&path), &Settings::default()).unwrap());
+        dead.add((1..=5).map(letter).collect()).await;
+        dead.take(Some(vec![2])).await;
+        drop(dead);
+        assert_eq!(check(origin.path()).unwrap(), (4, Vec::new()));
+        for name in ["s.jsonl", "s.marks"] {
+            let bytes = fs::read(origin.path().join(name)).unwrap();
+            for (nth, (what, damaged)) in damages(&bytes).into_iter().enumerate() {
+                let directory = tempfile::tempdir().unwrap();
+                for name in ["s.jsonl", "s.marks"] {
+                    fs::copy(origin.path().join(name), directory.path().join(name)).unwrap();
+                }
+                let path = directory.path().join(name);
+                match damaged {
+                    Some(bytes) => fs::write(&path, bytes).unwrap(),
+                    None => fs::remove_file(&path).unwrap(),
+                }
+                let (_, problems) = check(directory.path()).unwrap();
+                assert!(
+                    !problems.is_empty(),
+                    "{name} {what}: a check reports nothing"
+                );
+                let is_flipped = what.starts_with("flipped");
+                if is_flipped && nth % 50 != 0 {
+                    continue;
+                }
+                let letters = directory.path().join("s.jsonl");
+                let dead = DeadLetters::open(Some(&letters), &Settings::default()).unwrap();
+                let found = dead.len();
+                drop(dead);
+                match (name, is_flipped) {
+                    ("s.marks", _) => assert_eq!(found, 4, "{name} {what}"),
+                    // At most two lines, where the end of one was hit; that of a removal brings its letter back.
+                    (_, true) => assert!((2..=5).contains(&found), "{name} {what}: {found}"),
+                    (_, false) => assert!(found <= 5, "{name} {what}: {found}"),
+                }
+                let (_, problems) = check(directory.path()).unwrap();
+                assert!(problems.is_empty(), "{name} {what}: {problems:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_that_ends_while_the_file_is_replaced_damages_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s.jsonl");
+        let marks = directory.path().join("s.marks");
+        let open = || Arc::new(DeadLetters::open(Some(&path), &Settings::default()).unwrap());
+        let dead = open();
+        dead.add((1..=5).map(letter).collect()).await;
+        drop(dead);
+        let (old, old_marks) = (fs::read(&path).unwrap(), fs::read(&marks).unwrap());
+        let disk::Reading::Whole {
+            numbers: old_numbers,
+            ..
+        } = disk::read_marks(&marks).unwrap()
+        else {
+            panic!("the marks cannot be read");
+        };
+        drop(open());
+        let new = fs::read(&path).unwrap();
+        let disk::Reading::Whole { numbers, .. } = disk::read_marks(&marks).unwrap() else {
+            panic!("the marks cannot be read");
+        };
+        let announced = [&old_numbers[..3], &numbers[..2]].concat();
+        for file in [&old, &new] {
+            fs::write(&path, file).unwrap();
+            drop(disk::Marks::create(directory.path(), "s.marks", &announced).unwrap());
+            assert_eq!(check(directory.path()).unwrap(), (5, Vec::new()));
+        }
+        // The old file with the new marks is another matter.
+        fs::write(&path, &new).unwrap();
+        fs::write(&marks, old_marks).unwrap();
+        assert!(!check(directory.path()).unwrap().1.is_empty());
     }
 }
