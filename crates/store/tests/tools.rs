@@ -105,10 +105,12 @@ fn a_torn_end_is_told_and_not_refused() {
 #[test]
 fn repair_keeps_what_can_be_read() {
     type Damage = fn(&[PathBuf]);
-    let damages: [(&str, Damage, u64); 6] = [
+    let damages: [(&str, Damage, u64); 8] = [
         ("a byte", |paths| change(&paths[2], 20_000), 1),
         ("a head", |paths| change(&paths[2], 50), 0),
         ("a head and its salt", |paths| change(&paths[2], 20), 0),
+        ("a layout version", |paths| change(&paths[2], 8), 0),
+        ("the first layout version", |paths| change(&paths[0], 9), 0),
         ("a head of zeros", |paths| clear_head(&paths[2]), 0),
         ("the first head of zeros", |paths| clear_head(&paths[0]), 0),
         ("a file", |paths| fs::remove_file(&paths[2]).unwrap(), 65),

@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | 0 | `TIDELOG` and a zero | 0 | `TGFR` |
 //! | 8 | layout version (4) | 4 | length of the records (4) |
-//! | 12 | CRC32C of 16..64 (4) | 8 | CRC32C of length, 12..32 and the records (4) |
+//! | 12 | CRC32C of 8..12 and 16..64 (4) | 8 | CRC32C of length, 12..32 and the records (4) |
 //! | 16 | salt (8) | 12 | shard (2) |
 //! | 24 | number of the segment (4), zero (4) | 14 | flags (2) |
 //! | 32 | lsn of the first frame (8) | 16 | lsn (8) |
@@ -65,7 +65,7 @@ impl SegmentHead {
         bytes[40..48].copy_from_slice(&self.follows_lsn.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.synced_lsn.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.created_ms.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[16..]);
+        let crc = head_checksum(&bytes);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -82,7 +82,7 @@ impl SegmentHead {
             return Err(BadHead::Torn("it does not begin as a segment does"));
         }
         let version = u32_at(bytes, 8);
-        if u32_at(bytes, 12) != crc32c::crc32c(&bytes[16..SEGMENT_HEAD]) {
+        if u32_at(bytes, 12) != head_checksum(bytes) {
             return Err(BadHead::Torn("the checksum of its head is wrong"));
         }
         if version != LAYOUT_VERSION {
@@ -146,6 +146,11 @@ pub(super) fn solve_seed(frame: &[u8]) -> Option<u32> {
         seed ^= bits;
     }
     Some(seed)
+}
+
+/// The version counts: one that was changed is damage, which can be mended, and no layout of another program.
+fn head_checksum(head: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&head[8..12]), &head[16..SEGMENT_HEAD])
 }
 
 fn checksum(frame: &[u8], seed: u32) -> u32 {
