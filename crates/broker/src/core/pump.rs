@@ -99,6 +99,17 @@ impl Delivery {
                 let view = parcel.message.view();
                 self.dropped(Some(session), &view, DropReason::NotAuthorized);
             }
+            Transmit::Withdrawn { packet_id, parcel } => {
+                if parcel.seq != 0
+                    && let Some(journal) = &mut self.journal
+                {
+                    journal.released(self.sessions[session as usize].number, parcel.seq);
+                }
+                let view = parcel.message.view();
+                self.dropped(Some(session), &view, DropReason::NotAuthorized);
+                self.hold(at);
+                self.transmit(session, at, Transmit::PubRel { packet_id });
+            }
         }
     }
 

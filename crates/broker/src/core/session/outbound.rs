@@ -89,10 +89,16 @@ pub(crate) enum Transmit {
     Denied {
         parcel: Parcel,
     },
+    /// A QoS 2 message was sent on an earlier connection, and the client may not have it any more. The client may have kept its
+    /// packet id, and gets a PUBREL for it.
+    Withdrawn {
+        packet_id: u16,
+        parcel: Parcel,
+    },
 }
 
-/// Of what was queued until a client came back, it gets only what matches one of these filters: it may not subscribe
-/// to the others any more.
+/// Of what was queued or in flight until a client came back, it gets only what matches one of these filters: it may not
+/// subscribe to the others any more.
 pub(crate) struct Narrowing {
     pub(crate) filters: Vec<Rc<str>>,
     /// Number of the last stored message it is about.
@@ -371,6 +377,11 @@ impl Outbound {
             }
             self.resend_from += 1;
             match (entry.stage, &entry.parcel) {
+                (Stage::Published, Some(parcel))
+                    if (self.narrowing.as_ref()).is_some_and(|it| !it.lets_pass(parcel)) =>
+                {
+                    return Some(self.withdraw(packet_id));
+                }
                 (Stage::Published, Some(parcel)) => {
                     entry.counts = true;
                     self.in_window += 1;
@@ -414,6 +425,23 @@ impl Outbound {
             parcel,
             dup: false,
         })
+    }
+
+    /// Ends an exchange whose message the client may not have any more, or goes on with it without the message.
+    ///
+    /// A QoS 1 exchange ends. A packet id of QoS 2 stays in use until PUBCOMP: a client that has kept it would take the next
+    /// message with it for a repetition [MQTT-4.3.3].
+    fn withdraw(&mut self, packet_id: u16) -> Transmit {
+        let offset = self.offset_of(packet_id).expect("it is in flight");
+        let entry = &mut self.ring[offset];
+        let parcel = entry.parcel.take().expect("the caller has seen it");
+        if entry.qos != QoS::ExactlyOnce {
+            self.finish(offset);
+            return Transmit::Denied { parcel };
+        }
+        entry.stage = Stage::Released;
+        self.inflight_bytes -= std::mem::take(&mut entry.size) as usize;
+        Transmit::Withdrawn { packet_id, parcel }
     }
 
     pub(crate) fn narrow(&mut self, narrowing: Narrowing) {

@@ -216,6 +216,53 @@ fn what_is_no_longer_allowed_does_not_come_out_of_a_queue() {
     assert_eq!(topics(&mut sim, &mut ann), ["open/2"]);
 }
 
+/// What was in flight is checked like what was queued; exchanges of QoS 2 go on to their end.
+#[test]
+fn what_is_no_longer_allowed_is_not_sent_again() {
+    let (mut sim, users) = with_users(1, Limits::default());
+    users.come_as(Some("ann"));
+    let mut ann = sim.connect(0, "c", false);
+    sim.subscribe(&mut ann, "secret/#", QoS::ExactlyOnce);
+    sim.subscribe(&mut ann, "open/#", QoS::ExactlyOnce);
+    sim.settle();
+    sim.take_bytes(ann);
+    let mut from = sim.connect(0, "publisher", true);
+    let sent = [
+        ("secret/0", QoS::ExactlyOnce),
+        ("secret/1", QoS::AtLeastOnce),
+        ("secret/2", QoS::ExactlyOnce),
+        ("open/1", QoS::AtLeastOnce),
+    ];
+    for (n, (topic, qos)) in (1..).zip(sent) {
+        sim.publish(&mut from, topic, b"x", qos, n);
+    }
+    sim.settle();
+    let got = sim.take(&mut ann, false);
+    let ids: Vec<u16> = got.iter().map(|got| got.packet_id).collect();
+    assert_eq!(ids, [1, 2, 3, 4]);
+    // The first is received: its PUBREL is due whatever she may do.
+    sim.send(&mut ann, &[0x50, 2, 0, 1]);
+    sim.drop_connection(ann);
+    users.0.lock().unwrap().1 = true;
+    let mut ann = sim.connect(0, "c", false);
+    sim.settle();
+    let bytes = sim.take_bytes(ann);
+    let releases = |bytes: &[u8], id: u8| bytes.windows(4).any(|w| w == [0x62, 2, 0, id]);
+    assert!(releases(&bytes, 1) && releases(&bytes, 3), "{bytes:?}");
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(text.contains("open/1"), "{text:?}");
+    assert!(!text.contains("secret/"), "{text:?}");
+    // Packet ids of QoS 2 are free when the client says so, that of QoS 1 is free at once.
+    for id in [1, 3] {
+        sim.send(&mut ann, &[0x70, 2, 0, id]);
+    }
+    sim.send(&mut ann, &[0x40, 2, 0, 4]);
+    sim.drop_connection(ann);
+    let mut ann = sim.connect(0, "c", false);
+    sim.settle();
+    assert_eq!(topics(&mut sim, &mut ann), [""; 0], "nothing is left");
+}
+
 #[test]
 fn client_ids_begin_as_the_node_wants() {
     let limits = Limits {

@@ -81,6 +81,8 @@ impl Outbound {
         }
         *self = Self {
             stored: std::mem::take(&mut self.stored),
+            // What it is about may not have been read yet.
+            narrowing: self.narrowing.take(),
             ..Self::default()
         };
     }
