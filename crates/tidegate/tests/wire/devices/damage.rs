@@ -4,15 +4,47 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{api, with_token};
-use crate::support::{Connect, Node, Publish, Raw, Subscribe, external, temporary_directory};
+use super::{api, connect, get, with_token};
+use crate::support::{
+    Connect, Node, Publish, Raw, Subscribe, eventually, external, temporary_directory,
+};
 
-const CONFIG: &str = "[store]\nsegment_bytes = \"1MiB\"\n";
+/// One sink keeps its rows in its disk queue, the other makes dead letters of them.
+const CONFIG: &str = r#"
+[store]
+segment_bytes = "1MiB"
+
+[telemetry]
+mailboxes = 1
+mailbox_bytes = "64KiB"
+
+[[connector]]
+name = "nowhere"
+type = "http"
+url = "http://127.0.0.1:9/"
+
+[[sink]]
+name = "waiting"
+connector = "nowhere"
+queue = { disk = {} }
+
+[[sink]]
+name = "failing"
+connector = "nowhere"
+retry = { max_attempts = 1 }
+
+[[rule]]
+name = "rows"
+sql = 'SELECT payload FROM "row/#"'
+actions = [{ kind = "sink", sink = "waiting" }, { kind = "sink", sink = "failing" }]
+"#;
 const QUEUED: u16 = 1_500;
+const WAL_BLOCK_BYTES: usize = 256 << 10;
 
 /// A part of a data directory.
 struct Part {
@@ -24,11 +56,35 @@ struct Part {
     min_files: usize,
 }
 
-const PARTS: [Part; 1] = [Part {
-    directory: "store",
-    is_skipped: |path| is_lock(path) || is_old_version(path) || is_one_of_many(path),
-    min_files: 10,
-}];
+const PARTS: [Part; 4] = [
+    Part {
+        directory: "store",
+        is_skipped: |path| is_lock(path) || is_old_version(path) || is_one_of_many(path),
+        min_files: 10,
+    },
+    Part {
+        directory: "telemetry",
+        is_skipped: is_lock,
+        min_files: 5,
+    },
+    Part {
+        directory: "mailboxes",
+        is_skipped: is_empty_half,
+        min_files: 1,
+    },
+    Part {
+        directory: "sinks",
+        is_skipped: is_lock,
+        min_files: 4,
+    },
+];
+
+/// A half of a mailbox in which nothing waits, as after a stop: there is nothing to lose in it. Those in which messages wait are
+/// damaged in a test of the crate of the devices.
+fn is_empty_half(path: &Path) -> bool {
+    let used = fs::read(path).unwrap();
+    !path.ends_with("marks") && used[16..24] == [0; 8]
+}
 
 fn is_lock(path: &Path) -> bool {
     path.ends_with("lock")
@@ -96,6 +152,28 @@ const DAMAGES: [Damage; 9] = [
     ("removed", |_| None),
 ];
 
+/// What a file contains after a damage, `None` if it is gone; nothing if the damage changes nothing.
+fn after(damage: &Damage, path: &Path, bytes: &[u8]) -> Option<Option<Vec<u8>>> {
+    // The log of the telemetry is allocated in blocks, one for each of its parts: what is behind the last record of a block belongs
+    // to nobody. The first block is damaged.
+    let is_allocated = path.extension().is_some_and(|end| end == "wal");
+    let end = match is_allocated {
+        true => {
+            let block = &bytes[..bytes.len().min(WAL_BLOCK_BYTES)];
+            block.iter().rposition(|&byte| byte != 0)? + 1
+        }
+        false => bytes.len(),
+    };
+    let (written, behind) = bytes.split_at(end);
+    let mut changed = damage.1(written);
+    if let Some(changed) = &mut changed
+        && changed.len() == written.len()
+    {
+        changed.extend_from_slice(behind);
+    }
+    (changed.as_deref() != Some(bytes)).then_some(changed)
+}
+
 fn apply(path: &Path, changed: Option<&[u8]>) {
     match changed {
         Some(changed) => fs::write(path, changed).unwrap(),
@@ -122,8 +200,27 @@ fn prepare() -> PathBuf {
         publisher.publish_qos1("to/away", vec![id as u8; 1000], id);
     }
     publisher.send_publish(&Publish::new("kept", "retained").retain());
+    for nth in 0..20 {
+        publisher.publish_qos1("row/1", format!("row {nth}"), 1);
+    }
     publisher.ping();
     publisher.disconnect();
+    let mut device = connect(&node, "device-1");
+    for nth in 0..200 {
+        let row = format!("{{\"value\": {nth}, \"text\": \"row {nth}\"}}");
+        device.publish_qos1("v1/devices/me/telemetry", row, 1);
+    }
+    device.disconnect();
+    // Its telemetry is deleted with it, so that the list of deletions has an entry.
+    let mut removed = connect(&node, "device-2");
+    removed.publish_qos1("v1/devices/me/telemetry", "{\"value\": 1}", 1);
+    removed.disconnect();
+    let (status, answer) = api(&node, "DELETE", "devices/device-2", &json!(null));
+    assert_eq!(status, 204, "{answer}");
+    eventually("rows become dead letters", || {
+        let letters = get(&node, "sinks/failing/dead-letters?limit=50");
+        letters["data"].as_array().map(Vec::len) == Some(20)
+    });
     assert!(node.terminate(Duration::from_secs(30)).success());
     let kept = temporary_directory();
     copy(node.data_dir(), &kept);
@@ -205,11 +302,11 @@ fn damage_of_every_file_is_found() {
         assert!(all.len() >= part.min_files, "{}: {all:?}", part.directory);
         for path in &all {
             let bytes = fs::read(path).unwrap();
-            for (what, damage) in DAMAGES {
-                let changed = damage(&bytes);
-                if changed.as_ref() == Some(&bytes) {
+            for damage in DAMAGES {
+                let Some(changed) = after(&damage, path, &bytes) else {
                     continue;
-                }
+                };
+                let what = damage.0;
                 apply(path, changed.as_deref());
                 let (is_sound, said) = check(&data_dir);
                 assert!(!is_sound, "{}: {what}: {said}", path.display());
@@ -226,7 +323,73 @@ fn damage_of_every_file_is_found() {
         assert!(is_sound, "{}: {said}", part.directory);
     }
     refused_by_a_node(&data_dir);
+    reported_by_a_start(&data_dir);
     fs::remove_dir_all(data_dir).unwrap();
+}
+
+/// Every file with every kind of damage but zeros, and every whole area: a start refuses it or logs an error.
+fn reported_by_a_start(data_dir: &Path) {
+    let mut cases: Vec<(PathBuf, Option<&Damage>)> = Vec::new();
+    for part in &PARTS {
+        let directory = PathBuf::from(part.directory);
+        let mut all = Vec::new();
+        files(&data_dir.join(&directory), &mut all);
+        all.retain(|path| !(part.is_skipped)(path));
+        cases.push((directory, None));
+        for path in all {
+            let name = path.strip_prefix(data_dir).unwrap().to_owned();
+            let damages = DAMAGES.iter().filter(|(what, _)| !what.contains("zeros"));
+            cases.extend(damages.map(|damage| (name.clone(), Some(damage))));
+        }
+    }
+    let cases = Mutex::new(cases);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let case = cases.lock().unwrap().pop();
+                    let Some((name, damage)) = case else { break };
+                    reported(data_dir, &name, damage);
+                }
+            });
+        }
+    });
+}
+
+fn reported(data_dir: &Path, name: &Path, damage: Option<&Damage>) {
+    let copied = temporary_directory();
+    copy(data_dir, &copied);
+    let path = copied.join(name);
+    let what = format!(
+        "{}: {}",
+        name.display(),
+        damage.map_or("the area is gone", |d| d.0)
+    );
+    match damage {
+        Some(damage) => {
+            let bytes = fs::read(&path).unwrap();
+            let Some(changed) = after(damage, &path, &bytes) else {
+                return;
+            };
+            apply(&path, changed.as_deref());
+        }
+        None => {
+            fs::remove_dir_all(&path).unwrap();
+            if name != Path::new("store") {
+                let (is_sound, said) = check(&copied);
+                assert!(!is_sound && said.contains("problem: "), "{what}: {said}");
+            }
+        }
+    }
+    let node = Node::spawn(copied, &["--shards", "2"], CONFIG);
+    let is_reported = || node.log().contains("ERROR") || !node.is_running();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_reported() {
+        assert!(Instant::now() < deadline, "{what}: {}", node.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let log = node.log();
+    assert!(!log.contains("panicked"), "{what}: {log}");
 }
 
 /// A few of these are started upon.
