@@ -37,7 +37,7 @@ pub(crate) fn take(dir: &Path) -> Result<(File, bool), OpenError> {
     fs::create_dir_all(&log).map_err(io_error("make the directory", &log))?;
     if is_new {
         // Before the version: a store that has one has its marks.
-        LogMarks::create(dir, LogMark::default())?;
+        LogMarks::create(dir, LogMark::default(), None)?;
         StateMark::default().write(dir)?;
         write_version(dir).map_err(io_error("write its version to", dir))?;
     }
@@ -97,6 +97,31 @@ pub(crate) fn queues_owner(dir: &Path) -> Result<Option<String>, OpenError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(io_error("read", &path)(error).into()),
     }
+}
+
+/// What the marks say about the file with the owner.
+pub(crate) fn queues_owner_mark(dir: &Path) -> Result<Option<u32>, OpenError> {
+    let owner = queues_owner(dir)?;
+    Ok(owner.map(|owner| crc32c::crc32c(owner.as_bytes())))
+}
+
+/// Compares the file with the owner with what the marks say about it.
+pub(crate) fn check_queues_owner(dir: &Path, marked: Option<u32>) -> Result<(), OpenError> {
+    let found = queues_owner_mark(dir)?;
+    let what = match (found, marked) {
+        (None, Some(_)) => "is missing",
+        (Some(found), Some(marked)) if found != marked => "is damaged",
+        _ => return Ok(()),
+    };
+    Err(OpenError::Elsewhere {
+        found: format!(
+            "the file {} {what}, by which the queued messages of this directory are found in another server",
+            dir.join(QUEUES).display()
+        ),
+        advice: "restore it from a backup, or give up what waits there: remove the file if it is there, and run \
+                 `tidegate store repair`"
+            .to_owned(),
+    })
 }
 
 /// A name nobody else has.

@@ -179,19 +179,24 @@ impl Store {
         let mut catching_up = CatchingUp::new(&db)?;
         let log_mark = mark::read(dir)?;
         warnings.extend(log_mark.problem);
+        directory::check_queues_owner(dir, log_mark.queues_owner)?;
         let recovered =
             recover::recover(&log_dir, &*files, &log_mark.mark, &mut |lsn, records| {
                 catching_up.add(lsn, records)
             })?;
         let applied_lsn = catching_up.finish()?;
         directory::settle(&log_dir, &*files, &recovered)?;
-        let log_marks = LogMarks::create(dir, recovered.mark())?;
+        let owner = directory::queues_owner_mark(dir)?;
+        let log_marks = LogMarks::create(dir, recovered.mark(), owner)?;
         let free_bytes = files.free_bytes(&log_dir).unwrap_or(0);
         keyed.write_replayed(free_bytes.saturating_sub(config.min_free_bytes))?;
         let cut = recovered.cut.as_ref();
         let (outside, summaries) = match queues {
             Some(queues) => {
                 let (outside, summaries) = open_queues(dir, &recovered, queues)?;
+                if let Some(owner) = directory::queues_owner_mark(dir)? {
+                    log_marks.set_queues_owner(owner);
+                }
                 (Some(outside), Some(summaries))
             }
             None => (None, None),
@@ -570,7 +575,7 @@ fn refuse_other_queues(dir: &Path) -> Result<(), OpenError> {
                 dir.display()
             ),
             advice: format!(
-                "set store.queue as it was, or give up what waits there and remove {}",
+                "set store.queue as it was, or give up what waits there: remove {} and run `tidegate store repair`",
                 dir.join("queues").display()
             ),
         }),

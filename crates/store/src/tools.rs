@@ -71,6 +71,9 @@ pub fn check(dir: &Path, progress: &mut Progress<'_>) -> Result<Checked, OpenErr
             .problem
             .map(|problem| format!("{problem}. {NEXT_START}")),
     );
+    if let Err(error) = directory::check_queues_owner(dir, log_mark.queues_owner) {
+        checked.problems.push(error.to_string());
+    }
     let log = dir.join(directory::LOG);
     match recover(&log, &RealFiles, &log_mark.mark, &mut |_, _| Ok(())) {
         Ok(recovered) => {
@@ -185,6 +188,7 @@ fn repair_log(dir: &Path, progress: &mut Progress<'_>) -> Result<Repaired, OpenE
                     .lost
                     .push(format!("{problem}; it was written anew"));
             }
+            repair_queues_owner(dir, &recovered, log_mark.queues_owner, &mut repaired)?;
             return Ok(repaired);
         }
         Err(error @ OpenError::Version { .. }) => return Err(error),
@@ -209,7 +213,31 @@ fn repair_log(dir: &Path, progress: &mut Progress<'_>) -> Result<Repaired, OpenE
         repaired.lost.push(detail);
     }
     write_log_marks(dir, &recovered)?;
+    repair_queues_owner(dir, &recovered, log_mark.queues_owner, &mut repaired)?;
     Ok(repaired)
+}
+
+/// Gives up queues in another server whose owner is not known any more. A damaged name of the owner is left to people.
+fn repair_queues_owner(
+    dir: &Path,
+    recovered: &Recovered,
+    marked: Option<u32>,
+    repaired: &mut Repaired,
+) -> Result<(), OpenError> {
+    let Err(error) = directory::check_queues_owner(dir, marked) else {
+        return Ok(());
+    };
+    if directory::queues_owner(dir)?.is_some() {
+        repaired.unrepaired.push(error.to_string());
+        // It stays known.
+        return Ok(LogMarks::create(dir, recovered.mark(), marked).map(drop)?);
+    }
+    write_log_marks(dir, recovered)?;
+    repaired.lost.push(format!(
+        "the messages that wait in another server: the file {} is missing",
+        dir.join("queues").display()
+    ));
+    Ok(())
 }
 
 /// Writes damaged journals of the keyed state anew. What they lack is then taken from the message log, as far as it is there.
@@ -295,7 +323,7 @@ fn write_log_marks(dir: &Path, recovered: &Recovered) -> Result<(), OpenError> {
             .sync()
             .map_err(io_error("force to disk", &path))?;
     }
-    LogMarks::create(dir, recovered.mark())?;
+    LogMarks::create(dir, recovered.mark(), directory::queues_owner_mark(dir)?)?;
     Ok(())
 }
 

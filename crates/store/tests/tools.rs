@@ -9,7 +9,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Bench, small, wait_until};
-use store::{Expected, OpenError, Space, Store, tools};
+use store::{
+    BackendError, Expected, Fetch, Group, OpenError, Page, QueueBackend, QueueSummary, Space,
+    Store, tools,
+};
 
 const MESSAGES: u64 = 400;
 
@@ -174,4 +177,69 @@ fn compaction_makes_a_stopped_store_small() {
     assert_eq!(seqs(dir.path()), BTreeSet::from([MESSAGES]));
     let missing = tools::check(&dir.path().join("nothing"), &mut |_| {});
     assert!(matches!(missing, Err(OpenError::Missing { .. })));
+}
+
+/// A server in which nothing waits.
+struct EmptyServer;
+
+impl QueueBackend for EmptyServer {
+    fn name(&self) -> String {
+        "a server".to_owned()
+    }
+
+    fn recover(
+        &mut self,
+        _owner: &str,
+        _each: &mut dyn FnMut(u64, QueueSummary),
+    ) -> Result<u64, BackendError> {
+        Ok(0)
+    }
+
+    fn apply(&mut self, _group: &Group<'_>) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn end(&mut self, _sessions: &[u64]) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn fetch(&mut self, wanted: &[Fetch]) -> Result<Vec<Page>, BackendError> {
+        assert!(wanted.is_empty());
+        Ok(Vec::new())
+    }
+}
+
+/// Without its file `queues` a directory does not know any more that messages wait in another server.
+#[test]
+fn a_missing_owner_of_queues_in_another_server_is_refused_until_it_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let queues = dir.path().join("queues");
+    let open_there = || Store::open_with_queues(dir.path(), small(), Box::new(EmptyServer));
+    drop(open_there().unwrap());
+    drop(open_there().unwrap());
+    let owner = fs::read(&queues).unwrap();
+    assert!(
+        tools::check(dir.path(), &mut |_| {})
+            .unwrap()
+            .problems
+            .is_empty()
+    );
+    change(&queues, 3);
+    assert!(open_there().is_err(), "it is another owner");
+    fs::remove_file(&queues).unwrap();
+    for opened in [open_there(), Store::open(dir.path(), small())] {
+        let error = opened.err().expect("it is missing").to_string();
+        assert!(
+            error.contains("/queues is missing") && error.contains("tidegate store repair"),
+            "{error}"
+        );
+    }
+    let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
+    assert_eq!(checked.problems.len(), 1, "{:?}", checked.problems);
+    fs::write(&queues, &owner).unwrap();
+    drop(open_there().unwrap());
+    fs::remove_file(&queues).unwrap();
+    let repaired = tools::repair(dir.path(), &mut |_| {}).unwrap();
+    assert_eq!(repaired.lost.len(), 1, "{:?}", repaired.lost);
+    assert!(Store::open(dir.path(), small()).is_ok());
 }

@@ -1,5 +1,6 @@
 //! Tidegate: the program. Reads the command line and hands over to one command.
 
+mod area_record;
 mod calendar;
 mod cli;
 mod client;

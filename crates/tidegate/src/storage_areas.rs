@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use crate::area_record::AreaRecord;
+
 /// Where these are.
 pub(crate) struct Areas {
+    record: AreaRecord,
     telemetry: PathBuf,
     mailboxes: PathBuf,
     queues: PathBuf,
@@ -25,6 +28,7 @@ pub(crate) struct Checked {
 impl Areas {
     pub(crate) fn new(data_dir: &Path, telemetry: Option<PathBuf>) -> Self {
         Self {
+            record: AreaRecord::new(data_dir, telemetry.as_deref()),
             telemetry: telemetry.unwrap_or_else(|| data_dir.join("telemetry")),
             mailboxes: data_dir.join("mailboxes"),
             queues: data_dir.join("sinks").join("queues"),
@@ -35,7 +39,10 @@ impl Areas {
 
     /// Reads everything and changes nothing.
     pub(crate) fn check(&self, progress: &mut dyn FnMut(&str)) -> anyhow::Result<Checked> {
-        let mut all = Checked::default();
+        let mut all = Checked {
+            problems: self.record.check()?,
+            ..Checked::default()
+        };
         if self.telemetry.is_dir() {
             progress("reading the telemetry");
             self.check_telemetry(&mut all)?;
@@ -91,11 +98,13 @@ impl Areas {
         &self,
         progress: &mut dyn FnMut(&str),
     ) -> anyhow::Result<series::Repaired> {
-        if !self.telemetry.is_dir() {
-            return Ok(series::Repaired::default());
+        let mut repaired = series::Repaired::default();
+        if self.telemetry.is_dir() {
+            progress("reading the telemetry");
+            repaired = series::repair(&self.telemetry, &self.settings)?;
         }
-        progress("reading the telemetry");
-        Ok(series::repair(&self.telemetry, &self.settings)?)
+        repaired.lost.extend(self.record.repair()?);
+        Ok(repaired)
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The log itself cannot tell that its first segment, its last frames or all of it are missing. The file `log.marks` beside it
 //! says with which segment the log begins, up to which frame it was forced to disk, and up to which frame it was written. The
-//! last one counts only within the boot of the system it was set in: a power failure may take what was not forced to disk.
+//! last one counts only within the boot of the system it was set in: a power failure may take what was not forced to disk. It
+//! also says whether there is a file `queues`, without which nobody would know of messages in another server.
 //!
 //! Invariants: a mark is set after what it stands for has happened, and the first segment moves on, on disk, before an older
 //! one is removed. A mark therefore never demands what a crash or a power failure may take.
@@ -21,7 +22,9 @@ pub(crate) const FILE: &str = "log.marks";
 const FIRST_SEGMENT: usize = 0;
 const SYNCED_LSN: usize = 1;
 const WRITTEN_LSN: usize = 2;
-const MARKS: usize = 3;
+/// Of the file `queues`: 0 if there is none, else its CRC32C and one.
+const QUEUES_OWNER: usize = 3;
+const MARKS: usize = 4;
 
 /// What a log must contain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub(crate) struct LogMark {
 #[derive(Debug)]
 pub(crate) struct ReadMark {
     pub(crate) mark: LogMark,
+    /// The CRC32C of who owns the queues in another server, if somebody does.
+    pub(crate) queues_owner: Option<u32>,
     /// Why the file says nothing.
     pub(crate) problem: Option<String>,
 }
@@ -45,6 +50,7 @@ pub(crate) fn read(dir: &Path) -> Result<ReadMark, Error> {
     let path = dir.join(FILE);
     let unknown = |what: &str| ReadMark {
         mark: LogMark::default(),
+        queues_owner: None,
         problem: Some(format!(
             "{} {what}: it cannot be told whether the message log lost its beginning or its end",
             path.display()
@@ -59,7 +65,7 @@ pub(crate) fn read(dir: &Path) -> Result<ReadMark, Error> {
             is_same_boot,
         } => (numbers, is_same_boot),
     };
-    let &[first, synced_lsn, written_lsn] = &numbers[..] else {
+    let &[first, synced_lsn, written_lsn, queues_owner] = &numbers[..] else {
         return Ok(unknown("is not a file of marks of a log"));
     };
     let mark = match u32::try_from(first) {
@@ -75,6 +81,7 @@ pub(crate) fn read(dir: &Path) -> Result<ReadMark, Error> {
     };
     Ok(ReadMark {
         mark,
+        queues_owner: queues_owner.checked_sub(1).map(|crc| crc as u32),
         problem: None,
     })
 }
@@ -87,11 +94,16 @@ pub(crate) struct LogMarks {
 
 impl LogMarks {
     /// Writes the marks of a log that is on disk up to its end.
-    pub(crate) fn create(dir: &Path, mark: LogMark) -> Result<Self, Error> {
+    pub(crate) fn create(
+        dir: &Path,
+        mark: LogMark,
+        queues_owner: Option<u32>,
+    ) -> Result<Self, Error> {
         let path = dir.join(FILE);
+        let owner = queues_owner.map_or(0, |crc| u64::from(crc) + 1);
         let first = u64::from(mark.first_segment.unwrap_or(0));
         let last = mark.last_lsn.min(MAX_MARK);
-        let numbers: [u64; MARKS] = [first, last, last];
+        let numbers: [u64; MARKS] = [first, last, last, owner];
         let marks = Marks::create(dir, FILE, &numbers).map_err(io_error("write", &path))?;
         Ok(Self { marks, path })
     }
@@ -99,6 +111,10 @@ impl LogMarks {
     pub(crate) fn set_first(&self, segment: Option<u32>) {
         self.marks
             .set(FIRST_SEGMENT, u64::from(segment.unwrap_or(0)));
+    }
+
+    pub(crate) fn set_queues_owner(&self, crc: u32) {
+        self.marks.set(QUEUES_OWNER, u64::from(crc) + 1);
     }
 
     pub(crate) fn set_synced(&self, lsn: u64) {

@@ -38,6 +38,7 @@ use super::rules::{Rules, Tools};
 use super::sinks::Sinks;
 use super::uses::Uses;
 use super::{allocator, banned, device_outlet, fallbacks, start_error, store_watch};
+use crate::area_record::AreaRecord;
 use crate::config::Config;
 use crate::logging::LogLevels;
 
@@ -100,6 +101,9 @@ impl Node {
         // Configuration objects are kept even where sessions and messages are not.
         let store_config = config.store.clone().unwrap_or_default();
         let path = data_dir.path().join("store");
+        let areas = AreaRecord::new(data_dir.path(), config.telemetry.directory.as_deref());
+        // Before anything is created in place of what is missing.
+        areas.verify()?;
         let queue = config.queue.clone();
         // A server of queues is waited for, which shall not block the runtime.
         let opened = tokio::task::spawn_blocking(move || open_store(&path, &store_config, queue));
@@ -224,6 +228,10 @@ impl Node {
         let (alarming, ingest) = opened
             .await
             .context("opening the telemetry ended by a panic")??;
+        let sinks = data_dir.path().join("sinks");
+        disk::make_private_dir(&sinks)
+            .with_context(|| format!("cannot create {}", sinks.display()))?;
+        areas.update()?;
         let reporter = ingest.platform.reporter();
         of_rules
             .start(device_outlet::Parts {
