@@ -48,6 +48,7 @@ pub(crate) struct App {
     pub(crate) config: LiveConfig,
     /// What those may do who show no credentials.
     pub(crate) anonymous: Anonymous,
+    pub(crate) rules: Arc<dyn ObjectRules>,
     pub(crate) rule_tools: Arc<dyn RuleTools>,
     pub(crate) connector_tools: Arc<dyn ConnectorTools>,
     pub(crate) device_tools: Arc<dyn DeviceTools>,

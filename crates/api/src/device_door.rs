@@ -42,6 +42,9 @@ pub enum NextCommand {
     None(Pin<Box<dyn Future<Output = ()> + Send>>),
 }
 
+/// Ends with the next change of a device's shared attributes: values by key, and the keys of removed ones as `deleted`.
+pub type AttributeUpdate = Pin<Box<dyn Future<Output = Value> + Send>>;
+
 /// The device platform. Called on threads that may block.
 pub trait DeviceDoor: Send + Sync + 'static {
     /// Takes what a device says. When it returns, that is as safe as after the acknowledgement of a message over MQTT.
@@ -57,6 +60,9 @@ pub trait DeviceDoor: Send + Sync + 'static {
         client: Option<&str>,
         shared: Option<&str>,
     ) -> Result<Value, DoorProblem>;
+
+    /// Waits from now on for a change of the device's shared attributes.
+    fn attribute_update(&self, knock: &Knock) -> Result<AttributeUpdate, DoorProblem>;
 
     /// The command that the device gets next, which counts as sent then.
     fn next_command(&self, knock: &Knock) -> Result<NextCommand, DoorProblem>;
@@ -92,6 +98,10 @@ impl DeviceDoor for NoDeviceDoor {
         _: Option<&str>,
         _: Option<&str>,
     ) -> Result<Value, DoorProblem> {
+        Err(DoorProblem::Nobody)
+    }
+
+    fn attribute_update(&self, _: &Knock) -> Result<AttributeUpdate, DoorProblem> {
         Err(DoorProblem::Nobody)
     }
 

@@ -83,6 +83,9 @@ pub trait DeviceTools: Send + Sync + 'static {
     /// The id that a device with this name gets where nobody gives one: the name itself if it can be an id.
     fn id_for_name(&self, name: &str) -> String;
 
+    /// Whether there is a product with this id, stored or of the configuration.
+    fn has_product(&self, id: &str) -> bool;
+
     /// Makes or replaces a device; `expected` is the version that has to be there, 0 that there is none, `None` whatever.
     /// `true`: it was made. What was made for it is told in `issued`, once.
     fn put(
@@ -154,6 +157,10 @@ impl DeviceTools for NoDeviceTools {
 
     fn id_for_name(&self, name: &str) -> String {
         name.to_owned()
+    }
+
+    fn has_product(&self, _: &str) -> bool {
+        false
     }
 
     fn put(

@@ -45,7 +45,9 @@ pub use command_tools::{
 };
 pub use config::{Anonymous, HttpConfig, LiveConfig, Openness};
 pub use connector_tools::{Asking, ConnectorTools, NoConnectorTools, PostRefused, Posted, Tested};
-pub use device_door::{DeviceDoor, DevicePost, DoorProblem, Knock, NextCommand, NoDeviceDoor};
+pub use device_door::{
+    AttributeUpdate, DeviceDoor, DevicePost, DoorProblem, Knock, NextCommand, NoDeviceDoor,
+};
 pub use device_tools::{
     DeviceEventQuery, DevicePage, DeviceProblem, DeviceQuery, DeviceTools, ExportedDevices,
     NoDeviceTools, ShownDevice,

@@ -142,6 +142,7 @@ fn router(
         node: parts.node,
         program: parts.program,
         objects: parts.objects,
+        rules: parts.rules,
         rule_tools: parts.rule_tools,
         connector_tools: parts.connector_tools,
         device_tools: parts.device_tools,

@@ -77,6 +77,9 @@ pub enum CalendarUnit {
     Day,
     /// From Monday on.
     Week,
+    /// From Sunday on, as ThingsBoard's `WEEK`; only its paths have it.
+    #[serde(skip)]
+    WeekFromSunday,
     Month,
     Quarter,
     Year,

@@ -462,6 +462,29 @@ async fn create(kind: Arc<dyn Kind>, mut call: Call) -> Outcome {
     Ok(response)
 }
 
+/// Creates an object of a kind that others understand, unless there is one. The caller may create such objects.
+pub(crate) async fn create_if_absent(
+    call: &Call,
+    kind: RuledKind,
+    id: &str,
+    input: Value,
+) -> Result<(), Problem> {
+    let kind: Arc<dyn Kind> = Arc::new(ruled::of(kind, &call.app.rules));
+    let names = kind.names();
+    if call.who.role_or_none() < Some(names.write) {
+        let detail = format!("This needs the role {}.", names.write.name());
+        return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+    }
+    check_id(names.id_field, id)?;
+    let _changing = call.app.changing.lock().await;
+    if get_object(&call.app, names.kind, id).await?.is_some() {
+        return Ok(());
+    }
+    let accepted = kind.accept(&call.app, id, input, None).await?;
+    save(&kind, call, id, accepted.stored, None).await?;
+    Ok(())
+}
+
 async fn write(kind: Arc<dyn Kind>, mut call: Call) -> Outcome {
     let names = kind.names();
     let id = call.path(names.id_field).to_owned();

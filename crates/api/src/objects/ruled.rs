@@ -137,7 +137,12 @@ pub(super) fn kinds(rules: &Arc<dyn ObjectRules>) -> Vec<Ruled> {
         RuledKind::PullSource,
     ]
     .into_iter()
-    .map(|kind| Ruled {
+    .map(|kind| of(kind, rules))
+    .collect()
+}
+
+pub(super) fn of(kind: RuledKind, rules: &Arc<dyn ObjectRules>) -> Ruled {
+    Ruled {
         kind,
         names: names_of(kind),
         declared: rules
@@ -146,8 +151,7 @@ pub(super) fn kinds(rules: &Arc<dyn ObjectRules>) -> Vec<Ruled> {
             .map(|object| (object.id.clone(), object))
             .collect(),
         rules: rules.clone(),
-    })
-    .collect()
+    }
 }
 
 pub(super) struct Ruled {

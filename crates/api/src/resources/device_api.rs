@@ -29,7 +29,7 @@ const SHARED_KEYS: Parameter = Parameter {
 
 const TIMEOUT: Parameter = Parameter {
     name: "timeout",
-    about: "How long to wait for a command, in milliseconds, at most 600,000; 20,000 if it is left out.",
+    about: "How long to wait, in milliseconds, at most 600,000; 20,000 if it is left out.",
     shape: Shape::Number(0, 3_600_000),
 };
 const TIMEOUT_MS: u64 = 20_000;
@@ -40,10 +40,13 @@ fn bounded(asked_ms: Option<u64>) -> Duration {
     Duration::from_millis(asked_ms.unwrap_or(TIMEOUT_MS).min(MAX_TIMEOUT_MS))
 }
 
-/// How long a request may take besides `http.request_timeout_s`, because its device waits for a command.
+/// How long a request may take besides `http.request_timeout_s`, because its device waits for something.
 pub(crate) fn long_poll(request: &axum::extract::Request) -> Option<Duration> {
     let uri = request.uri();
-    let token = uri.path().strip_prefix("/api/v1/")?.strip_suffix("/rpc")?;
+    let path = uri.path().strip_prefix("/api/v1/")?;
+    let token = path
+        .strip_suffix("/rpc")
+        .or_else(|| path.strip_suffix("/attributes/updates"))?;
     if request.method() != axum::http::Method::GET || token.contains('/') {
         return None;
     }
@@ -101,6 +104,19 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .description("Without keys, all.")
             .parameters(&[CLIENT_KEYS, SHARED_KEYS])
             .answers::<Attributes>(200, "By scope and key."),
+        of_device(get(
+            "/api/v1/{token}/attributes/updates",
+            "awaitAttributes",
+            attribute_update,
+        ))
+        .summary("Wait for a change of shared attributes")
+        .description(
+            "The first change from now on: values by key, and the keys of removed attributes as `deleted`. What changes between two \
+             requests is not answered; read the attributes for it.",
+        )
+        .parameters(&[TIMEOUT])
+        .answers::<Map<String, Value>>(200, "The change.")
+        .problem(408, "There was none in this time."),
         of_device(get("/api/v1/{token}/rpc", "takeCommand", next_command))
             .summary("The next command of a device, for the device")
             .description("Waits for one. It counts as sent when it is answered.")
@@ -197,12 +213,35 @@ async fn asked(call: Call) -> Outcome {
     call::ok(values.await?)
 }
 
-async fn next_command(call: Call) -> Outcome {
+/// Until when the device wants to wait.
+fn deadline(call: &Call) -> Instant {
     let asked_ms = call
         .query
         .text(TIMEOUT.name)
         .and_then(|text| text.parse().ok());
-    let until = Instant::now() + bounded(asked_ms);
+    Instant::now() + bounded(asked_ms)
+}
+
+async fn attribute_update(call: Call) -> Outcome {
+    let until = deadline(&call);
+    let update = ask(&call, |door, knock| door.attribute_update(knock)).await?;
+    let device = call.path("token").to_owned();
+    let _place = call.last(LastingKind::LongPoll, device)?;
+    let mut stopping = call.app.stopping.clone();
+    tokio::select! {
+        change = update => call::ok(change),
+        () = tokio::time::sleep_until(until.into()) => Err(Problem::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "No shared attribute of the device has changed.",
+        )),
+        _ = stopping.wait_for(|stopping| *stopping) => {
+            Err(Problem::unavailable("The node is stopping."))
+        }
+    }
+}
+
+async fn next_command(call: Call) -> Outcome {
+    let until = deadline(&call);
     let mut place = None;
     loop {
         match ask(&call, |door, knock| door.next_command(knock)).await? {

@@ -28,8 +28,8 @@ const INTERVAL: Parameter = Parameter {
 };
 const INTERVAL_TYPE: Parameter = Parameter {
     name: "intervalType",
-    shape: Shape::Words(&["MILLISECONDS", "WEEK_ISO", "MONTH", "QUARTER"]),
-    about: "A unit of the calendar in place of `interval`; weeks begin on Monday.",
+    shape: Shape::Words(&["MILLISECONDS", "WEEK", "WEEK_ISO", "MONTH", "QUARTER"]),
+    about: "A unit of the calendar in place of `interval`. A `WEEK` begins on Sunday, a `WEEK_ISO` on Monday.",
 };
 const TIME_ZONE: Parameter = Parameter {
     name: "timeZone",
@@ -255,6 +255,7 @@ async fn put_intervals(
     let (from_ms, to_ms) = times;
     let interval_ms = interval_ms(call, INTERVAL, times);
     let unit = match call.query.text(INTERVAL_TYPE.name) {
+        Some("WEEK") => Some(CalendarUnit::WeekFromSunday),
         Some("WEEK_ISO") => Some(CalendarUnit::Week),
         Some("MONTH") => Some(CalendarUnit::Month),
         Some("QUARTER") => Some(CalendarUnit::Quarter),

@@ -16,6 +16,7 @@ use crate::audit;
 use crate::call::{self, Call};
 use crate::device_tools::{DeviceProblem, DeviceQuery, DeviceTools};
 use crate::endpoint::{Endpoint, Outcome, delete, get, post};
+use crate::objects::{self, RuledKind};
 use crate::parameters::{Parameter, Shape, text};
 use crate::problem::Problem;
 
@@ -84,7 +85,7 @@ struct DeviceInput {
     id: Option<EntityId>,
     #[schemars(length(min = 1, max = 256))]
     name: String,
-    /// The id of its product; `default` without it.
+    /// The id or the name of its product, which is created if there is none; `default` without it, which has to exist.
     #[serde(default, rename = "type")]
     product: Option<String>,
     #[serde(default)]
@@ -356,7 +357,10 @@ async fn write(call: &Call, input: DeviceInput, credentials: Option<Value>) -> O
     }
     let given = input.id.map(|id| id.id);
     let profile = input.device_profile_id.map(|profile| profile.id);
-    let product = input.product.or(profile);
+    let product = match input.product.or(profile) {
+        Some(product) => Some(product_of_type(call, product).await?),
+        None => None,
+    };
     let saved = ask(&call.app, move |tools| {
         let id = given.clone().unwrap_or_else(|| tools.id_for_name(&name));
         let current = tools.get(&id)?;
@@ -395,6 +399,27 @@ async fn write(call: &Call, input: DeviceInput, credentials: Option<Value>) -> O
     };
     audit::action(call, action, device.value["id"].as_str(), None).await;
     call::ok(shown(&device.value))
+}
+
+/// The id of the product for this `type`. Where there is none it is created, as ThingsBoard creates a profile.
+async fn product_of_type(call: &Call, name: String) -> Result<String, Problem> {
+    let wanted = name.clone();
+    let (id, exists) = ask(&call.app, move |tools| {
+        let exists = tools.has_product(&wanted);
+        let id = match exists {
+            true => wanted,
+            false => tools.id_for_name(&wanted),
+        };
+        let exists = exists || tools.has_product(&id);
+        Ok((id, exists))
+    })
+    .await?;
+    // ThingsBoard's word for no type in particular: a product that has to be there.
+    if !exists && name != "default" {
+        let product = json!({"name": name, "description": "created for devices of this type"});
+        objects::create_if_absent(call, RuledKind::Product, &id, product).await?;
+    }
+    Ok(id)
 }
 
 /// Fields of a device that was read which may be written back.

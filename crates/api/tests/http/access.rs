@@ -349,6 +349,7 @@ const WITHOUT_ROLE: &[(&str, &[u16])] = &[
     ("postAttributes", DEVICE),
     ("getAttributes", DEVICE),
     ("takeCommand", DEVICE),
+    ("awaitAttributes", DEVICE),
     ("answerCommand", DEVICE),
     ("callPlatform", DEVICE),
     ("offerClaim", DEVICE),

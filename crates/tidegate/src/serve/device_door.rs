@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use api::{DeviceDoor, DevicePost, DoorProblem, Knock, NextCommand};
+use api::{AttributeUpdate, DeviceDoor, DevicePost, DoorProblem, Knock, NextCommand};
 use devices::command::{Answer, Commands, Letter, Recipient};
 use devices::platform::{Entrance, NotTaken, Platform, answer_call};
 use devices::{Device, Directory, Found, RegistryError, Scope, Shown};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::attribute_polls::AttributePolls;
 use super::devices::now_ms;
 use super::outside::Others;
 
@@ -22,6 +23,7 @@ pub(super) struct Door {
     directory: Arc<Directory>,
     commands: Commands,
     others: Arc<Others>,
+    attribute_polls: Arc<AttributePolls>,
     entrances: Mutex<Vec<Entrance>>,
 }
 
@@ -56,6 +58,7 @@ impl Door {
         others: Arc<Others>,
     ) -> Self {
         Self {
+            attribute_polls: AttributePolls::follow(directory.registry(), others.clone()),
             platform,
             directory,
             commands,
@@ -156,6 +159,11 @@ impl DeviceDoor for Door {
             }
         }
         Ok(Value::Object(answer))
+    }
+
+    fn attribute_update(&self, knock: &Knock) -> Result<AttributeUpdate, DoorProblem> {
+        let device = self.device(knock)?;
+        Ok(Box::pin(self.attribute_polls.wait(device.no).change()))
     }
 
     fn next_command(&self, knock: &Knock) -> Result<NextCommand, DoorProblem> {

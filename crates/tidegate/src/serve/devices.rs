@@ -423,6 +423,10 @@ impl DeviceTools for Devices {
         devices::id_for_name(name).into_owned()
     }
 
+    fn has_product(&self, id: &str) -> bool {
+        self.registry.product(id).is_some()
+    }
+
     fn put(
         &self,
         id: &str,

@@ -3,6 +3,7 @@
 mod alarm_metrics;
 pub(crate) mod alarms;
 mod allocator;
+mod attribute_polls;
 mod banned;
 mod commands;
 mod connectors;

@@ -57,6 +57,10 @@ fn first_of(unit: CalendarUnit, date: Date) -> Result<Date, TelemetryProblem> {
             let days = date.weekday().to_monday_zero_offset();
             date.checked_sub(i32::from(days).days())
         }
+        CalendarUnit::WeekFromSunday => {
+            let days = date.weekday().to_sunday_zero_offset();
+            date.checked_sub(i32::from(days).days())
+        }
         CalendarUnit::Month => month(date.month()),
         CalendarUnit::Quarter => month((date.month() - 1) / 3 * 3 + 1),
         CalendarUnit::Year => month(1),
@@ -67,7 +71,7 @@ fn first_of(unit: CalendarUnit, date: Date) -> Result<Date, TelemetryProblem> {
 fn next_of(unit: CalendarUnit, date: Date) -> Option<Date> {
     let span = match unit {
         CalendarUnit::Day => 1.day(),
-        CalendarUnit::Week => 1.week(),
+        CalendarUnit::Week | CalendarUnit::WeekFromSunday => 1.week(),
         CalendarUnit::Month => 1.month(),
         CalendarUnit::Quarter => 3.months(),
         CalendarUnit::Year => 1.year(),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{api, ask, device, product};
-use crate::support::Node;
+use crate::support::{Node, eventually};
 
 fn latest(node: &Node) -> Value {
     api(node, "GET", "devices/d1/telemetry/latest", &Value::Null).1["values"].take()
@@ -57,6 +57,60 @@ fn a_device_posts_and_asks_by_its_token() {
     assert_eq!(api(&node, "PUT", "devices/d1", &disabled).0, 200);
     assert_ne!(post("T1/telemetry", r#"{"t": 23}"#).0, 200);
     assert_eq!(latest(&node)["t"]["value"], 22);
+}
+
+#[test]
+fn a_device_waits_for_changes_of_its_shared_attributes() {
+    let node = Node::start(&["--set", "http.max_long_polls_per_device=1"]);
+    product(
+        &node,
+        "meter",
+        json!({"mode": "sync", "storage": {"device_log": true}}),
+    );
+    for (id, token) in [("d1", "T1"), ("d2", "T2")] {
+        let credentials = json!([{"type": "token", "token": token}]);
+        device(
+            &node,
+            json!({"id": id, "product": "meter", "credentials": credentials}),
+        );
+    }
+    let wait = |query: &str| {
+        let path = format!("/api/v1/T1/attributes/updates{query}");
+        let address = node.address("http").to_owned();
+        std::thread::spawn(move || {
+            let (status, _, answer) = super::ask_at(&address, ("GET", &path), "", "");
+            (status, answer)
+        })
+    };
+    let is_waiting = || {
+        let second = wait("?timeout=1").join().unwrap().0;
+        second == 429
+    };
+    assert_eq!(wait("?timeout=1").join().unwrap().0, 408);
+    let first = wait("");
+    eventually("the device waits", is_waiting);
+    let set = |device: &str, scope: &str, values: Value| {
+        let path = format!("devices/{device}/attributes/{scope}");
+        let (status, answer) = api(&node, "PUT", &path, &values);
+        assert_eq!(status, 204, "{answer}");
+    };
+    // What is for others, or not for devices, does not end it.
+    set("d2", "shared", json!({"rate": 1}));
+    set("d1", "server", json!({"floor": 2}));
+    assert!(is_waiting() && !first.is_finished());
+    set("d1", "shared", json!({"rate": 10}));
+    assert_eq!(first.join().unwrap(), (200, json!({"rate": 10})));
+    let second = wait("?timeout=60000");
+    eventually("the device waits again", is_waiting);
+    set("d1", "shared", json!({"rate": null}));
+    assert_eq!(second.join().unwrap(), (200, json!({"deleted": ["rate"]})));
+    let (status, answer) = wait("?timeout=1").join().unwrap();
+    assert_eq!(status, 408, "{answer}");
+    let path = "/api/v1/nobody/attributes/updates";
+    assert_eq!(
+        super::ask_at(node.address("http"), ("GET", path), "", "").0,
+        401
+    );
 }
 
 #[test]

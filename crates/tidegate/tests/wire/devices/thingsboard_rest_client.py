@@ -82,7 +82,27 @@ def manage(url, username, password):
         use_strict_data_types=True,
     )
     expect("months", plain(months)["t"][-1]["value"], 22)
-    client.delete_entity_timeseries(device.id, keys="t", delete_all_data_for_keys=True)
+    # From a Saturday of the weeks before: a WEEK begins on the Sunday, a WEEK_ISO on the Monday. Day 2 of Unix time is a Saturday.
+    day = 86_400_000
+    saturday = now // day * day - (7 + (now // day - 2) % 7) * day
+    for days in range(4):
+        client.save_entity_telemetry(device.id, "ANY", {"ts": saturday + days * day, "values": {"d": days}})
+    for interval_type, wanted in [
+        ("WEEK", [(saturday - 6 * day, 1), (saturday + day, 3)]),
+        ("WEEK_ISO", [(saturday - 5 * day, 2), (saturday + 2 * day, 2)]),
+    ]:
+        weeks = client.get_timeseries(
+            device.id,
+            keys="d",
+            start_ts=saturday,
+            end_ts=saturday + 4 * day,
+            interval_type=interval_type,
+            agg="COUNT",
+            use_strict_data_types=True,
+        )
+        found = [(one["ts"], one["value"]) for one in plain(weeks)["d"]]
+        expect(interval_type, found, wanted)
+    client.delete_entity_timeseries(device.id, keys="t,d", delete_all_data_for_keys=True)
     expect("deleted", client.get_timeseries_keys_v1(device.id), [])
 
     call = {"method": "restart", "params": {}, "timeout": 5000}
@@ -99,6 +119,13 @@ def manage(url, username, password):
     expect("acknowledged", client.ack_alarm(alarms[0].id).acknowledged, True)
     expect("cleared", client.clear_alarm(alarms[0].id).cleared, True)
     expect("active", client.get_all_alarms(page_size=10, page=0, search_status="ACTIVE").data, [])
+
+    # A type that is not known becomes a product, once.
+    for name in ["Device B", "Device C"]:
+        one = client.save_device(Device(name=name, type="water meter"))
+        expect("device of a new type", client.get_device_by_id(one.id).type, one.type)
+    expect("types", len(client.get_device_types()), 2)
+    expect("by type", client.get_tenant_devices(page_size=10, page=0, type=one.type).total_elements, 2)
 
     client.delete_device(device.id)
     refused("gone", 404, lambda: client.get_tenant_device("Device A"))

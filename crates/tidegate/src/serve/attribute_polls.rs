@@ -1,0 +1,105 @@
+//! Devices that wait by HTTP for a change of their shared attributes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use devices::command::{Letter, Recipient};
+use devices::{AttributeChange, DeviceNo, Registry, Scope};
+use serde_json::{Map, Value};
+use tokio::sync::oneshot;
+
+use super::outside::Others;
+
+const TOPIC: &str = "v1/devices/me/attributes";
+
+/// Who waits, by device. The API bounds how many wait at once.
+#[derive(Default)]
+pub(super) struct AttributePolls {
+    waiting: Mutex<HashMap<DeviceNo, Vec<oneshot::Sender<Value>>>>,
+}
+
+/// One device that waits; dropped, it does not wait any more.
+pub(super) struct AttributePoll {
+    polls: Arc<AttributePolls>,
+    device: DeviceNo,
+    change: oneshot::Receiver<Value>,
+}
+
+impl AttributePoll {
+    /// The next change: values by key, and the names of removed ones as `deleted`.
+    pub(super) async fn change(mut self) -> Value {
+        match (&mut self.change).await {
+            Ok(change) => change,
+            // The sender is dropped only with the node.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for AttributePoll {
+    fn drop(&mut self) {
+        self.change.close();
+        self.polls.forget_closed(self.device);
+    }
+}
+
+impl AttributePolls {
+    pub(super) fn follow(registry: &Registry, others: Arc<Others>) -> Arc<Self> {
+        let polls = Arc::new(Self::default());
+        let told = polls.clone();
+        registry.on_attributes(Box::new(move |change| told.tell(change, &others)));
+        polls
+    }
+
+    pub(super) fn wait(self: &Arc<Self>, device: DeviceNo) -> AttributePoll {
+        let (sender, change) = oneshot::channel();
+        self.lock().entry(device).or_default().push(sender);
+        AttributePoll {
+            polls: self.clone(),
+            device,
+            change,
+        }
+    }
+
+    fn tell(&self, change: &AttributeChange<'_>, others: &Arc<Others>) {
+        let is_empty = change.changed.is_empty() && change.removed.is_empty();
+        if change.scope != Scope::Shared || is_empty {
+            return;
+        }
+        let Some(waiting) = self.lock().remove(&change.device.no) else {
+            return;
+        };
+        let mut values: Map<String, Value> = change.changed.iter().cloned().collect();
+        if !change.removed.is_empty() {
+            values.insert("deleted".to_owned(), change.removed.into());
+        }
+        let values = Value::Object(values);
+        let told = waiting
+            .into_iter()
+            .filter_map(|sender| sender.send(values.clone()).ok());
+        if told.count() > 0 {
+            // On the topic where it would have come by MQTT.
+            let letter = Letter {
+                topic: TOPIC.to_owned(),
+                payload: values.to_string(),
+                subscribes: false,
+                logged: Recipient::if_logged(change.device),
+            };
+            others.log_of(&letter).write();
+        }
+    }
+
+    fn forget_closed(&self, device: DeviceNo) {
+        let mut waiting = self.lock();
+        if let Some(of_device) = waiting.get_mut(&device) {
+            of_device.retain(|sender| !sender.is_closed());
+            if of_device.is_empty() {
+                waiting.remove(&device);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<DeviceNo, Vec<oneshot::Sender<Value>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
