@@ -1,6 +1,9 @@
 //! What the API asks of the registry of devices. Devices are JSON here; what they mean is known elsewhere.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
+use tokio::sync::broadcast;
 
 /// A change or a question that cannot be answered with a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +74,17 @@ pub struct DeviceEventQuery {
     pub limit: usize,
 }
 
+/// Attributes of a device have changed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttributeNews {
+    pub device: String,
+    /// `client`, `shared` or `server`.
+    pub scope: &'static str,
+    /// `None`: removed.
+    pub values: Vec<(String, Option<Value>)>,
+    pub at_ms: u64,
+}
+
 /// The registry. Called on threads that may block.
 pub trait DeviceTools: Send + Sync + 'static {
     /// Events of a device, the newest first: `number`, `ts_ms`, `event` and `data` of each.
@@ -99,6 +113,9 @@ pub trait DeviceTools: Send + Sync + 'static {
     fn remove(&self, id: &str, expected: Option<u64>) -> Result<bool, DeviceProblem>;
 
     fn attributes(&self, id: &str, scope: &str) -> Result<Vec<Value>, DeviceProblem>;
+
+    /// Changes of attributes of all devices from now on.
+    fn attribute_news(&self) -> broadcast::Receiver<Arc<AttributeNews>>;
 
     /// Sets some; `null` removes one.
     fn set_attributes(
@@ -180,6 +197,10 @@ impl DeviceTools for NoDeviceTools {
         Err(DeviceProblem::NotFound(format!(
             "There is no device {id:?}."
         )))
+    }
+
+    fn attribute_news(&self) -> broadcast::Receiver<Arc<AttributeNews>> {
+        broadcast::channel(1).1
     }
 
     fn set_attributes(

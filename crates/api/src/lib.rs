@@ -49,8 +49,8 @@ pub use device_door::{
     AttributeUpdate, DeviceDoor, DevicePost, DoorProblem, Knock, NextCommand, NoDeviceDoor,
 };
 pub use device_tools::{
-    DeviceEventQuery, DevicePage, DeviceProblem, DeviceQuery, DeviceTools, ExportedDevices,
-    NoDeviceTools, ShownDevice,
+    AttributeNews, DeviceEventQuery, DevicePage, DeviceProblem, DeviceQuery, DeviceTools,
+    ExportedDevices, NoDeviceTools, ShownDevice,
 };
 pub use fleet_tools::{FleetTools, NoFleetTools, Pulled};
 pub use node::{Answer, Node, NotReady, Program, SettingError, SettingInfo};

@@ -61,6 +61,7 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::command_sending::endpoints,
         of::commands::endpoints,
         of::thingsboard_rpc::endpoints,
+        of::thingsboard_websocket::endpoints,
         of::thingsboard_writes::endpoints,
         of::listeners::endpoints,
         of::settings::endpoints,

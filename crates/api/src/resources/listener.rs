@@ -66,6 +66,26 @@ impl Listener {
         }
     }
 
+    /// Of a connection that shows its credentials after it was opened, in `headers`.
+    pub(super) fn of_login(
+        app: Arc<App>,
+        (access, headers): (Access, axum::http::HeaderMap),
+        from: std::net::IpAddr,
+        revocations: watch::Receiver<u64>,
+        place: LastingPlace,
+    ) -> Self {
+        Self {
+            stopping: app.stopping.clone(),
+            app,
+            headers,
+            from,
+            access,
+            revocations,
+            keep_alive: every(KEEP_ALIVE),
+            _place: place,
+        }
+    }
+
     /// Ends when something is to be sent whatever happens, or credentials have changed: `keep_alive` has to be asked then.
     /// `None`: the node stops. Nothing is lost if it is not waited for.
     pub(super) async fn silence(&mut self) -> Option<()> {

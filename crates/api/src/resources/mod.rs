@@ -42,6 +42,8 @@ pub(crate) mod thingsboard_devices;
 pub(crate) mod thingsboard_login;
 mod thingsboard_pages;
 pub(crate) mod thingsboard_rpc;
+mod thingsboard_subscriptions;
+pub(crate) mod thingsboard_websocket;
 pub(crate) mod thingsboard_writes;
 mod websocket;
 

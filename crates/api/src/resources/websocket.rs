@@ -1,4 +1,5 @@
-//! The stream of events through a WebSocket: one text message each. What the client sends is read and left aside.
+//! WebSockets of the API: the handshake, and the stream of events with one text message each, where what the client sends is read
+//! and left aside.
 
 use std::io;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use crate::problem::Problem;
 
 /// A client that does not take an event within this time is gone.
 const WRITE_WITHIN: Duration = Duration::from_secs(30);
-const READ_BUFFER_BYTES: usize = 4096;
+pub(super) const READ_BUFFER_BYTES: usize = 4096;
 const OPTIONS: DecoderOptions = DecoderOptions {
     role: Role::Server,
     refuse_text: false,
@@ -30,8 +31,23 @@ pub(super) fn is_asked_for(headers: &HeaderMap) -> bool {
     upgrade.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
+/// A connection that has become a WebSocket.
+pub(super) type Socket = TokioIo<hyper::upgrade::Upgraded>;
+
 /// 101, and a task that tells what happens.
 pub(super) fn answer(call: &mut Call, feed: impl Items) -> Outcome {
+    upgrade(call, move |socket| async move {
+        if let Err(error) = tell(socket, feed).await {
+            tracing::debug!(%error, "a WebSocket of events ended");
+        }
+    })
+}
+
+/// 101, and a task that serves the connection.
+pub(super) fn upgrade<F: Future<Output = ()> + Send>(
+    call: &mut Call,
+    serve: impl FnOnce(Socket) -> F + Send + 'static,
+) -> Outcome {
     let headers = call.headers();
     let is_version = |value: &HeaderValue| value.as_bytes() == b"13";
     if !headers
@@ -53,12 +69,8 @@ pub(super) fn answer(call: &mut Call, feed: impl Items) -> Outcome {
     })?;
     tokio::spawn(async move {
         match upgrade.await {
-            Ok(upgraded) => {
-                if let Err(error) = tell(TokioIo::new(upgraded), feed).await {
-                    tracing::debug!(%error, "a WebSocket of events ended");
-                }
-            }
-            Err(error) => tracing::debug!(%error, "a WebSocket of events did not begin"),
+            Ok(upgraded) => serve(TokioIo::new(upgraded)).await,
+            Err(error) => tracing::debug!(%error, "a WebSocket did not begin"),
         }
     });
     let fields = [
@@ -69,11 +81,8 @@ pub(super) fn answer(call: &mut Call, feed: impl Items) -> Outcome {
     Ok((StatusCode::SWITCHING_PROTOCOLS, fields).into_response())
 }
 
-async fn tell(
-    mut socket: TokioIo<hyper::upgrade::Upgraded>,
-    mut feed: impl Items,
-) -> io::Result<()> {
-    let mut decoder = Decoder::new(OPTIONS);
+async fn tell(mut socket: Socket, mut feed: impl Items) -> io::Result<()> {
+    let mut decoder = decoder();
     let mut incoming = Vec::with_capacity(READ_BUFFER_BYTES);
     let mut out = Vec::new();
     loop {
@@ -93,7 +102,7 @@ async fn tell(
                 if read? == 0 {
                     return Ok(());
                 }
-                if !hear(&mut decoder, &mut incoming, &mut out) {
+                if !hear(&mut decoder, &mut incoming, &mut out, &mut |_, _| ()) {
                     return write(&mut socket, &out).await;
                 }
             }
@@ -102,8 +111,18 @@ async fn tell(
     }
 }
 
-/// Reads what came; false: the connection ends with what is in `out`.
-fn hear(decoder: &mut Decoder, incoming: &mut Vec<u8>, out: &mut Vec<u8>) -> bool {
+pub(super) fn decoder() -> Decoder {
+    Decoder::new(OPTIONS)
+}
+
+/// Reads what came and gives pieces of messages to `message`, with `true` behind the last piece of one. `false`: the connection
+/// ends with what is in `out`.
+pub(super) fn hear(
+    decoder: &mut Decoder,
+    incoming: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+    message: &mut dyn FnMut(&[u8], bool),
+) -> bool {
     let mut at = 0;
     loop {
         match decoder.decode(&mut incoming[at..]) {
@@ -121,7 +140,12 @@ fn hear(decoder: &mut Decoder, incoming: &mut Vec<u8>, out: &mut Vec<u8>) -> boo
                         ws::encode_close(code, "", None, out);
                         return false;
                     }
-                    Some(Event::Data { .. } | Event::Pong(_)) => {}
+                    Some(Event::Data {
+                        chunk,
+                        end_of_message,
+                        ..
+                    }) => message(chunk, end_of_message),
+                    Some(Event::Pong(_)) => {}
                 }
                 at += step.consumed;
             }
@@ -133,7 +157,7 @@ fn hear(decoder: &mut Decoder, incoming: &mut Vec<u8>, out: &mut Vec<u8>) -> boo
     }
 }
 
-async fn write(socket: &mut TokioIo<hyper::upgrade::Upgraded>, bytes: &[u8]) -> io::Result<()> {
+pub(super) async fn write(socket: &mut Socket, bytes: &[u8]) -> io::Result<()> {
     let written = timeout(WRITE_WITHIN, socket.write_all(bytes)).await;
     written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

@@ -342,6 +342,9 @@ const WITHOUT_ROLE: &[(&str, &[u16])] = &[
     ("docs", &[200]),
     ("login", &[415]),
     ("thingsboardLogin", &[415]),
+    // A WebSocket, whose first message logs in.
+    ("thingsboardWebSocket", &[400]),
+    ("thingsboardOlderWebSocket", &[400]),
     ("thingsboardToken", &[415]),
     ("pushToSource", &[401, 404]),
     ("provisionDevice", &[400]),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use api::{
-    DeviceEventQuery, DevicePage, DeviceProblem, DeviceQuery, DeviceTools, ExportedDevices,
-    ShownDevice,
+    AttributeNews, DeviceEventQuery, DevicePage, DeviceProblem, DeviceQuery, DeviceTools,
+    ExportedDevices, ShownDevice,
 };
 use auth::{DeviceAnswer, DeviceDirectory, DeviceIdentity, DeviceLogin, DeviceName, DeviceRights};
 use broker::hooks::Action;
@@ -15,6 +15,7 @@ use devices::{
 };
 use serde_json::{Map, Value, json};
 use store::Store;
+use tokio::sync::broadcast;
 
 /// How often what was seen is written and who fell silent is looked for.
 const TICK: Duration = Duration::from_secs(1);
@@ -25,11 +26,42 @@ pub(super) struct Devices {
     pub(super) registry: Registry,
     pub(super) directory: Arc<Directory>,
     pub(super) states: States,
+    /// Changes of attributes, for the API.
+    pub(super) attribute_news: broadcast::Sender<Arc<AttributeNews>>,
 }
 
 pub(super) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_millis() as u64
+}
+
+/// Changes that wait for one listener of the API; it reads anew what it has missed.
+const MAX_WAITING_NEWS: usize = 1024;
+
+fn attribute_news(registry: &Registry) -> broadcast::Sender<Arc<AttributeNews>> {
+    let (news, _) = broadcast::channel(MAX_WAITING_NEWS);
+    let told = news.clone();
+    registry.on_attributes(Box::new(move |change| {
+        if told.receiver_count() == 0 {
+            return;
+        }
+        let changed = change.changed.iter();
+        let changed = changed.map(|(key, value)| (key.clone(), Some(value.clone())));
+        let removed = change.removed.iter().map(|key| (key.clone(), None));
+        let one = AttributeNews {
+            device: change.device.id.to_string(),
+            scope: match change.scope {
+                Scope::Client => "client",
+                Scope::Shared => "shared",
+                Scope::Server => "server",
+            },
+            values: changed.chain(removed).collect(),
+            at_ms: now_ms(),
+        };
+        // The last listener may have gone meanwhile.
+        let _ = told.send(Arc::new(one));
+    }));
+    news
 }
 
 impl Devices {
@@ -48,6 +80,7 @@ impl Devices {
             }
         }
         Ok(Self {
+            attribute_news: attribute_news(&registry),
             directory: Arc::new(Directory::new(registry.clone())?),
             states: States::new(registry.clone()),
             registry,
@@ -421,6 +454,10 @@ impl DeviceTools for Devices {
 
     fn id_for_name(&self, name: &str) -> String {
         devices::id_for_name(name).into_owned()
+    }
+
+    fn attribute_news(&self) -> broadcast::Receiver<Arc<AttributeNews>> {
+        self.attribute_news.subscribe()
     }
 
     fn has_product(&self, id: &str) -> bool {

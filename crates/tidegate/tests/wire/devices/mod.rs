@@ -15,6 +15,7 @@ mod telemetry;
 mod telemetry_files;
 mod thingsboard;
 mod thingsboard_rest;
+mod thingsboard_websocket;
 mod uses;
 
 use std::io::{Read as _, Write as _};

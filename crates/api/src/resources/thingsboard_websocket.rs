@@ -1,0 +1,341 @@
+//! ThingsBoard's WebSocket API: a client logs in with its first message and subscribes to telemetry and attributes of devices.
+//!
+//! A connection has a bounded number of subscriptions, each a task with a bounded way out; one that does not read is closed.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderValue};
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+use ws::{Decoder, Opcode};
+
+use super::listener::Listener;
+use super::thingsboard_subscriptions::{BAD_REQUEST, Request, Subscription, refusal};
+use super::websocket::{self, READ_BUFFER_BYTES, Socket};
+use crate::access::{self, Proof, Role};
+use crate::app::App;
+use crate::call::Call;
+use crate::connections::{ConnectionPlace, LastingKind, LastingPlace};
+use crate::endpoint::{Access, Endpoint, Outcome, get};
+use crate::parameters::{Parameter, text};
+use crate::problem::Problem;
+
+/// A client that has not logged in within this time is sent away.
+const LOGIN_WITHIN: Duration = Duration::from_secs(10);
+/// Subscriptions of one connection.
+const MAX_SUBSCRIPTIONS: usize = 256;
+/// Answers that wait for one connection; subscriptions wait for room.
+const MAX_WAITING: usize = 64;
+
+const TOKEN: Parameter = text(
+    "token",
+    "The token of a login, for clients that do not send it as `authCmd`.",
+);
+const ACCESS: Access = Access::Role(Role::Viewer);
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    let socket = |path: &str, id: &str| {
+        get(path, id, open)
+            .access(Access::Open)
+            .tag("telemetry")
+            .summary("Subscribe to devices, as ThingsBoard does")
+            .parameters(&[TOKEN])
+            .answers_nothing(101, "A WebSocket.")
+            .problem(400, "The request does not ask for a WebSocket.")
+            .problem(429, "Too many streams are open.")
+    };
+    vec![
+        socket("/api/ws", "thingsboardWebSocket").description(
+            "The first message logs in: `{\"authCmd\": {\"cmdId\": 0, \"token\": \"..\"}, \"cmds\": [..]}`. Commands have the `type` \
+             `TIMESERIES`, `TIMESERIES_HISTORY` or `ATTRIBUTES`, a `cmdId`, `entityId`, and `keys` separated by commas; \
+             `unsubscribe` ends the subscription with this `cmdId`.",
+        ),
+        socket("/api/ws/plugins/telemetry", "thingsboardOlderWebSocket").description(
+            "The form of older clients: `tsSubCmds`, `attrSubCmds` and `historyCmds`, with the token in the address.",
+        ),
+    ]
+}
+
+async fn open(mut call: Call) -> Outcome {
+    if !websocket::is_asked_for(call.headers()) {
+        return Err(Problem::bad_request(
+            "This is a WebSocket; the request needs Upgrade: websocket.",
+        ));
+    }
+    let connection = call.parts.extensions.get::<Arc<ConnectionPlace>>();
+    let number = connection.map(|place| place.number);
+    // Until it has logged in, the connection counts for its address.
+    let place = call.last(LastingKind::EventStream, call.from.to_string())?;
+    let mut headers = call.headers().clone();
+    if let Some(token) = call.query.text(TOKEN.name) {
+        show_token(&mut headers, token);
+    }
+    let newcomer = Newcomer {
+        app: call.app.clone(),
+        headers,
+        from: call.from,
+        revocations: call.revocations.clone(),
+        number,
+        place,
+    };
+    websocket::upgrade(&mut call, move |socket| async move {
+        if let Err(error) = serve(socket, newcomer).await {
+            tracing::debug!(%error, "a WebSocket of ThingsBoard's API ended");
+        }
+    })
+}
+
+fn show_token(headers: &mut HeaderMap, token: &str) {
+    if let Ok(mut value) = HeaderValue::try_from(format!("Bearer {token}")) {
+        value.set_sensitive(true);
+        headers.insert("x-authorization", value);
+    }
+}
+
+/// Who has not logged in.
+struct Newcomer {
+    app: Arc<App>,
+    headers: HeaderMap,
+    from: IpAddr,
+    revocations: watch::Receiver<u64>,
+    number: Option<u64>,
+    place: LastingPlace,
+}
+
+impl Newcomer {
+    /// Checks the token of the first message, or the credentials of the request.
+    async fn log_in(self, token: Option<&str>) -> Result<Listener, Problem> {
+        let Self {
+            app,
+            mut headers,
+            from,
+            revocations,
+            number,
+            place,
+        } = self;
+        if let Some(token) = token {
+            show_token(&mut headers, token);
+        }
+        let who = access::admit(&app, ACCESS, &headers, from).await?;
+        // A web page of another origin can open a WebSocket: nobody is let in for the address alone.
+        if matches!(who.proof, Proof::Anonymous | Proof::Nothing) {
+            return Err(Problem::unauthorized(
+                "The first message needs authCmd with the token of a login.",
+            ));
+        }
+        let own = (app.connections).last(number, LastingKind::EventStream, who.name)?;
+        drop(place);
+        let shown = (ACCESS, headers);
+        Ok(Listener::of_login(app, shown, from, revocations, own))
+    }
+}
+
+/// Messages of a client, put together.
+struct Messages {
+    decoder: Decoder,
+    incoming: Vec<u8>,
+    /// The beginning of one; the decoder bounds it.
+    partial: Vec<u8>,
+}
+
+impl Messages {
+    /// Takes what has been read. `None`: the connection ends with what is in `out`.
+    fn take(&mut self, out: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
+        let mut whole = Vec::new();
+        let partial = &mut self.partial;
+        let goes_on = websocket::hear(
+            &mut self.decoder,
+            &mut self.incoming,
+            out,
+            &mut |piece, is_last| {
+                partial.extend_from_slice(piece);
+                if is_last {
+                    whole.push(std::mem::take(partial));
+                }
+            },
+        );
+        goes_on.then_some(whole)
+    }
+}
+
+async fn serve(mut socket: Socket, newcomer: Newcomer) -> io::Result<()> {
+    let mut messages = Messages {
+        decoder: websocket::decoder(),
+        incoming: Vec::with_capacity(READ_BUFFER_BYTES),
+        partial: Vec::new(),
+    };
+    let app = newcomer.app.clone();
+    let mut stopping = app.stopping.clone();
+    let until = Instant::now() + LOGIN_WITHIN;
+    let mut out = Vec::new();
+    let mut first = loop {
+        out.clear();
+        tokio::select! {
+            () = sleep_until(until) => {
+                return close(&mut socket, ws::close::POLICY_VIOLATION, "log in with authCmd").await;
+            }
+            () = async { drop(stopping.wait_for(|stopping| *stopping).await) } => {
+                return close(&mut socket, ws::close::GOING_AWAY, "").await;
+            }
+            read = socket.read_buf(&mut messages.incoming) => if read? == 0 {
+                return Ok(());
+            },
+        }
+        match messages.take(&mut out) {
+            None => return websocket::write(&mut socket, &out).await,
+            Some(whole) if whole.is_empty() => websocket::write(&mut socket, &out).await?,
+            Some(whole) => break whole,
+        }
+    };
+    let login = match serde_json::from_slice::<Request>(&first[0]) {
+        Ok(request) => request.auth_cmd,
+        Err(error) => {
+            let reason = format!("expected JSON with authCmd: {error}");
+            return close(&mut socket, ws::close::POLICY_VIOLATION, &reason).await;
+        }
+    };
+    let token = login.as_ref().map(|login| login.token.as_str());
+    let listener = match newcomer.log_in(token).await {
+        Ok(listener) => listener,
+        Err(problem) => {
+            return close(&mut socket, ws::close::POLICY_VIOLATION, &problem.detail).await;
+        }
+    };
+    websocket::write(&mut socket, &out).await?;
+    let mut subscriptions = Subscriptions::new(app);
+    for message in first.drain(..) {
+        let answers = subscriptions.take(&message);
+        websocket::write(&mut socket, &frames(answers)).await?;
+    }
+    follow(socket, messages, listener, subscriptions).await
+}
+
+/// The connection of a client that has logged in, to its end.
+async fn follow(
+    mut socket: Socket,
+    mut messages: Messages,
+    mut listener: Listener,
+    mut subscriptions: Subscriptions,
+) -> io::Result<()> {
+    let mut out = Vec::new();
+    loop {
+        out.clear();
+        tokio::select! {
+            biased;
+            silence = listener.silence() => {
+                if silence.is_none() {
+                    return close(&mut socket, ws::close::GOING_AWAY, "").await;
+                }
+                if listener.keep_alive().await.is_none() {
+                    let why = "the login has ended";
+                    return close(&mut socket, ws::close::POLICY_VIOLATION, why).await;
+                }
+                ws::encode_frame(Opcode::Ping, b"", None, &mut out);
+            }
+            Some(answer) = subscriptions.answers.recv() => {
+                ws::encode_frame(Opcode::Text, answer.as_bytes(), None, &mut out);
+            }
+            read = socket.read_buf(&mut messages.incoming) => {
+                if read? == 0 {
+                    return Ok(());
+                }
+                let Some(whole) = messages.take(&mut out) else {
+                    return websocket::write(&mut socket, &out).await;
+                };
+                for message in whole {
+                    out.extend(frames(subscriptions.take(&message)));
+                }
+            }
+        }
+        websocket::write(&mut socket, &out).await?;
+    }
+}
+
+fn frames(answers: Vec<String>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for answer in answers {
+        ws::encode_frame(Opcode::Text, answer.as_bytes(), None, &mut out);
+    }
+    out
+}
+
+async fn close(socket: &mut Socket, code: u16, reason: &str) -> io::Result<()> {
+    let mut end = reason.len().min(ws::close::MAX_REASON_BYTES);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut out = Vec::new();
+    ws::encode_close(Some(code), &reason[..end], None, &mut out);
+    websocket::write(socket, &out).await
+}
+
+/// Subscriptions of one connection; their tasks end with it.
+struct Subscriptions {
+    app: Arc<App>,
+    tasks: HashMap<i64, AbortHandle>,
+    sender: mpsc::Sender<String>,
+    answers: mpsc::Receiver<String>,
+}
+
+impl Subscriptions {
+    fn new(app: Arc<App>) -> Self {
+        let (sender, answers) = mpsc::channel(MAX_WAITING);
+        Self {
+            app,
+            tasks: HashMap::new(),
+            sender,
+            answers,
+        }
+    }
+
+    /// Works off a message; what is to be said about commands that cannot be.
+    fn take(&mut self, message: &[u8]) -> Vec<String> {
+        let request = match serde_json::from_slice::<Request>(message) {
+            Ok(request) => request,
+            Err(error) => {
+                let detail = format!("The message cannot be read: {error}.");
+                return vec![refusal(0, BAD_REQUEST, &detail)];
+            }
+        };
+        let mut refusals = Vec::new();
+        for command in request.commands() {
+            let id = command.cmd_id;
+            if let Some(task) = self.tasks.remove(&id) {
+                task.abort();
+            }
+            if command.unsubscribe {
+                continue;
+            }
+            self.tasks.retain(|_, task| !task.is_finished());
+            if self.tasks.len() >= MAX_SUBSCRIPTIONS {
+                let detail = format!(
+                    "A connection has at most {MAX_SUBSCRIPTIONS} subscriptions; unsubscribe from one first."
+                );
+                refusals.push(refusal(id, BAD_REQUEST, &detail));
+                continue;
+            }
+            match Subscription::read(command) {
+                Ok(subscription) => {
+                    let task = subscription.run(self.app.clone(), self.sender.clone());
+                    self.tasks.insert(id, tokio::spawn(task).abort_handle());
+                }
+                Err(detail) => refusals.push(refusal(id, BAD_REQUEST, &detail)),
+            }
+        }
+        refusals
+    }
+}
+
+impl Drop for Subscriptions {
+    fn drop(&mut self) {
+        for task in self.tasks.values() {
+            task.abort();
+        }
+    }
+}
