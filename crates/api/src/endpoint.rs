@@ -61,7 +61,8 @@ pub(crate) struct Endpoint {
 }
 
 pub(crate) struct Content {
-    pub(crate) media_type: &'static str,
+    /// One of them.
+    pub(crate) media_types: &'static [&'static str],
     /// None: bytes or text without a schema.
     pub(crate) schema: Option<SchemaOf>,
 }
@@ -80,7 +81,7 @@ pub(crate) fn schema_of<T: JsonSchema>() -> SchemaOf {
 
 fn json_content(schema: SchemaOf) -> Content {
     Content {
-        media_type: "application/json",
+        media_types: &["application/json"],
         schema: Some(schema),
     }
 }
@@ -199,9 +200,9 @@ impl Endpoint {
     }
 
     /// A body that is no JSON.
-    pub(crate) fn raw_body(mut self, media_type: &'static str) -> Self {
+    pub(crate) fn raw_body(mut self, media_types: &'static [&'static str]) -> Self {
         self.body = Some(Content {
-            media_type,
+            media_types,
             schema: None,
         });
         self
@@ -231,13 +232,13 @@ impl Endpoint {
         mut self,
         status: u16,
         description: &'static str,
-        media_type: &'static str,
+        media_types: &'static [&'static str],
     ) -> Self {
         self.answers.push(Answer {
             status,
             description,
             content: Some(Content {
-                media_type,
+                media_types,
                 schema: None,
             }),
             has_location: false,

@@ -247,7 +247,9 @@ fn content(content: &Content, generator: &mut SchemaGenerator) -> Value {
     if let Some(schema) = &content.schema {
         of_type.insert("schema".into(), schema(generator));
     }
-    json!({content.media_type: of_type})
+    let types = content.media_types.iter();
+    let types = types.map(|media_type| ((*media_type).to_owned(), of_type.clone().into()));
+    Value::Object(types.collect())
 }
 
 /// The problems a route can answer with, from what it takes and needs.

@@ -163,7 +163,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  was too slow for `count` others. The stream ends when the credentials do.",
             )
             .parameters(&[DEVICE, PRODUCT, TYPE, SEVERITY])
-            .answers_raw(200, "The stream.", "text/event-stream")
+            .answers_raw(200, "The stream.", &["text/event-stream"])
             .answers_nothing(101, "A WebSocket.")
             .problem(404, "There is no such device.")
             .problem(429, "Too many streams are open."),

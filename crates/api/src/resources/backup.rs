@@ -39,14 +39,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 "JSON lines. It holds the hashes of passwords and what authenticators need to reach their databases: keep \
                  it as you keep those. Messages, sessions and the audit log are not in it.",
             )
-            .answers_raw(200, "The file.", MEDIA_TYPE),
+            .answers_raw(200, "The file.", &[MEDIA_TYPE]),
         post("/api/v1/restore", "restore", restore)
             .role(Role::Admin)
             .tag("configuration")
             .summary("Restore a backup")
             .description("All of it or, if a line is not right, nothing.")
             .parameters(&[REPLACE])
-            .raw_body(MEDIA_TYPE)
+            .raw_body(&[MEDIA_TYPE])
             .answers::<Restored>(200, "Done."),
     ]
 }

@@ -186,7 +186,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  rules have taken them: after any other answer, send the same again.",
             )
             .path_parameter("name", "The source's name, percent-encoded.")
-            .raw_body("application/octet-stream")
+            .raw_body(&["application/octet-stream"])
             .answers_nothing(204, "All messages have been taken.")
             .problem(429, "Too many requests wait to be taken; Retry-After says when to come again.")
             .problem(503, "It is not taken now, or was not in time and may still be; Retry-After says when to come again."),

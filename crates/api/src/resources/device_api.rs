@@ -92,12 +92,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         of_device(post("/api/v1/{token}/telemetry", "postTelemetry", telemetry))
             .summary("A device's telemetry")
             .description("`{\"key\": value}`, `{\"ts\": ms, \"values\": {..}}`, or an array of both. The answer has no body.")
-            .raw_body("application/json")
+            .raw_body(&["application/json"])
             .answers_nothing(200, "It is taken.")
             .problem(507, "The telemetry store has no room. Nothing, or not all of it, was stored."),
         of_device(post("/api/v1/{token}/attributes", "postAttributes", attributes))
             .summary("A device's client attributes")
-            .raw_body("application/json")
+            .raw_body(&["application/json"])
             .answers_nothing(200, "They are taken."),
         of_device(get("/api/v1/{token}/attributes", "getAttributes", asked))
             .summary("Attributes of a device, for the device")
@@ -127,17 +127,17 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .path_parameter("id", "The `id` of the command.")
             .summary("What came of a device's command")
             .description("JSON or text.")
-            .raw_body("application/json")
+            .raw_body(&["application/json"])
             .answers_nothing(200, "It is taken."),
         of_device(post("/api/v1/{token}/rpc", "callPlatform", call_platform))
             .summary("A device calls the platform")
             .description("`{\"method\": \"getCurrentTime\", \"params\": {}}`")
-            .raw_body("application/json")
+            .raw_body(&["application/json"])
             .answers::<Value>(200, "What the method answers."),
         of_device(post("/api/v1/{token}/claim", "offerClaim", offer))
             .summary("A device offers to be claimed")
             .description("`{\"secretKey\": \"..\", \"durationMs\": 60000}`; both may be left out.")
-            .raw_body("application/json")
+            .raw_body(&["application/json"])
             .answers_nothing(200, "It is offered."),
         post("/api/v1/provision", "provisionDevice", provision)
             .access(Access::Device)
@@ -146,7 +146,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .description(
                 "`{\"provisionDeviceKey\", \"provisionDeviceSecret\", \"deviceName\", ..}`; `status` says what became of it.",
             )
-            .raw_body("application/json")
+            .raw_body(&["application/json"])
             .answers::<Map<String, Value>>(200, "`status` is `SUCCESS` or `FAILURE`.")
             .problem(429, "Too many requests of devices at once, or too many that were refused."),
     ]

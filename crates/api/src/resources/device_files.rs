@@ -74,7 +74,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  that broke off is made again from where it was. A file goes in pieces of up to 16 MiB, see `first_line`.",
             )
             .parameters(&[FIRST_LINE, CREATES_ONLY])
-            .raw_body(JSONL)
+            .raw_body(&[JSONL])
             .answers::<Imported>(200, "Taken as far as it could be."),
         get("/api/v1/device-export", "exportDevices", export)
             .role(Role::Operator)
@@ -85,7 +85,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  begins; the last one has none.",
             )
             .parameters(&[FROM, COUNT])
-            .answers_raw(200, "A piece.", JSONL),
+            .answers_raw(200, "A piece.", &[JSONL]),
     ]
 }
 

@@ -21,12 +21,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .access(Access::Docs)
             .summary("This description")
             .description(how)
-            .answers_raw(200, "OpenAPI 3.1.", "application/json"),
+            .answers_raw(200, "OpenAPI 3.1.", &["application/json"]),
         get("/api/docs", "docs", page)
             .access(Access::Docs)
             .summary("This description as a page")
             .description(how)
-            .answers_raw(200, "HTML.", "text/html"),
+            .answers_raw(200, "HTML.", &["text/html"]),
     ]
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  `count` others. The stream ends when the credentials do.",
             )
             .parameters(&[WANTED, CLIENT_ID, STATS_INTERVAL_S])
-            .answers_raw(200, "The stream.", "text/event-stream")
+            .answers_raw(200, "The stream.", &["text/event-stream"])
             .answers_nothing(101, "A WebSocket.")
             .problem(429, "Too many streams are open."),
     ]

@@ -23,11 +23,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/", "index", index)
             .access(Access::Open)
             .summary("A page for people")
-            .answers_raw(200, "HTML.", "text/html"),
+            .answers_raw(200, "HTML.", &["text/html"]),
         get("/healthz", "health", async |_| Ok(text("text/plain; charset=utf-8", "ok\n")))
             .access(Access::Open)
             .summary("Whether the process lives")
-            .answers_raw(200, "It does.", "text/plain"),
+            .answers_raw(200, "It does.", &["text/plain"]),
         get("/readyz", "readiness", readyz)
             .access(Access::Open)
             .summary("Whether the node takes traffic")
@@ -37,7 +37,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .access(Access::Metrics)
             .summary("Metrics for Prometheus")
             .description("Without credentials where `http.metrics_access` says so: on loopback, unless set otherwise.")
-            .answers_raw(200, "Text in the exposition format 0.0.4.", "text/plain"),
+            .answers_raw(200, "Text in the exposition format 0.0.4.", &["text/plain"]),
     ]
 }
 

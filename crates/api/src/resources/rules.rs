@@ -155,7 +155,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  many others there were. `lost` if this listener was too slow. The payloads of clients are in it.",
             )
             .path_parameter("name", "Its name, percent-encoded.")
-            .answers_raw(200, "The stream.", "text/event-stream")
+            .answers_raw(200, "The stream.", &["text/event-stream"])
             .problem(429, "Too many streams are open."),
     ]
 }

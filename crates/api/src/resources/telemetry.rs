@@ -91,7 +91,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  a program that was built without the feature `parquet` answers 400.",
             )
             .parameters(&[telemetry_export::FORMAT, KEYS, FROM_MS, TO_MS])
-            .answers_raw(200, "In the order of their times.", "application/octet-stream"),
+            .answers_raw(200, "In the order of their times.", &telemetry_export::MEDIA_TYPES),
         one(get("/api/v1/devices/{id}/telemetry/live", "watchTelemetry", telemetry_feed::of_device))
             .summary("Telemetry of a device as it comes")
             .description(
@@ -99,7 +99,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  `lost` says that this listener was too slow for so many rows.",
             )
             .parameters(&[KEYS])
-            .answers_raw(200, "The stream.", "text/event-stream")
+            .answers_raw(200, "The stream.", &["text/event-stream"])
             .answers_nothing(101, "A WebSocket.")
             .problem(429, "Too many streams are open."),
         get("/api/v1/telemetry/live", "watchTelemetryOfDevices", telemetry_feed::of_devices)
@@ -109,7 +109,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .problem(404, "One of the devices is not there.")
             .description("As of one device; at most 10000 devices.")
             .parameters(&[telemetry_feed::DEVICES, KEYS])
-            .answers_raw(200, "The stream.", "text/event-stream")
+            .answers_raw(200, "The stream.", &["text/event-stream"])
             .answers_nothing(101, "A WebSocket.")
             .problem(429, "Too many streams are open."),
     ]

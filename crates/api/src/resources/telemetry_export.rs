@@ -15,6 +15,10 @@ use crate::parameters::{Parameter, Shape};
 use crate::problem::Problem;
 use crate::telemetry_tools::{RowQuery, TelemetryProblem, TelemetryTools};
 
+const JSONL: &str = "application/jsonl";
+const PARQUET: &str = "application/vnd.apache.parquet";
+pub(super) const MEDIA_TYPES: [&str; 3] = [JSONL, "text/csv", PARQUET];
+
 pub(super) const FORMAT: Parameter = Parameter {
     name: "format",
     shape: Shape::Words(&["jsonl", "csv", "parquet"]),
@@ -59,9 +63,9 @@ impl Format {
 
     fn media_type(&self) -> &'static str {
         match self {
-            Self::Lines => "application/jsonl",
+            Self::Lines => JSONL,
             Self::Csv(_) => "text/csv; charset=utf-8",
-            Self::Parquet => "application/vnd.apache.parquet",
+            Self::Parquet => PARQUET,
         }
     }
 

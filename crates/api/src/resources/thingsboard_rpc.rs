@@ -192,6 +192,9 @@ fn call_of_device(endpoint: Endpoint) -> Endpoint {
 
 async fn rpc(mut call: Call, one_way: bool, statuses: Statuses) -> Outcome {
     let input: RpcInput = call.json_of_any_type().await?;
+    if input.timeout == Some(0) {
+        return Err(Problem::field("timeout", "timeout: expected at least 1."));
+    }
     let now_ms = now_ms();
     let kept_ms = input
         .expiration_time
